@@ -230,6 +230,7 @@ def test_what_cannot_be_is_said_in_a_line():
     assert "--web goes without --record" in refused("--web", "--record", "seen.nsml")
     assert "--host and --port go with --web" in refused("--demo", "--port", "1")
     assert "needs a terminal" in refused("--demo")
+    assert "--visit is for who serves" in refused("--demo", "--visit", "99")
     assert "no-such-file" in refused("--web", "--replay", "no-such-file")
 
 
