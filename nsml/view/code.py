@@ -287,6 +287,19 @@ COLUMNS: tuple[Column[Compared], ...] = (
 )
 
 
+ENTRY_COLUMNS: tuple[Column[Entry], ...] = (
+    Column(key="path", title="File", cell=lambda one, _: one.path, is_name=True),
+    Column(key="size", title="Size", cell=lambda one, _: size_text(one.size)),
+    Column(
+        key="mode",
+        title="Mode",
+        cell=lambda one, _: f"{one.mode:04o}",
+        is_wide=True,
+        is_worth=lambda one: one.mode & 0o111 != 0,
+    ),
+)
+
+
 def _shown(lines: Iterator[str]) -> Iterator[str]:
     """Lines that a terminal may be given: tabs stay, since code is full of them."""
     for line in lines:

@@ -29,6 +29,7 @@ from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
 from tui.screens.frame import tell
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
+from tui.screens.tabs.files import FilesTab
 from tui.screens.tabs.models import ModelsTab
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from tui.model import Detail, Row
     from tui.screens.frame import Frame
 
-TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab, DevicesTab)
+TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab, FilesTab, DevicesTab)
 """Behind the overview, the charts and the log."""
 
 
@@ -97,6 +98,7 @@ class SessionScreen(ChartScreen):
     SessionScreen {
         #title { height: 1; text-style: bold; }
         .words { height: auto; padding: 1; }
+        .head { height: 1; }
         .state { height: 1; color: $text-muted; }
         TabbedContent, TabPane { height: 1fr; padding: 0; }
         #search { height: 1; display: none; }
@@ -108,6 +110,7 @@ class SessionScreen(ChartScreen):
         Binding("l", "tab('logs')", "Logs", show=False, id="session.logs"),
         Binding("a", "tab('args')", "Args", show=False, id="session.args"),
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
+        Binding("c", "tab('files')", "Files", show=False, id="session.files"),
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),

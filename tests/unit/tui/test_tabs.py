@@ -14,6 +14,8 @@ from tui.model import CheckpointsHeard, Detail, FileHeard, Model, TelemetryHeard
 from tui.screens.asking import Confirm
 from tui.screens.session import SessionScreen
 from tui.sources import State, Topic
+from tui.widgets.table import Table
+from tui.widgets.text_view import TextView
 
 SIZE = (120, 40)
 
@@ -208,3 +210,57 @@ async def test_what_devices_do_is_drawn_over_a_span_of_time_that_one_chooses(das
         assert dashboard.screen.command() == ("nsml gpumonitor kim/mnist/1", "")
         await pilot.press("w")
         await shows(pilot, "the last 10m", "nothing was measured")
+
+
+CODE = {
+    "train.py": b"import nsml\n\tprint('\x1b[2J')\r\n",
+    "lib/[red]net.py": b"class Net: ...\n",
+    "data.bin": b"\0\1\2",
+    "empty": b"",
+    "large.csv": b"1,2,3\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_files_of_the_code_are_shown_as_text_where_they_are(dashboard, server, size):
+    digest = put(server.state, CODE)
+    server.state.add("kim/mnist/1", spec=pb.SessionSpec(bundle_digest=digest))
+    async with dashboard.run_test(size=size) as pilot:
+        screen = await opened(pilot, "c")
+        await shows(pilot, "data.bin", "lib/[red]net.py", "5 files, 1.2 MB")
+        is_narrow = size[0] < 100
+        for words in (
+            "no text: 3 Bytes",
+            "empty",
+            "too large to show: 1.2 MB of at most 1.0 MB",
+            "class Net: ...",
+            "import nsml",
+        ):
+            if is_narrow:
+                assert words not in said(dashboard) or words == "empty"
+                await pilot.press("enter")
+            await shows(pilot, words)
+            if is_narrow:
+                await pilot.press("escape")
+                assert dashboard.screen is screen
+            await pilot.press("j")
+        await pilot.press("enter")
+        await shows(pilot, "        print('␛[2J')␍")
+        assert "\x1b" not in said(dashboard)
+        assert isinstance(dashboard.focused, TextView)
+        await pilot.press("escape")
+        assert isinstance(dashboard.focused, Table)
+        await pilot.press("escape")
+        await until(pilot, lambda: dashboard.screen is not screen)
+
+
+async def test_a_session_without_code_and_one_whose_code_is_gone_say_so(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "c")
+        await shows(pilot, "it was started without code")
+        session.spec.bundle_digest = "0" * 64
+        server.state.put(session)
+        await pilot.press("d", "c")
+        await shows(pilot, "the code of kim/mnist/1 cannot be read")
+        assert dashboard.model.sources[Topic.FILES].state(dashboard.clock.time()) is State.DENIED

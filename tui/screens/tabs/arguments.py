@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from nsml.view import compare
 from nsml.view.tables import Column
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.compare import Row
+    from tui.app import Dashboard
     from tui.screens.frame import Frame
 
 
@@ -43,6 +44,13 @@ class ArgumentsTab(SessionTab):
     def command(self, session: Session) -> Sequence[str]:
         """That is the command line that repeats it."""
         return ("nsml", "command", session.name)
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Tell all of a value that there is no room for."""
+        event.stop()
+        row: Row | None = self.query_one(Table).current
+        if row is not None:
+            cast("Dashboard", self.app).say(f"{row.key} {_value(row, 0.0)}")
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the order in which they were given."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.screens.frame import Frame
+    from tui.screens.session import SessionScreen
 
 
 class ModelsTab(SessionTab):
@@ -50,6 +51,11 @@ class ModelsTab(SessionTab):
         """The one under the cursor."""
         found: Checkpoint | None = self.query_one(Table).current
         return found
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Fetch it."""
+        event.stop()
+        cast("SessionScreen", self.screen).action_pull()
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""

@@ -1,0 +1,97 @@
+"""Tabs with a list, and beside it what is under the cursor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from textual.containers import Horizontal, Vertical
+
+from tui.screens.tabs.tab import SessionTab
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+
+    from tui.screens.session import SessionScreen
+
+LEAST_COLUMNS: Final = 100
+"""Of a terminal that has room for both; in a narrower one what is opened is in the list's place."""
+
+
+class SplitTab(SessionTab):
+    """A table, and in `Vertical` what shows the item under its cursor."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    SplitTab {
+        Horizontal { height: 1fr; }
+        Horizontal > Table { width: 2fr; }
+        Horizontal > Vertical { width: 3fr; border-left: solid $rule; padding-left: 1; }
+        &.-narrow Horizontal > Table { width: 1fr; }
+        &.-narrow Horizontal > Vertical { display: none; border-left: none; padding-left: 0; }
+        &.-narrow.-open Horizontal > Table { display: none; }
+        &.-narrow.-open Horizontal > Vertical { display: block; width: 1fr; }
+    }
+    """
+
+    def body(self) -> ComposeResult:
+        """The two."""
+        with Horizontal():
+            yield from self.listed()
+            with Vertical():
+                yield from self.shown()
+
+    def listed(self) -> ComposeResult:
+        """The table."""
+        yield from ()
+
+    def shown(self) -> ComposeResult:
+        """What shows the item under its cursor."""
+        yield from ()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the item under the cursor can be seen."""
+        return not self.has_class("-narrow") or self.has_class("-open")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Show both where there is room."""
+        is_narrow = event.size.width < LEAST_COLUMNS
+        if event.size.width and is_narrow != self.has_class("-narrow"):
+            self.set_class(is_narrow, "-narrow")
+            self._look()
+
+    def on_table_moved(self, event: Table.Moved) -> None:
+        """Show another item."""
+        event.stop()
+        self._look()
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Have keys go to what is shown, which is alone where there is no room."""
+        event.stop()
+        self.add_class("-open")
+        self.call_after_refresh(self._enter)
+        self._look()
+
+    def _enter(self) -> None:
+        view = next(
+            (one for one in self.query("Vertical > *") if one.can_focus and one.display), None
+        )
+        if view is not None:
+            view.focus()
+
+    def back(self) -> bool:
+        """To the list."""
+        if not self.has_class("-open"):
+            return False
+        self.remove_class("-open")
+        self.query_one(Table).focus()
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Hear what can be seen now, and draw it."""
+        screen = cast("SessionScreen", self.screen)
+        if screen.tab is self:
+            screen.hear_tab()
+            screen.redraw()
