@@ -427,7 +427,7 @@ class Dashboard(App[None]):
 
     # Which sessions are looked at closely
 
-    def look_at(self, *sessions: Session) -> None:
+    def look_at(self, *sessions: Session, pause_s: float = PAUSE_S) -> None:
         """Hear what this one reports and prints, once the cursor rests on it; of several, what they report."""
         ids = tuple(session.id for session in sessions)
         if not ids or ids == self.model.shown.session_ids:
@@ -435,7 +435,7 @@ class Dashboard(App[None]):
         self.model.show(*ids)
         axis = self.kept.charts.axis
         self.model.shown.want(replace(self.model.shown.wish, width=self._width, axis=axis))
-        self._hear()
+        self._hear(pause_s=pause_s)
 
     def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
         """Hear more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
@@ -458,7 +458,7 @@ class Dashboard(App[None]):
         if self._look is not None:
             self.run_worker(hear(), name="look", group="look", exclusive=True)
 
-    def _hear(self, *, pause_s: float = PAUSE_S) -> None:
+    def _hear(self, *, pause_s: float) -> None:
         self.run_worker(self._closely(pause_s), name="shown", group="shown", exclusive=True)
 
     async def _closely(self, pause_s: float) -> None:

@@ -451,10 +451,16 @@ class Shown:
 
 
 class Model:
-    """Everything that screens show; `version` grows with each change."""
+    """Everything that screens show.
+
+    Attributes:
+        version: grows with each change of what screens show in their frames.
+        listed: grows with each change of the list of sessions.
+    """
 
     def __init__(self) -> None:
         self.version = 0
+        self.listed = 0
         self.cluster: GetClusterResponse | None = None
         self.took_s = 0.0
         self.queue: ListQueueResponse | None = None
@@ -512,7 +518,7 @@ class Model:
     def anew(self) -> Model:
         """One that has heard nothing, and looks at the same session."""
         fresh = Model()
-        fresh.version = self.version + 1
+        fresh.version, fresh.listed = self.version + 1, self.listed + 1
         shown = self.shown
         fresh.shown = Shown(shown.session_ids, shown.wish, pair=shown.pair, details=shown.details)
         fresh.looks = dict(self.looks)
@@ -520,7 +526,7 @@ class Model:
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
         """Take in what was heard at a moment (Unix seconds)."""
-        self.version += 1
+        self.version += not isinstance(event, ClusterHeard)
         match event:
             case SessionsHeard() | EndedHeard():
                 if isinstance(event, SessionsHeard):
@@ -530,9 +536,9 @@ class Model:
                 self._see_leader(cluster, now)
                 self.cluster, self.took_s = cluster, took_s
                 # A stream that was opened again says nothing before something happens.
-                self.sources = {
-                    topic: source.answered(now) for topic, source in self.sources.items()
-                }
+                answered = {topic: source.answered(now) for topic, source in self.sources.items()}
+                self.version += answered != self.sources
+                self.sources = answered
             case QueueHeard(queue):
                 self.queue = queue
             case NodesHeard(nodes):
@@ -597,6 +603,7 @@ class Model:
         return is_meant
 
     def _take(self, event: SessionsHeard | EndedHeard) -> None:
+        self.listed += 1
         match event:
             case SessionsHeard():
                 self._follow(event)

@@ -52,7 +52,8 @@ _DOTS: Final = {
 def tell(line: Static, text: Text) -> None:
     """Have it say something, where it does not say that already: then nothing is drawn."""
     if line.content != text:
-        line.update(text)
+        # One that is as high whatever it says moves nothing else.
+        line.update(text, layout=line.styles.auto_dimensions)
 
 
 class LinesUnderMouse(Screen[Any]):
@@ -137,8 +138,12 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def redraw(self) -> None:
         """Show everything anew."""
-        if not self._is_ready:
-            return
+        if self._is_ready:
+            self.redraw_frame()
+            self.draw()
+
+    def redraw_frame(self) -> None:
+        """Show anew what is around it."""
         now = self.dashboard.clock.time()
         tell(self.query_one("#platform", Static), self._platform(now))
         tell(self.query_one("#screens", Static), self._screens())
@@ -146,7 +151,6 @@ class Frame(LinesUnderMouse, Screen[None]):
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
         tell(line, Text("\n".join(trouble)))
-        self.draw()
 
     def command(self) -> tuple[str, str]:
         """How the command line shows the same, and what of it that lacks; "" where it does not."""

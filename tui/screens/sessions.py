@@ -31,12 +31,17 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.timer import Timer
 
     from nsml.view.tables import Column
     from tui.listing import Item
     from tui.model import Row
 
 PREPARED_AT_ONCE: Final = 100
+REST_S: Final = 0.15
+"""The cursor rests for so long before what is below the list is of the session under it."""
+AGES_S: Final = 5.0
+"""Ages in the list are drawn anew so often where nothing else is: they are told in minutes."""
 LEAST_LINES: Final = 24
 """Of a terminal that has room for a preview."""
 
@@ -88,6 +93,8 @@ class SessionsScreen(Frame):
         self._filter = Filter("")
         self._marks: frozenset[str] = frozenset()
         self._range_from = ""
+        self._listed: tuple[object, ...] = ()
+        self._resting: Timer | None = None
         self._rows: Sequence[Row] = ()
         self._same: Mapping[str, str | bool] = {}
         self._columns: tuple[object, list[Column[Session]]] = (None, [])
@@ -152,12 +159,23 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def draw(self) -> None:
-        """Show the list and the preview."""
-        self._list()
+        """Show the list, where it is another, and the preview."""
+        ages = self.dashboard.clock.time() // AGES_S
+        model, user = self.model, self.dashboard.user
+        listed = (model.listed, user, self._none(model.count), ages)
+        if listed != self._listed:
+            self._listed = listed
+            self._list()
+        self._preview()
+
+    def _preview(self) -> None:
+        """Show what is known of the session that is looked at: while the cursor moves, that is the one before."""
         preview = self.query_one(Preview)
         preview.display = self._listing.has_preview and self.size.height >= LEAST_LINES
         if preview.display:
-            preview.draw(self, self.row)
+            ids = self.model.shown.session_ids
+            row = self.model.row(ids[0]) if len(ids) == 1 and self.row else None
+            preview.draw(self, row)
 
     def _list(self, *, is_other: bool = False) -> None:
         now, listing = self.dashboard.clock.time(), self._listing
@@ -219,9 +237,13 @@ class SessionsScreen(Frame):
     # What keys do
 
     def on_table_moved(self) -> None:
-        """Look at the one under the cursor."""
-        self._look()
-        self.query_one(Preview).draw(self, self.row)
+        """Look at the one under the cursor, once it rests there."""
+        if self._resting is not None:
+            self._resting.stop()
+        if self.model.shown.session_ids:
+            self._resting = self.set_timer(REST_S, self._look)
+        else:
+            self._look()
 
     def on_screen_resume(self) -> None:
         """Look at that one again, whatever another screen has looked at."""
@@ -229,8 +251,10 @@ class SessionsScreen(Frame):
             self._look()
 
     def _look(self) -> None:
-        if row := self.row:
-            self.dashboard.look_at(row.session)
+        if self.is_current:
+            if row := self.row:
+                self.dashboard.look_at(row.session, pause_s=0.0)
+            self._preview()
 
     def on_table_chosen(self) -> None:
         """Open it, or fold its group."""

@@ -10,6 +10,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 if TYPE_CHECKING:
+    from rich.style import Style
     from textual.selection import Selection
 
 
@@ -20,6 +21,19 @@ class Lines(Widget):
     """
 
     _made: dict[int, Strip] | None = None
+    _own_style: Style | None = None
+
+    @property
+    def rich_style(self) -> Style:
+        """As every widget has it, but not made out for each line anew of all that it is in."""
+        if self._own_style is None:
+            self._own_style = super().rich_style
+        return self._own_style
+
+    def notify_style_update(self) -> None:
+        """Make it out anew."""
+        self._own_style = None
+        super().notify_style_update()
 
     @abstractmethod
     def make_line(self, y: int) -> Strip:

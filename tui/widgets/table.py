@@ -106,6 +106,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._at = 0
         self._cursor_key = ""
         self._marks: frozenset[str] = frozenset()
+        self._drawn: dict[tuple[int, int, bool], Strip] = {}
 
     # What is in it
 
@@ -121,6 +122,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         `is_other`: they are not those of before, and columns begin anew.
         """
         self.items = items
+        self._drawn.clear()
         if columns is not None and columns != self._columns:
             self._columns = columns
             self._layout = None
@@ -216,6 +218,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
 
     def _laid_out(self) -> Layout[T]:
         if self._layout is None:
+            self._drawn.clear()
             sample = [*self._measured(), *self._seen()]
             self._sampled = {id(item): item for item in sample}
             columns = self._columns_for(sample)
@@ -256,6 +259,20 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         return _strip([Segment(" " * len(MARK) + GAP.join(cells), style)], width, style)
 
     def _line(self, place: int, width: int) -> Strip:
+        """An item, as it was when items were shown last: while one moves among them, it is made once."""
+        self._laid_out()
+        cursor = place == self._at and 1 + self.has_focus
+        looks_so = (place, cursor, self._key(self.items[place]) in self._marks)
+        if (strip := self._drawn.get(looks_so)) is None:
+            strip = self._drawn[looks_so] = self._item(place, width)
+        return strip
+
+    def notify_style_update(self) -> None:
+        """Make all lines anew, in other colours."""
+        self._drawn.clear()
+        super().notify_style_update()
+
+    def _item(self, place: int, width: int) -> Strip:
         item, layout = self.items[place], self._laid_out()
         base = self.rich_style
         # On the cursor its own colours are those that can be read.

@@ -292,6 +292,7 @@ async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
     dashboard, server, monkeypatch
 ):
     monkeypatch.setattr("tui.feed.LOOK_EVERY_S", 1000.0)  # how long answers take is shown
+    monkeypatch.setattr("tui.sources.STALE_S", 1000.0)
     oldest, *_, newest = [server.state.add(f"kim/mnist/{number}") for number in range(60)]
     drawn = []
     async with dashboard.run_test(size=SIZE) as pilot:
