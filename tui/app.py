@@ -65,6 +65,8 @@ MOUSE: Final = (1000, 1003, 1015, 1006)
 """Modes of a terminal by which it tells what the mouse does."""
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
+MOST_REMOVED: Final = 100
+"""Sessions of one removal."""
 OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
@@ -795,6 +797,40 @@ class Dashboard(App[None]):
 
     def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:
         return lambda client: client.sessions.stop(session.id)
+
+    def remove(self, sessions: Sequence[Session]) -> None:
+        """Remove sessions that have ended with all that they left, once that is confirmed."""
+        from tui.screens.asking import Confirm
+
+        if self._is_of_the_past("removed"):
+            return
+        ended = [one for one in sessions if one.state in ENDED_STATES]
+        if not ended:
+            live = "nothing to remove: it has not ended · ctrl+k stops it"
+            self.say(live if sessions else "nothing is chosen")
+            return
+        if len(ended) > MOST_REMOVED:
+            self.say(f"{len(ended):,} are marked: at most {MOST_REMOVED} at a time", is_bad=True)
+            return
+        what = ended[0].name if len(ended) == 1 else counted(len(ended), "ended session")
+        left = len(sessions) - len(ended)
+        stays = f" {counted(left, 'live session')} will stay." if left else ""
+        command = shlex.join(["nsml", "rm", *(one.name for one in ended)])
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
+                self._act(command, each)
+
+        question = f"Remove {what} with logs, metrics and checkpoints, for good?{stays}"
+        self.push_screen(Confirm(question, command), go)
+
+    def _removing(self, session: Session) -> Callable[[Client], Awaitable[object]]:
+        async def call(client: Client) -> None:
+            await client.sessions.remove(session.id)
+            self.model.forget(session.id)
+
+        return call
 
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a note, and write it to one session."""

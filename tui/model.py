@@ -635,6 +635,12 @@ class Model:
             if self._live.pop(session_id, None) is not None:
                 self._sorted = None
 
+    def forget(self, session_id: str) -> None:
+        """One that has ended was removed; that comes on no stream."""
+        if self._ended.pop(session_id, None) is not None:
+            self.version += 1
+            self._sorted = None
+
     def every_row(self) -> Iterable[Row]:
         """All sessions that are known, in no order."""
         return chain(self._live.values(), self._ended.values())

@@ -176,6 +176,10 @@ class Frame(LinesUnderMouse, Screen[None]):
         """Stop what is chosen, once that is confirmed."""
         self.dashboard.stop(self.chosen())
 
+    def action_remove(self) -> None:
+        """Remove what is chosen and has ended, once that is confirmed."""
+        self.dashboard.remove(self.chosen())
+
     def action_memo(self) -> None:
         """Write a note to what is chosen."""
         self.dashboard.write_memo(self.chosen())

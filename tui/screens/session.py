@@ -116,6 +116,7 @@ class SessionScreen(ChartScreen):
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
+        Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
     ]
 

@@ -83,6 +83,7 @@ class SessionsScreen(Frame):
         Binding("v", "preview", "Preview", id="sessions.preview"),
         Binding("x", "compare", "Compare", id="sessions.compare"),
         Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
+        Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
         Binding("m", "memo", "Memo", id="sessions.memo"),
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
     ]

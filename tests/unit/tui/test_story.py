@@ -216,11 +216,11 @@ async def test_nothing_can_be_done_to_a_story():
     app = played(Demo(AT))
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "39 of 39")
-        await pilot.press("ctrl+k", "m")
+        await pilot.press("ctrl+k", "m", "ctrl+d")
         said_of_it = [one.message for one in app._notifications]
         assert said_of_it == [
             f"this is a demo, and no platform: nothing can be {done}"
-            for done in ("stopped", "noted")
+            for done in ("stopped", "noted", "removed")
         ]
 
 

@@ -1,0 +1,49 @@
+"""Sessions are removed from the dashboard, on a platform over real gRPC."""
+
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, shows, until
+from tui.screens.sessions import SessionsScreen
+
+SIZE = (120, 40)
+
+
+async def test_what_is_marked_and_has_ended_is_removed_once_that_is_confirmed(dashboard, server):
+    first, second = (server.state.add(f"kim/mnist/{n}", pb.SESSION_STATE_FAILED) for n in (1, 2))
+    live = server.state.add("kim/mnist/3")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "3 of 3 sessions")
+        await pilot.press("space", "space", "space")
+        await shows(pilot, "3 marked")
+        await pilot.press("ctrl+d")
+        await shows(pilot, "Remove 2 ended sessions", "for good?", "1 live session")
+        await shows(pilot, "$ nsml rm kim/mnist/2 kim/mnist/1")
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+        assert len(server.state.sessions) == 3
+        await pilot.press("ctrl+d", "y")
+        await shows(pilot, "1 of 1 session")
+        await until(pilot, lambda: {*server.state.sessions} == {live.id})
+        assert first.id not in server.state.sessions
+        assert second.id not in server.state.sessions
+
+
+async def test_one_that_runs_is_not_removed(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("ctrl+d")
+        told = [one.message for one in dashboard._notifications]
+        assert told == ["nothing to remove: it has not ended · ctrl+k stops it"]
+        assert isinstance(dashboard.screen, SessionsScreen)
+
+
+async def test_what_the_platform_refuses_to_remove_stays_and_is_told(dashboard, server):
+    gone = server.state.add("kim/mnist/1", pb.SESSION_STATE_FAILED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        del server.state.sessions[gone.id]
+        await pilot.press("ctrl+d", "y")
+        await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+        [told] = [one.message for one in dashboard._notifications if one.severity == "error"]
+        assert told.startswith("not done: $ nsml rm kim/mnist/1\n")
+        assert "1 of 1 session" in said(dashboard)
