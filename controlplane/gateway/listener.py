@@ -6,10 +6,11 @@ import contextlib
 import os
 import socket
 import ssl
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
+
+from controlplane.gateway.extras import shows_dashboards
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,7 +49,7 @@ class HttpServer(uvicorn.Server):
                 app,
                 http="h11",
                 # There is nothing to connect to where the dashboard cannot be shown.
-                ws="websockets-sansio" if find_spec("websockets") else "none",
+                ws="websockets-sansio" if shows_dashboards() else "none",
                 ws_max_size=MOST_MESSAGE,
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=PING_EVERY_S,

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from controlplane.domain.errors import StateConflict
+from controlplane.gateway.extras import shows_dashboards
 from controlplane.operations.views import Kind
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Viewers:
 
 
 def _check_dashboard() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("textual_serve", "websockets")):
+    if not shows_dashboards():
         raise StateConflict(
             "what shows the dashboard in a browser is not installed where the control plane runs",
             attempt="there: pip install 'nsml[web]'; or nsml-tui, in a terminal",

@@ -157,8 +157,9 @@ class Visit(AppService):
             finally:
                 os.close(self._life_line)
                 self._life_line = -1
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                if self._process.returncode is None:  # else that number may be another's by now
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
 
 

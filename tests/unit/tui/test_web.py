@@ -17,6 +17,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from nsml.client import contexts
+from nsml.client.contexts import Config, Context
+from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import WITHIN_S
 from tui.web import page
 from tui.web.visits import DIED, LEFT, MOST_VISITS, NOT_UNDERSTOOD, REPLACED, RESTARTED
@@ -27,10 +30,11 @@ def command(*options):
 
 
 @contextlib.contextmanager
-def serving(*options):
+def serving(*options, **environment):
     """The program, and the address that it prints."""
     program = subprocess.Popen(
         command("--web", *options),
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -171,6 +175,21 @@ def test_a_visit_shows_the_dashboard_and_ends_with_its_key():
         with visit(address) as connection:
             connection.send('["exec", "sh"]')
             assert read_to_its_end(connection) == NOT_UNDERSTOOD
+
+
+def test_a_platform_is_shown_as_in_a_terminal(server, tmp_path):
+    server.state.add("kim/mnist/1", memo="first try")
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    context = Context(name="gpu-lab", server=server.address, token_file=str(token))
+    contexts.save(Config(str(tmp_path), contexts={"gpu-lab": context}))
+    with (
+        serving("--context", "gpu-lab", NSML_CONFIG_DIR=str(tmp_path)) as (program, address),
+        visit(address) as connection,
+    ):
+        Terminal(connection).read_until(lambda text: "kim/mnist/1" in text and "gpu-lab" in text)
+        (process,) = visits(program)
+        assert TOKEN not in " ".join(process.cmdline())
 
 
 def test_a_dashboard_that_is_killed_is_said_to_have_died():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +25,7 @@ from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import take_port
 from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role
-from controlplane.gateway import login, proxy, viewers
+from controlplane.gateway import extras, login, proxy, viewers
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
 from controlplane.web import Web
@@ -464,6 +466,22 @@ async def test_an_open_connection_counts_as_use_and_ends_with_the_right_to_it(
             assert connection.close_code == 1000
 
 
+@pytest.mark.parametrize("missing", ["textual_serve", "websockets"])
+async def test_where_no_dashboard_can_be_shown_nothing_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def found(name: str) -> object:
+        return None if name == missing else importlib.util.find_spec(name)
+
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=found)))
+    async with site() as one:
+        kim = await one.rig.user("kim")
+        await refused(one.open(kim, kind=DASHBOARD), "FAILED_PRECONDITION", "nsml[web]")
+        with pytest.raises(InvalidStatus):
+            async with visit(one.url, "v", "x"):
+                pass
+
+
 def token_of(who: Stubs) -> str:
     return str(who.metadata[0][1]).removeprefix("Bearer ")
 
@@ -545,4 +563,4 @@ async def refused(call: Any, code: str, words: str) -> None:
     with pytest.raises(grpc.RpcError) as error:
         await call
     assert error.value.code().name == code
-    assert words in error.value.details()
+    assert words in f"{error.value.details()} {error.value.trailing_metadata()}"
