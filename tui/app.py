@@ -354,7 +354,10 @@ class Dashboard(App[None]):
 
     def _take(self, event: Event) -> None:
         now = self.clock.time()
+        is_back = self.model.comes_back(event, now)
         self.model.fold(event, now)
+        if is_back:
+            self.say(is_back)
         if self.recorder is not None:
             self.recorder.take(event, now)
             if self.recorder.ended:

@@ -462,6 +462,8 @@ class Model:
         self.version = 0
         self.listed = 0
         self.cluster: GetClusterResponse | None = None
+        self.led_by = ""
+        """Who led last; also while nobody does."""
         self.took_s = 0.0
         self.queue: ListQueueResponse | None = None
         self.nodes: Sequence[Node] = ()
@@ -565,6 +567,16 @@ class Model:
         """A topic is listened to again, after nobody did for a while."""
         self.sources[topic] = self.sources[topic].asked(now)
 
+    def comes_back(self, event: Event, now: float) -> str:
+        """What is said once of what is heard now, before it is folded: that the platform is back, who leads it now."""
+        if not isinstance(event, ClusterHeard):
+            return ""
+        leader = event.cluster.leader
+        words = [self.sources[Topic.CLUSTER].back(now)]
+        if leader and self.led_by and leader != self.led_by:
+            words.append(f"leader {self.led_by} -> {leader}")
+        return " · ".join(filter(None, words))
+
     def _see_turns(self, changed: Iterable[Session], now: float) -> None:
         """Note which sessions turned to a state, or back from one, of which records keep no moment."""
         for session in changed:
@@ -581,6 +593,7 @@ class Model:
             self.turns.append(Happening(now, what, session.name, words, session.id, session.owner))
 
     def _see_leader(self, cluster: GetClusterResponse, now: float) -> None:
+        self.led_by = cluster.leader or self.led_by
         before = self.cluster
         if before is None or (before.leader, before.term) == (cluster.leader, cluster.term):
             return

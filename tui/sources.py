@@ -122,6 +122,13 @@ class Source:
         is_open = self.broken_at and now > self.retry_at + OPEN_S
         return self.linked(Link(is_live=True), now) if is_open else self
 
+    def back(self, now: float) -> str:
+        """What is said once, where it is heard at this moment and nothing was for longer than a moment; else ""."""
+        silent_s = now - self.heard_at
+        if not self.heard_at or not (self.broken_at or self.is_polled) or silent_s <= STALE_S:
+            return ""
+        return f"back after {duration_text(silent_s)}"
+
     def refused(self, why: str) -> Source:
         """The platform answered that it will not tell."""
         return replace(self, denial=why)

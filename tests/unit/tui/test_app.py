@@ -154,6 +154,13 @@ async def test_a_platform_that_is_away_is_told_waited_for_and_its_return_shown(d
         await until(pilot, lambda: "unreachable" not in said(dashboard))
 
 
+async def test_that_another_leads_is_said(dashboard, server):
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "● live", "leader cp-1")
+        server.state.leader = "cp-2"
+        await shows(pilot, "leader cp-1 -> cp-2")
+
+
 async def test_it_starts_while_the_platform_is_away(dashboard, server):
     await asyncio.to_thread(server.cut)
     async with dashboard.run_test(size=SIZE) as pilot:

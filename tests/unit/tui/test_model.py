@@ -1,17 +1,21 @@
 """The model: folding what is heard, in any order."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.client.streams import ENDED_STATES
+from nsml.client.streams import ENDED_STATES, Link
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.nodes_pb2 import GetClusterResponse
 from nsml.view.filtering import Filter
 from nsml.view.series import Axis
 from tui.model import (
     MOST_LINES,
     ChartWish,
+    ClusterHeard,
     CodeHeard,
     EndedHeard,
+    Linked,
     LogHeard,
     Model,
     SeriesHeard,
@@ -41,6 +45,48 @@ def test_sessions_are_listed_newest_first_also_once_they_have_ended():
     assert names(model, with_ended=False) == ["kim/mnist/3", "kim/mnist/1"]
     assert names(model, "state:end") == ["kim/mnist/2"]
     assert model.sources[Topic.SESSIONS].state(13) is State.LIVE
+
+
+GONE = Linked(Topic.CLUSTER, Link(is_live=False, failures=1, retry_in_s=0.5, reason="gone"))
+
+
+def led_by(leader):
+    return ClusterHeard(GetClusterResponse(leader=leader), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "now", "words"),
+    [
+        ([], led_by("cp-1"), 10, ""),
+        # The first try failed: it was never away.
+        ([(GONE, 5)], led_by("cp-1"), 50, ""),
+        ([(led_by("cp-1"), 10)], led_by("cp-1"), 12, ""),
+        ([(led_by("cp-1"), 10), (GONE, 11)], led_by("cp-1"), 12, ""),
+        ([(led_by("cp-1"), 10), (GONE, 11)], led_by("cp-1"), 33, "back after 23s"),
+        # A laptop slept, and no connection was seen to break.
+        ([(led_by("cp-1"), 10)], led_by("cp-1"), 3_670, "back after 1h1m"),
+        ([(led_by("cp-2"), 10)], led_by("cp-3"), 12, "leader cp-2 -> cp-3"),
+        ([(led_by("cp-2"), 10), (led_by(""), 12)], led_by("cp-3"), 14, "leader cp-2 -> cp-3"),
+        ([(led_by("cp-2"), 10), (led_by(""), 12)], led_by("cp-2"), 14, ""),
+        (
+            [(led_by("cp-2"), 10), (GONE, 12)],
+            led_by("cp-3"),
+            33,
+            "back after 23s · leader cp-2 -> cp-3",
+        ),
+        ([(led_by("cp-1"), 10), (GONE, 11)], GONE, 33, ""),
+        # A clock that is set back tells nothing.
+        ([(led_by("cp-1"), 3_670)], led_by("cp-1"), 10, ""),
+    ],
+)
+def test_that_the_platform_is_back_and_who_leads_it_is_said_once(before, event, now, words):
+    model = Model()
+    for one, at in before:
+        assert model.comes_back(one, at) == ""
+        model.fold(one, at)
+    assert model.comes_back(event, now) == words
+    model.fold(event, now)
+    assert model.comes_back(event, now + 1) == ""
 
 
 def test_one_that_is_removed_is_gone():

@@ -87,6 +87,7 @@ class State:
         self.log_requests: list[pb.ReadLogsRequest] = []
         self.searches: list[pb.SearchLogsRequest] = []
         self.points: dict[str, list[pb.MetricPoint]] = {}
+        self.leader = "cp-1"
         self.last_reports: list[pb.SessionReport] = []
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
@@ -787,7 +788,7 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
     def GetCluster(self, request, context):
         return nodes_pb2.GetClusterResponse(
             version="0.1.0",
-            leader="cp-1",
+            leader=self.state.leader,
             term=3,
             coordination="embedded",
             capacity=resources_pb2.Resources(gpu_thousandths=2000, cpu_thousandths=4000),
