@@ -63,6 +63,8 @@ MOST_COMPARED: Final = 1_000
 """Sessions whose series come by one request."""
 MOUSE: Final = (1000, 1003, 1015, 1006)
 """Modes of a terminal by which it tells what the mouse does."""
+MOST_ASKED: Final = 10
+"""Sessions that are asked for the names of all their metrics."""
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
 MOST_REMOVED: Final = 100
@@ -476,7 +478,7 @@ class Dashboard(App[None]):
             group.create_task(self._charts(feed, sessions))
             if len(sessions) == 1:
                 (session,) = sessions
-                group.create_task(feed.log(session))
+                group.create_task(feed.log(session, self.model.shown.rank))
                 if session.state not in ENDED_STATES:
                     group.create_task(feed.explanation(session))
 
@@ -500,6 +502,18 @@ class Dashboard(App[None]):
             if self._wish_changed is not None:
                 self._wish_changed.set()
 
+    async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
+        """All that these reported, also what there is no room for at once; none where that cannot be had."""
+        if self._client is None:
+            return ()
+        names = set[str]()
+        try:
+            for session in sessions[:MOST_ASKED]:
+                names.update(one.name for one in await self._client.sessions.metrics(session.id))
+        except ClientError as error:
+            self.say(error.message, is_bad=True)
+        return sorted(names)
+
     def fit_charts(self, columns: int) -> None:
         """Charts have so many cells of room."""
         from nsml.view.plot import worth
@@ -507,6 +521,12 @@ class Dashboard(App[None]):
         if columns > 0:
             self._width = worth(columns)
             self.wish(replace(self.model.shown.wish, width=self._width))
+
+    def log_of(self, rank: int) -> None:
+        """Hear the log of another replica of the session that is looked at."""
+        if rank != self.model.shown.rank:
+            self.model.show_rank(rank)
+            self._hear(pause_s=0.0)
 
     def compare_code(self, first: Session, second: Session) -> None:
         """Hear how the code of the second one differs from that of the first, once the cursor rests on it."""

@@ -6,6 +6,7 @@ raises what the platform answers: it is an event as well, and is asked again aft
 
 from __future__ import annotations
 
+import glob
 import math
 from contextlib import aclosing
 from functools import partial
@@ -246,6 +247,7 @@ class Feed:
         ids = tuple(session.id for session in sessions)
         request = pb.ReadSeriesRequest(
             sessions=ids,
+            names=map(glob.escape, wish.names),
             axis=_AXES[wish.axis],
             low=wish.low,
             high=wish.high,

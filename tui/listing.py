@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -49,6 +50,8 @@ class Group:
     waiting: int
     ended: int
     gpu_thousandths: int
+    quota: int | None = None
+    """Thousandths of GPUs that it may hold; None: no bound is known."""
 
     @property
     def id(self) -> str:
@@ -68,8 +71,9 @@ class Group:
             )
             if count
         ]
-        if self.gpu_thousandths:
+        if self.gpu_thousandths or self.quota is not None:
             number = thousandths(self.gpu_thousandths)
+            number += "" if self.quota is None else f" of {thousandths(self.quota)}"
             counts.append(f"holds {number} GPU{'' if number == '1' else 's'}")
         return f"{fold} {self.name or '(none)'}   {' · '.join(counts)}"
 
@@ -110,8 +114,13 @@ def arranged(rows: Sequence[Row], listing: Listing, now: float) -> Sequence[Row]
     return [rows[place] for place in order(values, is_down=listing.is_down)]
 
 
-def grouped(rows: Sequence[Row], listing: Listing) -> list[Item]:
-    """The sessions under the lines of their groups, which are by name; inside each they stay as they are."""
+def grouped(
+    rows: Sequence[Row], listing: Listing, quotas: Mapping[str, int] = MappingProxyType({})
+) -> list[Item]:
+    """The sessions under the lines of their groups, which are by name; inside each they stay as they are.
+
+    `quotas`: how many thousandths of GPUs projects may hold.
+    """
     is_by_user = listing.by is By.USER
     parts: dict[str, list[tuple[Session, Tally]]] = {}
     for row in rows:
@@ -120,13 +129,18 @@ def grouped(rows: Sequence[Row], listing: Listing) -> list[Item]:
         parts.setdefault(name, []).append((row.session, tally))
     items: list[Item] = []
     for name in sorted(parts):
-        group = _group(name, [tally for _, tally in parts[name]], is_folded=name in listing.folded)
+        group = _group(
+            name,
+            [tally for _, tally in parts[name]],
+            is_folded=name in listing.folded,
+            quota=None if is_by_user else quotas.get(name),
+        )
         items.append(group)
         items += [] if group.is_folded else [session for session, _ in parts[name]]
     return items
 
 
-def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool) -> Group:
+def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool, quota: int | None) -> Group:
     waiting = sum(one.waits for one in tallies)
     ended = sum(one.has_ended for one in tallies)
     return Group(
@@ -136,6 +150,7 @@ def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool) -> Group:
         waiting=waiting,
         ended=ended,
         gpu_thousandths=sum(one.gpu_thousandths for one in tallies),
+        quota=quota,
     )
 
 

@@ -17,11 +17,13 @@ from nsml.v1.sessions_pb2 import (
     SESSION_STATE_STOPPING,
     SESSION_STATE_UNKNOWN,
 )
+from nsml.view.elements import element_in
 from nsml.view.filtering import Filtered
 from nsml.view.happenings import Happening
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import placed_text, seconds_of
+from nsml.view.text import visible
 from tui.sources import OF_SESSIONS, Source, Topic
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from nsml.view.filtering import Filter
     from nsml.view.ordering import Value
     from nsml.view.series import Series
+
+T = TypeVar("T")
 
 MOST_ENDED: Final = 10_000
 """Ended sessions that are kept here: the newest."""
@@ -174,6 +178,15 @@ class ChartWish:
     low: float | None = None
     high: float | None = None
     width: int = 400
+    names: tuple[str, ...] = ()
+    """Of these metrics alone; none: of all that there is room for."""
+
+    def of(self, groups: Mapping[str, T]) -> Mapping[str, T]:
+        """What is wished for of lines by metric."""
+        if not self.names:
+            return groups
+        names = {visible(element_in(name)[0]) for name in self.names}
+        return {name: lines for name, lines in groups.items() if name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +383,7 @@ class Shown:
     Attributes:
         owners: the session of each line of `groups`.
         lines: the log, of one session alone.
+        rank: the replica whose log that is.
         first: the number of the first of its lines that is kept, from 0 on.
         pair: the two whose code is compared.
         details: what the tab in front shows.
@@ -384,6 +398,7 @@ class Shown:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     first: int = 0
     missing_bytes: int = 0
+    rank: int = 0
     explanation: ExplainSessionResponse | None = None
     pair: tuple[str, str] | None = None
     code: CodeHeard | None = None
@@ -490,6 +505,14 @@ class Model:
             self.shown = Shown(session_ids)
             for topic in OF_SESSIONS:
                 self.sources[topic] = Source(is_polled=topic in _POLLED)
+
+    def show_rank(self, rank: int) -> None:
+        """Look at the log of another replica: what is known of the one before is forgotten."""
+        self.version += 1
+        shown = self.shown
+        shown.rank, shown.first, shown.missing_bytes = rank, 0, 0
+        shown.lines.clear()
+        self.sources[Topic.LOG] = Source()
 
     def show_code(self, pair: tuple[str, str] | None) -> None:
         """Look at how the code of two of those that are shown differs; None: of none of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -156,6 +157,54 @@ def _grouped(lines: Mapping[_Key, Series], session: str) -> dict[str, list[Serie
             label += f" :{visible(element)}"
         grouped.setdefault(name, []).append(replace(line, label=label))
     return grouped
+
+
+def spread(lines: Sequence[Series], *, places: int) -> list[Series]:
+    """The mean of several lines, and one standard deviation above and below it, at places of the same distance.
+
+    At each place count the lines that reach over it, each with what lies on it between its points; of lines of
+    columns those are the means. Where there is one line alone its deviation is 0.
+    """
+    paths = list(filter(None, map(_path, lines)))
+    if not paths:
+        return []
+    low, high = min(path[0][0] for path in paths), max(path[0][-1] for path in paths)
+    found: list[tuple[float, float, float]] = []
+    for number in range(places if high > low else 1):
+        x = low + (high - low) * number / max(places - 1, 1)
+        values = [value for path in paths if (value := _at(path, x)) is not None]
+        if values:
+            mean = math.fsum(values) / len(values)
+            squares = math.fsum((value - mean) ** 2 for value in values)
+            found.append((x, mean, math.sqrt(squares / max(len(values) - 1, 1))))
+    at = [place for place, _, _ in found]
+    return [
+        Series(label=f"mean of {len(paths)}", x=at, y=[mean for _, mean, _ in found]),
+        Series(label="mean + sd", x=at, y=[mean + sd for _, mean, sd in found]),
+        Series(label="mean - sd", x=at, y=[mean - sd for _, mean, sd in found]),
+    ]
+
+
+_Path: TypeAlias = "tuple[Sequence[float], Sequence[float]]"
+
+
+def _path(line: Series) -> _Path | None:
+    """Where it is at which value, without what is no number; None: nowhere."""
+    values = line.means or line.y
+    pairs = [(x, y) for x, y in zip(line.x, values, strict=True) if math.isfinite(y)]
+    return ([x for x, _ in pairs], [y for _, y in pairs]) if pairs else None
+
+
+def _at(path: _Path, x: float) -> float | None:
+    """The value of a path at a place; None: it does not reach there."""
+    places, values = path
+    if not places[0] <= x <= places[-1]:
+        return None
+    right = bisect_left(places, x)
+    if places[right] == x:
+        return values[right]
+    share = (x - places[right - 1]) / (places[right] - places[right - 1])
+    return values[right - 1] * (1 - share) + values[right] * share
 
 
 def smooth(series: Series, alpha: float) -> Series:

@@ -11,8 +11,10 @@ from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
 from nsml.view.series import Axis
+from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.screens.frame import Frame
+from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
 from tui.widgets.charts import Charts
 
@@ -23,15 +25,19 @@ if TYPE_CHECKING:
     from tui.model import Row
 
 SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
-CHART_ACTIONS: Final = frozenset({"axis", "smooth", "log_axis", "metric", "zoom", "pan", "whole"})
+CHART_ACTIONS: Final = frozenset(
+    {"axis", "smooth", "log_axis", "metric", "metrics", "zoom", "pan", "whole"}
+)
 """What keys do to charts."""
+MOST_CHOSEN: Final = 200
+"""Metrics of one request."""
 _AXES: Final = tuple(Axis)
 
 
 def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
     """Show what a session reported."""
     shown = frame.model.shown
-    none, groups = "", shown.groups or {}
+    none, groups = "", shown.wish.of(shown.groups or {})
     if row is None:
         groups = {}
     elif not groups:
@@ -66,6 +72,7 @@ class ChartScreen(Frame):
         Binding("y", "log_axis", "Log y", show=False, id="plot.log"),
         Binding("n", "metric(1)", "Metric", id="plot.next"),
         Binding("N", "metric(-1)", "Metric before", show=False, id="plot.before"),
+        Binding("i", "metrics", "Choose metrics", show=False, id="plot.metrics"),
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom", show=False, id="plot.in"),
         Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="plot.out"),
         Binding("H", "pan(-0.25)", "Left", show=False, id="plot.left"),
@@ -91,7 +98,8 @@ class ChartScreen(Frame):
         parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
         parts += ["log y"] if charts.is_log else []
         if left_out := self.model.shown.left_out:
-            parts.append(f"{left_out:,} more left out: nsml plot -m chooses")
+            parts.append(f"{left_out:,} more left out: i chooses by name")
+        parts += [f"{counted(len(wish.names), 'metric')} chosen: i"] if wish.names else []
         if wish.low is not None or wish.high is not None:
             parts.append("a part of it: 0 shows the whole")
         return " · ".join(parts)
@@ -127,6 +135,37 @@ class ChartScreen(Frame):
         charts = self.query_one(Charts)
         charts.first = min(max(charts.first + by, 0), max(charts.count - 1, 0))
         self.redraw()
+
+    def action_metrics(self) -> None:
+        """Choose metrics by name, also such that there is no room for among all."""
+        self.run_worker(self._choose_metrics(), group="metrics", exclusive=True)
+
+    async def _choose_metrics(self) -> None:
+        shown = self.model.shown
+        rows = filter(None, map(self.model.row, shown.session_ids))
+        names = await self.dashboard.metric_names([row.session for row in rows])
+        known = set(map(visible, names))
+        choices = [*names, *(name for name in shown.groups or {} if name not in known)]
+
+        def go(keys: tuple[str, ...] | None) -> None:
+            if keys is None:
+                return
+            if len(keys) > MOST_CHOSEN:
+                self.dashboard.say(f"the first {MOST_CHOSEN} of them are drawn")
+            self.query_one(Charts).first = 0
+            wish = replace(self.model.shown.wish, names=keys[:MOST_CHOSEN])
+            self.dashboard.wish(wish)
+            self.redraw()
+
+        self.app.push_screen(
+            Picker(
+                "Metrics; with none chosen all are drawn",
+                [Choice(name, name) for name in choices],
+                chosen=shown.wish.names,
+                several=True,
+            ),
+            go,
+        )
 
     def action_zoom(self, by: float) -> None:
         """A narrower or wider part of the axis, around its middle."""

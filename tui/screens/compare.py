@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from typing import TYPE_CHECKING, ClassVar, Final
+from contextlib import suppress
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
+import msgspec
 from rich.text import Text
 from textual.binding import Binding
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from nsml.view.code import text_of, total_text
 from nsml.view.compare import same_text
 from nsml.view.matrix import columns, compared, is_key, ordered
 from nsml.view.plot import letter
+from nsml.view.series import spread
 from nsml.view.text import fit, visible
 from nsml.view.units import counted
+from tui.kept import CompareKept
 from tui.screens.charting import ChartScreen
+from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
 from tui.widgets.charts import Charts, Crowd
 from tui.widgets.diff_view import DiffView
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -30,7 +37,9 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.compare import Kind, Row
+    from nsml.view.series import Series
 
+Groups: TypeAlias = "Mapping[str, Sequence[Series]]"
 LEAST_LINES: Final = 18
 """Of a terminal that has room for what is below the matrix, too."""
 
@@ -42,6 +51,7 @@ class CompareScreen(ChartScreen):
     DEFAULT_CSS: ClassVar[str] = """
     CompareScreen {
         #same, #state, #below-state, #command { height: 1; color: $text-muted; }
+        #keys { height: 1; display: none; }
         #matrix { height: auto; min-height: 2; max-height: 50%; }
         DiffView { display: none; }
         &.-code DiffView { display: block; }
@@ -61,6 +71,25 @@ class CompareScreen(ChartScreen):
         Binding("left,h", "aside(-1)", "Columns before", show=False, id="compare.left"),
         Binding("p", "below('plot')", "Plot", id="compare.plot"),
         Binding("c", "below('code')", "Code", id="compare.code"),
+        Binding("slash", "filter", "Keys", key_display="/", priority=True, id="compare.filter"),
+        Binding("A", "mean", "Mean", show=False, id="compare.mean"),
+        Binding("I", "ignore", "Leave keys out", show=False, id="compare.ignore"),
+        Binding(
+            "right_square_bracket",
+            "file(1)",
+            "Next file",
+            show=False,
+            key_display="]",
+            id="compare.file-next",
+        ),
+        Binding(
+            "left_square_bracket",
+            "file(-1)",
+            "File before",
+            show=False,
+            key_display="[",
+            id="compare.file-before",
+        ),
     ]
 
     def __init__(self, session_ids: Sequence[str]) -> None:
@@ -70,13 +99,19 @@ class CompareScreen(ChartScreen):
         self._aside = 0
         self._order: tuple[Kind, str, bool] | None = None
         self._sessions: list[Session] = []
+        self._rows: list[Row] = []
+        self._sought: re.Pattern[str] = re.compile("")
         self._differing: list[Row] = []
         self._same: list[Row] = []
+        self._files: list[int] = []
+        self._is_mean = False
+        self._spread: tuple[Groups, Groups] = ({}, {})
 
     def body(self) -> ComposeResult:
         """The matrix, and what is below it."""
         yield Static(id="same")
         yield Static(id="state")
+        yield Input(placeholder="lr|batch: what keys have", id="keys", compact=True)
         yield Table((), key=lambda one: one.id, clock=self.dashboard.clock.time, id="matrix")
         yield Static(id="below-state")
         yield Charts()
@@ -126,7 +161,15 @@ class CompareScreen(ChartScreen):
             one is not other for one, other in zip(sessions, self._sessions, strict=True)
         ):
             self._sessions = sessions
-            self._differing, self._same = compared(sessions)
+            self._rows, self._same = compared(sessions)
+            self._choose()
+
+    def _choose(self) -> None:
+        """Take the keys that are sought and not left out."""
+        ignored = set(self.dashboard.kept.compare.ignored)
+        self._differing = [
+            row for row in self._rows if _name(row) not in ignored and self._sought.search(row.key)
+        ]
 
     def _matrix(self) -> None:
         table, baseline = self.table, self.baseline
@@ -156,6 +199,9 @@ class CompareScreen(ChartScreen):
         differ = "differs" if len(differing) == 1 else "differ"
         many = f"{counted(len(differing), 'key')} {differ}"
         parts.append(many if differing else "nothing differs")
+        parts += [f"keys: {visible(self._sought.pattern)}"] if self._sought.pattern else []
+        ignored = set(self.dashboard.kept.compare.ignored) & set(map(_name, self._rows))
+        parts += [f"{len(ignored)} left out: I"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
         parts += [f"{self._aside} more left"] if self._aside else []
@@ -187,18 +233,26 @@ class CompareScreen(ChartScreen):
 
     def _charts(self) -> None:
         shown, charts, current = self.model.shown, self.query_one(Charts), self.table.current
-        groups, crowd, none = shown.groups or {}, None, ""
-        if groups and current is not None:
+        groups, crowd, none = shown.wish.of(shown.groups or {}), None, ""
+        is_mean = self._is_mean and bool(groups)
+        if is_mean:
+            if self._spread[0] is not groups and self._spread[0] != groups:
+                width = max(charts.size.width, 2)
+                means = {name: spread(lines, places=width) for name, lines in groups.items()}
+                self._spread = groups, {name: lines for name, lines in means.items() if lines}
+            groups = self._spread[1]
+        if groups and current is not None and not is_mean:
             places = {one.id: place for place, one in enumerate(self._sessions)}
             owners = {
                 name: [places.get(one, 0) for one in ids] for name, ids in shown.owners.items()
             }
             crowd = Crowd(owners, places.get(current.id, 0))
-        elif self._sessions:
+        elif self._sessions and not groups:
             nothing = "loading..." if shown.groups is None else "none of them reported anything"
             none = self.none(Topic.SERIES, nothing)
         charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
         whose = [f"{letter(crowd.front)} bright"] if crowd else []
+        whose += ["mean and standard deviation of all: A"] if is_mean else []
         self._say("#below-state", " · ".join([self.chart_words(), *whose]))
 
     def _compared(self) -> tuple[Session, Session] | None:
@@ -222,10 +276,15 @@ class CompareScreen(ChartScreen):
             view.show((), none=self.none(Topic.CODE, "loading..."))
             self._say("#below-state", "code")
             return
-        lines = [line for one in heard.files for line in text_of(one)]
+        texts = [text_of(one) for one in heard.files]
+        self._files = [0, *accumulate(map(len, texts))][:-1]
+        lines = list(chain.from_iterable(texts))
         view.show(lines, none="no file differs")
         words = total_text(heard.files, heard.same)
-        self._say("#below-state", f"code · {words}" + (" · tab scrolls it" if lines else ""))
+        self._say(
+            "#below-state",
+            f"code · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),
+        )
 
     # What keys do
 
@@ -240,12 +299,79 @@ class CompareScreen(ChartScreen):
             self.dashboard.open_session(session)
 
     def action_back(self) -> None:
-        """Out of what is below where that is alone, or to the list."""
-        if self.has_class("-low") and self.has_class("-below"):
+        """All keys again; out of what is below where that is alone; to the list."""
+        field = self.query_one("#keys", Input)
+        if field.display or field.value:
+            field.display, field.value = False, ""
+            self.table.focus()
+        elif self.has_class("-low") and self.has_class("-below"):
             self.remove_class("-below")
             self.table.focus()
         else:
             super().action_back()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Files are where code is below."""
+        if action == "file" and not self.is_code:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_filter(self) -> None:
+        """Ask for what keys have."""
+        field = self.query_one("#keys", Input)
+        field.display = True  # at once, so that what is typed next goes there
+        self.set_focus(field)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show those keys while it is typed; the last expression that was one stays."""
+        with suppress(re.error):
+            self._sought = re.compile(event.value, re.IGNORECASE)
+        self._aside = 0
+        self._choose()
+        self.redraw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Leave it as it is."""
+        event.input.display = False
+        self.table.focus()
+
+    def action_mean(self) -> None:
+        """The mean of all with its standard deviation in place of their lines, or these again."""
+        self._is_mean = not self._is_mean
+        self.redraw()
+
+    def action_ignore(self) -> None:
+        """Choose the keys whose differences say nothing; they are so for the next time, too."""
+
+        def go(keys: tuple[str, ...] | None) -> None:
+            if keys is None:
+                return
+            # What these sessions do not have is left out where others have it.
+            here = set(map(_name, self._rows))
+            others = [key for key in kept.compare.ignored if key not in here]
+            compare = CompareKept(ignored=(*others, *keys))
+            self.dashboard.keep(msgspec.structs.replace(self.dashboard.kept, compare=compare))
+            self._choose()
+            self.redraw()
+
+        kept = self.dashboard.kept
+        choices = [Choice(_name(row), f"{row.key}  ({row.kind})") for row in self._rows]
+        question = "Keys that are left out"
+        self.app.push_screen(
+            Picker(question, choices, chosen=kept.compare.ignored, several=True), go
+        )
+
+    def action_file(self, by: int) -> None:
+        """To the next file of the code, or the one before."""
+        view = self.query_one(DiffView)
+        if by > 0:
+            place = next((one for one in self._files if one > view.top), None)
+        else:
+            place = next((one for one in reversed(self._files) if one < view.top), None)
+        if place is None:
+            self.app.bell()
+        else:
+            view.scroll_to(y=place, animate=False, force=True)
 
     def action_baseline(self) -> None:
         """Hold the others against the one under the cursor."""
@@ -278,3 +404,7 @@ class CompareScreen(ChartScreen):
         """Show what there is room for."""
         self.set_class(event.size.height < LEAST_LINES, "-low")
         self.call_after_refresh(self.redraw)
+
+
+def _name(row: Row) -> str:
+    return f"{row.kind} {row.key}"

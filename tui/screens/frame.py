@@ -132,7 +132,7 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def on_screen_resume(self) -> None:
         """Hear what it shows, and show what came while another screen was before it."""
-        self.dashboard.hear_screen(self.topics)
+        self.dashboard.hear_screen(self.heard())
         self.dashboard.hear_details(*self.details())
         self.redraw()
 
@@ -151,6 +151,10 @@ class Frame(LinesUnderMouse, Screen[None]):
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
         tell(line, Text("\n".join(trouble)))
+
+    def heard(self) -> tuple[Topic, ...]:
+        """What is heard while it is in front."""
+        return self.topics
 
     def command(self) -> tuple[str, str]:
         """How the command line shows the same, and what of it that lacks; "" where it does not."""

@@ -27,6 +27,7 @@ from tui import looks
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
 from tui.screens.frame import tell
+from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
 from tui.screens.tabs.files import FilesTab
@@ -115,6 +116,7 @@ class SessionScreen(ChartScreen):
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
+        Binding("r", "rank", "Rank", id="log.rank"),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
@@ -194,7 +196,7 @@ class SessionScreen(ChartScreen):
         count = shown.first + len(shown.lines)
         parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
-            parts.append(f"of rank 0: nsml logs {visible(row.session.name)} --rank all")
+            parts.append(f"of rank {shown.rank}: r chooses another")
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
         tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
@@ -258,6 +260,8 @@ class SessionScreen(ChartScreen):
         panes = self.query(TabbedContent)
         if action in CHART_ACTIONS and panes and panes.first().active != "plot":
             return False
+        if action == "rank" and not self._has_ranks():
+            return False
         if action == "pull" and self.app.is_web:
             return False
         return super().check_action(action, parameters)
@@ -273,6 +277,29 @@ class SessionScreen(ChartScreen):
         """Fetch the checkpoint under the cursor."""
         if isinstance(self.tab, ModelsTab):
             self.dashboard.pull(self.tab.current)
+
+    def _has_ranks(self) -> bool:
+        """Whether the log in front is one of several."""
+        panes, row = self.query(TabbedContent), self.row
+        is_front = bool(panes) and panes.first().active == "logs"
+        return is_front and row is not None and row.session.spec.replica_count > 1
+
+    def action_rank(self) -> None:
+        """Choose the replica whose log is shown."""
+        if (row := self.row) is None:
+            return
+        nodes = {one.rank: one.node for one in row.session.replicas}
+        choices = [
+            Choice(str(rank), f"rank {rank}  {nodes.get(rank, '')}")
+            for rank in range(row.session.spec.replica_count)
+        ]
+
+        def go(keys: tuple[str, ...] | None) -> None:
+            if keys:
+                self.dashboard.log_of(int(keys[0]))
+
+        chosen = [str(self.model.shown.rank)]
+        self.app.push_screen(Picker("Log of", choices, chosen=chosen), go)
 
     def action_search(self) -> None:
         """Ask for a text to look for in the log."""

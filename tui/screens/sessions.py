@@ -190,7 +190,14 @@ class SessionsScreen(Frame):
         table = self.table
         table.none = self._none(known)
         shown = arranged(rows, listing, now)
-        items = grouped(shown, listing) if listing.by else [row.session for row in shown]
+        items: Sequence[Item] = [row.session for row in shown]
+        if listing.by:
+            quotas = {
+                one.name: one.settings.quota.gpu_thousandths
+                for one in self.model.projects
+                if one.settings.quota.HasField("gpu_thousandths")
+            }
+            items = grouped(shown, listing, quotas)
         table.show(items, is_other=is_other, columns=self._chosen_columns())
         self._marks = frozenset(one for one in self._marks if self.model.row(one))
         table.mark(self._marks)
@@ -269,6 +276,12 @@ class SessionsScreen(Frame):
         """By project, by user, or not in groups."""
         following = list(By)[(list(By).index(self._listing.by) + 1) % len(By)]
         self._change(by=following, folded=())
+        self.dashboard.hear_screen(self.heard())
+
+    def heard(self) -> tuple[Topic, ...]:
+        """What it shows, and the quotas of projects where they are told."""
+        is_told = self._listing.by is By.PROJECT
+        return (*self.topics, Topic.PROJECTS) if is_told else self.topics
 
     def action_fold(self, is_folded: bool) -> None:
         """Leave out the sessions of the group that the cursor is in, or list them again."""

@@ -10,6 +10,7 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tui import looks
 from tui.screens.compare import CompareScreen
+from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.charts import Charts
@@ -48,6 +49,27 @@ async def compare(pilot, count):
     await shows(pilot, f"{count} marked")
     await pilot.press("x")
     await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+
+
+@pytest.fixture
+def add_files(server):
+    """Gives the platform a session with code of several files, all with the same text."""
+
+    def add_files(number, text, count):
+        data = text.encode()
+        server.state.blobs[digest_of(data)] = data
+        refs = (ChunkRef(digest_of(data), len(data)),)
+        manifest = build(
+            [
+                Entry(path=f"part{place}.py", mode=0o644, size=len(data), chunks=refs)
+                for place in range(count)
+            ]
+        )
+        server.state.blobs[manifest.digest] = manifest.encode()
+        spec = pb.SessionSpec(entry="part0.py", bundle_digest=manifest.digest)
+        return server.state.add(f"kim/mnist/{number}", spec=spec)
+
+    return add_files
 
 
 def row(app, name):
@@ -202,3 +224,62 @@ async def test_many_are_compared_at_every_size(dashboard, add, size, count):
         await pilot.press("G")
         await shows(pilot, "kim/mnist/1 ")
         assert all(len(line) <= 2 * size[0] for line in said(dashboard).splitlines())
+
+
+async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, add, tmp_path):
+    add(1, "--lr 0.1 --seed 1 --batch 8")
+    add(2, "--lr 0.2 --seed 2 --batch 8")
+    file = tmp_path / "kept.json"
+    dashboard = make_dashboard(kept_in=file)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "2 keys differ")
+        await pilot.press("slash", *"^--l(", "backspace", "enter")
+        await shows(pilot, "1 key differs · keys: ^--l")
+        await pilot.press("escape")
+        await shows(pilot, "2 keys differ")
+        await pilot.press("I")
+        await until(pilot, lambda: isinstance(dashboard.screen, Picker))
+        await pilot.press(*"seed", "space", "enter")
+        await shows(pilot, "1 key differs · 1 left out: I")
+        assert "--seed" not in said(dashboard)
+    again = make_dashboard(kept_in=file)
+    async with again.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "1 key differs · 1 left out: I")
+        await pilot.press("I")
+        await until(pilot, lambda: isinstance(again.screen, Picker))
+        await pilot.press(*"seed", "space", "enter")
+        await shows(pilot, "2 keys differ")
+
+
+async def test_the_mean_of_all_is_drawn_in_place_of_their_lines(dashboard, add):
+    add(1, loss=1.0)
+    add(2, loss=3.0)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "A bright")
+        await pilot.press("A")
+        await shows(pilot, "mean of 2  last 2 ", "mean + sd  last 3.414", "mean - sd  last 0.5858")
+        assert "bright" not in said(dashboard)
+        await pilot.press("A")
+        await shows(pilot, "A bright")
+
+
+async def test_the_code_is_read_file_by_file(dashboard, add_files):
+    add_files(1, "x = 1\n" * 30, 3)
+    add_files(2, "x = 2\n" * 30, 3)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await pilot.press("c", "j")
+        await shows(pilot, "3 files differ", "] [ next and previous file")
+        view = dashboard.screen.query_one(DiffView)
+        tops = []
+        for key in ("right_square_bracket", "right_square_bracket", "left_square_bracket"):
+            await pilot.press(key)
+            tops.append(view.top)
+            line = view.make_line(0).text
+            assert "part" in line, line
+        assert tops[0] == tops[2] < tops[1]
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        assert view.top == 0

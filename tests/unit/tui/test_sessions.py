@@ -1,5 +1,6 @@
 """The list of sessions: its order, its columns, what is marked and copied."""
 
+from nsml.v1 import projects_pb2
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.picking import Picker
 from tui.screens.sessions import SessionsScreen
@@ -149,3 +150,15 @@ async def test_sessions_are_grouped_by_project_or_user_and_groups_folded(dashboa
         await shows(pilot, "by user", "▾ kim   3 running")
         await pilot.press("b")
         await until(pilot, lambda: "by user" not in said(dashboard))
+
+
+async def test_the_line_of_a_project_says_how_much_it_may_hold(dashboard, server):
+    spec = {"resources": {"gpu_thousandths": 2000}}
+    server.state.add("kim/mnist/1", project="vision", spec=spec)
+    settings = projects_pb2.ProjectSettings(quota={"gpu_thousandths": 16_000})
+    server.state.projects["vision"] = projects_pb2.Project(name="vision", settings=settings)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        assert not server.state.calls.count("ListProjects")
+        await pilot.press("b")
+        await shows(pilot, "▾ vision   1 running · holds 2 of 16 GPUs")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.figure import Look, figure
 from nsml.view.plot import above_zero, chart, words
-from nsml.view.series import Axis, Series, gather, smooth
+from nsml.view.series import Axis, Series, gather, smooth, spread
 
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=60)
 
@@ -114,3 +114,37 @@ def test_attempts_are_one_line_replicas_and_elements_several():
     assert [line.label for line in groups["v@vector"]] == ["s rank 0 :a"]
     assert groups["loss"][0].points == 6
     assert all(1 <= x <= 4 for lines in groups.values() for line in lines for x in line.x)
+
+
+LINES = st.lists(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(-1e6, 1e6) | st.just(math.nan)), max_size=20),
+    max_size=6,
+)
+
+
+@given(LINES, st.integers(2, 40))
+def test_a_mean_lies_between_the_lines_and_its_deviation_around_it(some, places):
+    lines = [
+        Series(label="s", x=[float(x) for x, _ in sorted(one)], y=[y for _, y in sorted(one)])
+        for one in some
+    ]
+    finite = [y for line in lines for y in line.y if math.isfinite(y)]
+    found = spread(lines, places=places)
+    if not finite:
+        assert found == []
+        return
+    mean, above, below = found
+    assert mean.x == above.x == below.x == sorted(mean.x)
+    assert len(mean.x) <= places
+    assert all(min(finite) - 1e-3 <= y <= max(finite) + 1e-3 for y in mean.y)
+    assert all(
+        low <= middle <= high for low, middle, high in zip(below.y, mean.y, above.y, strict=True)
+    )
+
+
+def test_the_mean_of_lines_counts_those_that_reach_there():
+    lines = [of_points([1.0, 1.0, 1.0]), of_points([3.0, math.nan, 3.0]), of_points([5.0])]
+    mean, above, below = spread(lines, places=3)
+    assert (mean.label, mean.x, mean.y) == ("mean of 3", [0.0, 1.0, 2.0], [3.0, 2.0, 2.0])
+    assert above.y == [5.0, 2 + math.sqrt(2), 2 + math.sqrt(2)]
+    assert below.y == [1.0, 2 - math.sqrt(2), 2 - math.sqrt(2)]

@@ -1,0 +1,67 @@
+"""The charts and the log of one session."""
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, shows, until
+from tui.screens.picking import Picker
+from tui.screens.session import SessionScreen
+
+SIZE = (120, 40)
+
+
+async def opened(pilot, *keys):
+    """Open the session under the cursor, and press keys."""
+    await shows(pilot, "1 of 1 session")
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
+    await pilot.press(*keys)
+
+
+async def picked(pilot, key, *typed):
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, Picker))
+    await pilot.press(*typed)
+    await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
+
+
+async def test_metrics_are_chosen_by_name(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    for name in ("loss", "val/acc", "odd[1]*", "v@vector:a", "x\x1b"):
+        server.state.report(session, name, 1.0, step=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "p")
+        await shows(pilot, "1 of 5 metrics")
+        await picked(pilot, "i", *"vac", "space", "enter")
+        await shows(pilot, "1 of 1 metric", "1 metric chosen: i", "val/acc  (step)")
+        assert "loss" not in said(dashboard)
+        await until(pilot, lambda: list(dashboard.model.shown.groups) == ["val/acc"])
+        for letters, title in (("odd", "odd[1]*  (step)"), ("vect", "v@vector  (step)")):
+            await picked(pilot, "i", "space", *letters, "space", "enter")
+            await shows(pilot, "1 of 1 metric", title)
+        await picked(pilot, "i", "space", "enter")
+        await shows(pilot, "1 of 5 metrics")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_the_log_of_any_replica_is_shown(dashboard, server, count):
+    spec = pb.SessionSpec(entry="main.py", replica_count=count)
+    session = server.state.add("kim/mnist/1", spec=spec)
+    for rank in range(count):
+        server.state.log(session, f"this is rank {rank}\n".encode(), rank=rank)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "l")
+        await shows(pilot, "this is rank 0")
+        if count == 1:
+            await pilot.press("r")
+            assert isinstance(dashboard.screen, SessionScreen)
+            return
+        await shows(pilot, "of rank 0: r chooses another")
+        await picked(pilot, "r", *"2", "enter")
+        await shows(pilot, "this is rank 2", "of rank 2: r chooses another")
+        assert "this is rank 0" not in said(dashboard)
+        server.state.log(session, b"more\n", rank=2)
+        server.state.log(session, b"hidden\n", rank=0)
+        await shows(pilot, "more", "2 lines")
+        await picked(pilot, "r", *"rank0", "enter")
+        await shows(pilot, "this is rank 0", "hidden")
