@@ -158,7 +158,8 @@ async def test_that_another_leads_is_said(dashboard, server):
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "● live", "leader cp-1")
         server.state.leader = "cp-2"
-        await shows(pilot, "leader cp-1 -> cp-2")
+        await shows(pilot, "leader cp-2")
+        assert [one.message for one in dashboard._notifications] == ["leader cp-1 -> cp-2"]
 
 
 async def test_it_starts_while_the_platform_is_away(dashboard, server):
