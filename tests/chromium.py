@@ -104,7 +104,6 @@ class Page:
 
     def open(self, url: str) -> None:
         """Go there."""
-        self._screen.reset()
         self._loaded = False
         answer = self.tell("Page.navigate", url=url)
         if "errorText" in answer:
@@ -200,6 +199,7 @@ class Page:
                 self.requested.append(of["request"]["url"])
             case "Network.webSocketCreated":
                 self.requested.append(of["url"])
+                self._screen.reset()
             case "Network.webSocketFrameSent":
                 self._sent(of["response"]["payloadData"])
             case "Network.webSocketFrameReceived" if of["response"]["opcode"] == 2:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
 from controlplane.domain.identity import UserCaller
 from controlplane.gateway.addresses import address_of
+from controlplane.gateway.proxy import LOGIN
 from controlplane.operations.views import Kind
 from nsml.hosts import is_same_place
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from controlplane.gateway.callers import Callers
     from controlplane.operations.views import Views
 
-PATH: Final = "/dashboard"
 MOST_BODY: Final = 4 << 10
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
@@ -70,7 +70,7 @@ def login_routes(callers: Callers, views: Views) -> list[Route]:
             status = {NotSignedIn: 401, Denied: 403}.get(type(error), 503)
             return _page("\n".join(filter(None, (error.message, error.why, error.attempt))), status)
 
-    return [Route(PATH, login, methods=["GET", "POST"])]
+    return [Route(LOGIN, login, methods=["GET", "POST"])]
 
 
 async def _led_on(request: Request, callers: Callers, views: Views) -> Response:
@@ -94,5 +94,5 @@ async def _led_on(request: Request, callers: Callers, views: Views) -> Response:
 
 
 def _page(wrong: str, status: int = 200) -> Response:
-    text = _PAGE.format(path=PATH, wrong=html.escape(wrong))
+    text = _PAGE.format(path=LOGIN, wrong=html.escape(wrong))
     return HTMLResponse(text, status_code=status, headers=HEADERS)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.operations.views import Views
 
 COOKIE: Final = "nsml_view"
+LOGIN: Final = "/dashboard"
 MOST_BODY: Final = 1 << 20
 """Of what a browser sends."""
 ANSWER_WITHIN_S: Final = 60.0
@@ -98,9 +99,9 @@ def _refused() -> Response:
     return PlainTextResponse(
         "this view has ended, or is not open to you\n"
         "nsml tensorboard SESSION, nsml visdom SESSION or nsml dashboard gives a new address;\n"
-        "with a token, /dashboard here leads to a dashboard\n",
+        f"with a token, {LOGIN} here leads to a dashboard\n",
         status_code=403,
-        headers=_NO_TRACE,
+        headers={**_NO_TRACE, "link": f'<{LOGIN}>; rel="login"'},
     )
 
 

@@ -30,7 +30,17 @@ function ended(code) {
 
 function tell(words, hasEnded) {
   document.getElementById("why").textContent = words;
-  document.getElementById("again").hidden = !hasEnded;
+  again.hidden = !hasEnded;
+}
+
+// A gateway names the page where one signs in; of another place it is none.
+let leadsTo = "";
+function leadToLogin(answer) {
+  const [, path] = /^<(\/[a-z]+)>; rel="login"$/.exec(answer.headers.get("link") ?? "") ?? [];
+  if (path) {
+    leadsTo = path;
+    again.textContent = "Sign in";
+  }
 }
 
 // Whether there is a dashboard again: then this page is opened anew, and where it may not be, why.
@@ -40,7 +50,10 @@ async function comeBack(afterMs) {
   try {
     const answer = await fetch(location.pathname, { cache: "no-store" });
     if (answer.ok) return location.reload();
-    if (answer.status < 500) return tell(await answer.text(), true);
+    if (answer.status < 500) {
+      leadToLogin(answer);
+      return tell(await answer.text(), true);
+    }
   } catch {
     // nobody answers
   }
@@ -52,9 +65,10 @@ const focus = () => document.querySelector(".xterm-helper-textarea")?.focus();
 addEventListener("load", () => setTimeout(focus));
 
 const again = document.getElementById("again");
-again.addEventListener("click", () => location.reload());
-const reopen = (event) => {
+const onward = () => (leadsTo ? location.assign(leadsTo) : location.reload());
+again.addEventListener("click", onward);
+const onKey = (event) => {
   const hasEnded = document.body.classList.contains("-closed") && !again.hidden;
-  if (event.key === "Enter" && hasEnded) location.reload();
+  if (event.key === "Enter" && hasEnded) onward();
 };
-addEventListener("keydown", reopen, { capture: true });
+addEventListener("keydown", onKey, { capture: true });
