@@ -389,6 +389,11 @@ class Dashboard(App[None]):
 
     # How it looks
 
+    @property
+    def is_without_colours(self) -> bool:
+        """Whether pictures are drawn in letters."""
+        return self._looks.is_colourless or self._looks.is_ascii
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What lines go through on their way to the terminal."""
         return [*super().get_line_filters(), *self._filters_of_ours]

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from nsml.view.series import Series
 
-_BLANK = 0x2800
+BLANK = 0x2800
 # Bit of each dot of a cell: [row from the top][column].
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL_CELLS = 9
 _LEAST_COLUMNS = 10
 _LARGEST_POWER = 308.25
 _PRECISION_DIGITS = 12
 """Of a value that are meant: what differs beyond them is the dust of sums and divisions."""
-LETTERS = chr(_BLANK) + "┤━"
+LETTERS = chr(BLANK) + "┤━"
 """A terminal that shows these shows a chart."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
 """Under a column that holds a value which is no finite number."""
@@ -90,9 +90,9 @@ def rasterise(lines: Sequence[Series], *, columns: int, rows: int) -> Raster:
             row, column = y // 4, x // 2
             if owners[row][column] != number:
                 owners[row][column], masks[row][column] = number, 0
-            masks[row][column] |= _DOTS[y % 4][x % 2]
+            masks[row][column] |= DOTS[y % 4][x % 2]
     cells = tuple(
-        tuple((chr(_BLANK + mask), owner) for mask, owner in zip(row, owned, strict=True))
+        tuple((chr(BLANK + mask), owner) for mask, owner in zip(row, owned, strict=True))
         for row, owned in zip(masks, owners, strict=True)
     )
     return Raster(cells=cells, x_range=x_range, y_range=y_range, gaps=tuple(sorted(gaps)))

@@ -31,6 +31,7 @@ from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
 from tui.screens.tabs.files import FilesTab
+from tui.screens.tabs.media import MediaTab
 from tui.screens.tabs.models import ModelsTab
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
@@ -47,7 +48,13 @@ if TYPE_CHECKING:
     from tui.model import Detail, Row
     from tui.screens.frame import Frame
 
-TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab, FilesTab, DevicesTab)
+TABS: Final[tuple[type[SessionTab], ...]] = (
+    ArgumentsTab,
+    ModelsTab,
+    FilesTab,
+    MediaTab,
+    DevicesTab,
+)
 """Behind the overview, the charts and the log."""
 
 
@@ -112,6 +119,7 @@ class SessionScreen(ChartScreen):
         Binding("a", "tab('args')", "Args", show=False, id="session.args"),
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
         Binding("c", "tab('files')", "Files", show=False, id="session.files"),
+        Binding("i", "tab('media')", "Media", show=False, id="session.media"),
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),

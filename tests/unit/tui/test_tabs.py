@@ -1,13 +1,17 @@
 """The tabs of one session, on a platform over real gRPC."""
 
 import asyncio
+import io
+import json
 
 import pytest
+from PIL import Image
 
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.cli.test_media import show
 from tests.unit.nsml.client.contract_server import EPOCH
 from tests.unit.tui.conftest import said, shows, until
 from tui.model import CheckpointsHeard, Detail, FileHeard, Model, TelemetryHeard
@@ -264,3 +268,51 @@ async def test_a_session_without_code_and_one_whose_code_is_gone_say_so(dashboar
         await pilot.press("d", "c")
         await shows(pilot, "the code of kim/mnist/1 cannot be read")
         assert dashboard.model.sources[Topic.FILES].state(dashboard.clock.time()) is State.DENIED
+
+
+def picture():
+    out = io.BytesIO()
+    Image.new("RGB", (20, 20), "#ff0000").save(out, "PNG")
+    return out.getvalue()
+
+
+async def test_what_it_showed_is_drawn_or_told_how_to_be_had(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    state = server.state
+    vectors = {"columns": ["label", "0", "1"], "data": [["oak", 0, 0], ["elm", 9, 9]]}
+    show(state, session, "cry", "audio", b"RIFF", 6, "audio/wav")
+    show(state, session, "broken", "image", b"\x89PNG no", 5, "image/png")
+    show(state, session, "bars", "histogram", b'{"edges":[0,1,2],"counts":[2,4]}', 4)
+    show(state, session, "space", "embedding", json.dumps(vectors).encode(), 3)
+    show(state, session, "said", "text", b"line\x1b]0;t\x07\nother", 2, "text/plain")
+    show(state, session, "cat\x1b[2J", "image", picture(), 1, "image/png")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "i")
+        await shows(pilot, "6 media", "cat␛[2J · step 1 · image", "▀▀▀")
+        await pilot.press("j")
+        await shows(pilot, "line␛]0;t␇", "other", "nsml media kim/mnist/1 said --step 2")
+        await pilot.press("j")
+        await shows(pilot, "A elm", "B oak")
+        await pilot.press("j")
+        await shows(pilot, "█████ 4")
+        await pilot.press("j")
+        await shows(pilot, "it is no image that can be drawn")
+        await pilot.press("j")
+        await shows(pilot, "a terminal shows no audio", "cry --step 6 --export FOLDER")
+        assert "\x1b" not in said(dashboard)
+        show(state, session, "later", "text", b"news", 7, "text/plain")
+        await shows(pilot, "7 media", "later")
+        await pilot.press("g", "enter")
+        await shows(pilot, "news")
+        assert isinstance(dashboard.focused, TextView)
+
+
+async def test_without_colours_pictures_are_letters(dashboard, server, monkeypatch):
+    show(server.state, server.state.add("kim/mnist/1"), "cat", "image", picture(), 1, "image/png")
+    monkeypatch.setattr(type(dashboard), "is_without_colours", True)
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, "i")
+        await shows(pilot, "1 medium")
+        await pilot.press("enter")
+        await shows(pilot, "::::::")
+        assert "▀" not in said(dashboard)

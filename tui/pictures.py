@@ -1,0 +1,95 @@
+"""Images that sessions showed, decoded with Pillow within limits, as colours for the halves of cells.
+
+Nothing in an image is believed: which formats there are, how large its pixels are in all and how many bytes it has is
+looked at before any pixel is decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+
+if TYPE_CHECKING:
+    Lines: TypeAlias = "list[list[Segment]]"
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+MOST_PIXELS: Final = 32_000_000
+MOST_SIDE: Final = 512
+"""Pixels of the longer side that are kept: more than a terminal has halves of cells."""
+FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+UPPER: Final = "▀"
+SHADES: Final = " .:-=+*#%@"
+_MOST_SCALE: Final = 8
+LACKING: Final = "images are drawn by Pillow, which is not installed: pip install 'nsml[png]'"
+
+
+class NoPicture(Exception):
+    """It cannot be drawn, and why."""
+
+
+def decoded(data: bytes) -> Any:
+    """The image, small enough to be drawn again and again. Raises NoPicture."""
+    if len(data) > MOST_BYTES:
+        raise NoPicture("it is too large to be drawn")
+    try:
+        from PIL import Image
+    except ImportError:
+        raise NoPicture(LACKING) from None
+    warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return _reduced(image)
+    except NoPicture:
+        raise
+    # What decoders raise for bytes that somebody made up is of any kind.
+    except Exception as error:  # noqa: BLE001
+        raise NoPicture(f"it is no image that can be drawn ({type(error).__name__})") from None
+
+
+def _reduced(image: Any) -> Any:
+    from PIL import Image
+
+    if image.width * image.height > MOST_PIXELS:
+        raise NoPicture(f"{image.width} x {image.height} pixels are too many to be drawn")
+    image.draft("RGB", (MOST_SIDE, MOST_SIDE))
+    found = image.convert("RGBA")
+    found.thumbnail((MOST_SIDE, MOST_SIDE))
+    ground = Image.new("RGBA", found.size, "#000000")
+    return Image.alpha_composite(ground, found).convert("RGB")
+
+
+def halves(image: Any, *, columns: int, rows: int) -> Lines:
+    """The image in so many cells, each with a colour above and one below; no wider or higher than its shape has it."""
+    from PIL import Image
+
+    scale = min(columns / image.width, 2 * rows / image.height, _MOST_SCALE)
+    width, height = max(int(image.width * scale), 1), max(int(image.height * scale), 1)
+    how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
+    pixels = image.resize((width, height), how).load()
+    return [
+        [Segment(UPPER, _style(pixels, x, y, height)) for x in range(width)]
+        for y in range(0, height, 2)
+    ]
+
+
+def _style(pixels: Any, x: int, y: int, height: int) -> Style:
+    below = Color.from_rgb(*pixels[x, y + 1]) if y + 1 < height else None
+    return Style(color=Color.from_rgb(*pixels[x, y]), bgcolor=below)
+
+
+def shades(image: Any, *, columns: int, rows: int) -> Lines:
+    """The same in letters, where there are no colours."""
+    from PIL import Image
+
+    scale = min(columns / image.width, 2 * rows / image.height, _MOST_SCALE)
+    size = max(int(image.width * scale), 1), max(int(image.height * scale / 2), 1)
+    pixels = image.convert("L").resize(size, Image.Resampling.LANCZOS).load()
+    return [
+        [Segment("".join(SHADES[pixels[x, y] * len(SHADES) // 256] for x in range(size[0])))]
+        for y in range(size[1])
+    ]

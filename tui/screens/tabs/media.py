@@ -1,0 +1,212 @@
+"""What a session showed beside its numbers: images, embeddings, texts and others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final, cast
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.widgets import Static
+
+from nsml.client.streams import ENDED_STATES
+from nsml.clock import in_thread
+from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_LOST
+from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
+from nsml.view.text import visible
+from nsml.view.units import counted, size_text
+from tui import looks
+from tui.model import ContentHeard, Detail, MediaHeard, medium_key
+from tui.screens.frame import tell
+from tui.screens.tabs.split import SplitTab
+from tui.sources import Topic
+from tui.widgets.canvas import Canvas
+from tui.widgets.table import Table
+from tui.widgets.text_view import TextView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.app import ComposeResult
+
+    from nsml.v1.media_pb2 import Media
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.plot import Piece
+    from tui.app import Dashboard
+    from tui.screens.frame import Frame
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of one that is fetched to be shown."""
+MOST_LINES: Final = 20_000
+MOST_IN_LINE: Final = 2_000
+_COLUMNS: Final = {"name", "step", "kind", "size", "rank"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What is in one of them, as it is drawn: by `paint` for a size, else as lines; else `why` not."""
+
+    key: str = ""
+    lines: Sequence[str] = ()
+    paint: Callable[[int, int], Sequence[Sequence[Segment]]] | None = field(default=None)
+    why: str = ""
+
+
+class MediaTab(SplitTab):
+    """All of it, the newest first, and what is under the cursor."""
+
+    name_of, key_of = "Media", "media"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ready = _Ready()
+        self._preparing = ""
+
+    def listed(self) -> ComposeResult:
+        """The list."""
+        columns = [column for column in COLUMNS if column.key in _COLUMNS]
+        yield Table(columns, key=medium_key, clock=self.now)
+
+    def shown(self) -> ComposeResult:
+        """What is under the cursor."""
+        yield Static(classes="head")
+        yield Canvas()
+        yield TextView()
+
+    @property
+    def current(self) -> Media | None:
+        """The one under the cursor."""
+        found: Media | None = self.query_one(Table).current
+        return found
+
+    def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - the same of all
+        """The list, and what can be seen of one."""
+        listed, medium = Detail(Topic.MEDIA), self.current
+        if medium is None or not self.is_shown or _why_not(medium):
+            return (listed,)
+        return listed, Detail(Topic.CONTENT, medium_key(medium))
+
+    def command(self, session: Session) -> Sequence[str]:
+        """That shows the one under the cursor, or writes it to a file."""
+        words, medium = ["nsml", "media", session.name], self.current
+        if medium is not None:
+            words.append(medium.name)
+            words += ["--step", step_text(medium)] if medium.HasField("step") else []
+            words += [] if medium.kind in IN_WORDS else ["--export", "FOLDER"]
+        return words
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show both."""
+        table, heard = self.query_one(Table), frame.model.shown.detail(MediaHeard)
+        media = list(reversed(heard.media)) if heard is not None else []
+        nothing = "it showed nothing" if session.state in ENDED_STATES else _NOTHING_YET
+        table.none = frame.none(Topic.MEDIA, nothing)
+        before = medium_key(self.current) if self.current is not None else ""
+        table.show(media)
+        if self.current is not None and medium_key(self.current) != before:
+            frame.dashboard.hear_details(*self.details(session))
+        self._content(frame)
+        words = [counted(len(media), "medium", "media")] if media else []
+        if heard is not None and heard.left_out:
+            words.append(f"{heard.left_out:,} older ones left out")
+        self.say(frame, session, words, Topic.MEDIA)
+
+    def _content(self, frame: Frame) -> None:
+        medium = self.current
+        head, ready = "", _Ready()
+        if medium is not None:
+            ready = self._prepared(frame, medium)
+            head = " · ".join(
+                (medium.name, f"step {step_text(medium)}", medium.caption or medium.kind)
+            )
+        tell(self.query_one(".head", Static), Text(visible(head), "bold"))
+        canvas, view = self.query_one(Canvas), self.query_one(TextView)
+        canvas.display, view.display = ready.paint is not None, ready.paint is None
+        if ready.paint is not None:
+            canvas.draw(ready.paint)
+        else:
+            view.tell(ready.lines, of=ready.key, none=visible(ready.why))
+
+    def _prepared(self, frame: Frame, medium: Media) -> _Ready:
+        """How it is drawn, as far as that is known; what is not is made ready behind the screen."""
+        key = medium_key(medium)
+        if why := _why_not(medium):
+            return _Ready(key, why=why)
+        if self._ready.key == key:
+            return self._ready
+        heard = frame.model.shown.detail(ContentHeard)
+        if heard is None or heard.what != key:
+            return _Ready(key, why=frame.none(Topic.CONTENT, "loading..."))
+        if self._preparing != key:
+            self._preparing = key
+            self.run_worker(self._prepare(medium, heard.data), group="prepare", exclusive=True)
+        return _Ready(key, why="loading...")
+
+    async def _prepare(self, medium: Media, data: bytes) -> None:
+        is_plain = cast("Dashboard", self.app).is_without_colours
+        columns = max(self.query_one(TextView).size.width, self.size.width // 2)
+        found = await in_thread(
+            lambda: _ready(medium, data, columns, self._segments, is_plain=is_plain)
+        )
+        self._ready, self._preparing = found, ""
+        self._look()
+
+    def _segments(self, pieces: Sequence[Piece]) -> list[Segment]:
+        styles = [
+            looks.style(self.app, looks.LINES[piece.series % len(looks.LINES)])
+            if piece.series is not None
+            else Style()
+            for piece in pieces
+        ]
+        return [Segment(piece.text, style) for piece, style in zip(pieces, styles, strict=True)]
+
+
+_NOTHING_YET = "nothing was shown yet: nsml.image(NAME, pixels) in its code shows a picture here"
+
+
+def _why_not(medium: Media) -> str:
+    """Why it is not shown here; "" where it is."""
+    if medium.state == MEDIA_STATE_LOST:
+        return f"it is lost: {medium.why_lost}"
+    if medium.state != MEDIA_STATE_DURABLE:
+        return "it is on its node still, and on its way"
+    is_drawn = medium.content_type.startswith("image/")
+    if not is_drawn and medium.kind not in IN_WORDS:
+        return f"a terminal shows no {medium.kind}: the command below writes it to a file"
+    if medium.size_bytes > MOST_BYTES:
+        return f"{size_text(medium.size_bytes)} are too much to be shown: the command below writes it to a file"
+    return ""
+
+
+def _ready(
+    medium: Media,
+    data: bytes,
+    columns: int,
+    segments: Callable[[Sequence[Piece]], list[Segment]],
+    *,
+    is_plain: bool,
+) -> _Ready:
+    """Look into it; this takes a while."""
+    from nsml.view.scatter import embedding, scatter
+    from tui.pictures import NoPicture, decoded, halves, shades
+
+    key = medium_key(medium)
+    try:
+        if medium.content_type.startswith("image/"):
+            image, draw = decoded(data), shades if is_plain else halves
+            return _Ready(key, paint=lambda wide, high: draw(image, columns=wide, rows=high))
+        if medium.kind == "embedding":
+            found = embedding(data)
+
+            def paint(wide: int, high: int) -> list[list[Segment]]:
+                return [segments(line) for line in scatter(found, columns=wide, rows=high)]
+
+            return _Ready(key, paint=paint)
+        told = [
+            line[:MOST_IN_LINE] for line in islice(lines(medium, data, columns=columns), MOST_LINES)
+        ]
+    except (NoPicture, ValueError, OverflowError) as error:
+        return _Ready(key, why=str(error))
+    return _Ready(key, lines=told, why="" if told else "it is empty")
