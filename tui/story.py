@@ -154,6 +154,8 @@ class Player:
                 self._told_of[detail.topic] = (*shown.session_ids, detail.what)
         whats = {detail.topic: detail.what for detail in shown.details}
         self._told_of |= {topic: (name,) for topic, name in model.looks.items() if name}
+        if shown.groups is None:
+            told.pop(Topic.SERIES, None)  # what was wished for since, and is again what it was
         for topic, what in self._told_of.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:

@@ -73,8 +73,8 @@ class QueueScreen(Frame):
 
     def on_table_moved(self) -> None:
         """Say why that one waits."""
-        chosen = self.chosen()
-        self.dashboard.look_at(*chosen)
+        if self.is_current:  # behind another screen, that one says what is looked at
+            self.dashboard.look_at(*self.chosen())
         self._explain()
 
     def on_table_chosen(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class Lines(Widget):
     """What `make_line` makes; `refresh_changed` in place of `refresh` where most of it is as before.
 
+    One that scrolls says so in its CSS: styles come from the first base alone, and that is this one.
     Its text is selected with the mouse, by cells: places of a selection are those of lines of `top` and below.
     """
 

@@ -27,6 +27,8 @@ class LogView(Lines, ScrollView, can_focus=True):
     DEFAULT_CSS: ClassVar[str] = """
     LogView {
         height: 1fr;
+        overflow: auto auto;
+        scrollbar-size: 0 1;
         & > .log-view--found { background: $warning; color: $background; }
     }
     """

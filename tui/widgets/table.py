@@ -56,7 +56,8 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
     DEFAULT_CSS: ClassVar[str] = """
     Table {
         height: 1fr;
-        overflow-x: hidden;
+        overflow: hidden auto;
+        scrollbar-size: 0 0;
         & > .table--title { color: $text-muted; text-style: bold; }
         & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: $block-cursor-text-style; }
         & > .table--cursor-blurred { background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground; text-style: $block-cursor-blurred-text-style; }

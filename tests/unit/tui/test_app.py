@@ -6,25 +6,15 @@ import sys
 import threading
 
 import pytest
-from textual.binding import Binding
 from textual.widgets import Input
 
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import WITHIN_S, said, shows, until
 from tui.feed import MOST_IN_LINE
-from tui.screens.asking import Ask, Confirm
-from tui.screens.charting import ChartScreen
-from tui.screens.command_line import CommandLine
-from tui.screens.compare import CompareScreen
 from tui.screens.nodes import NodesScreen
-from tui.screens.output import Output
-from tui.screens.picking import Picker
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
-from tui.widgets.diff_view import DiffView
-from tui.widgets.log_view import LogView
-from tui.widgets.table import Table
 
 SIZE = (120, 40)
 
@@ -337,36 +327,6 @@ async def test_every_size_has_room_for_something(dashboard, server, size):
         assert all(len(line) <= 2 * size[0] for line in said(dashboard).splitlines())
         await pilot.resize_terminal(100, 30)
         await shows(pilot, "kim/mnist/1")
-
-
-async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
-    async with dashboard.run_test(size=SIZE):
-        parts = [
-            dashboard,
-            ChartScreen(),
-            CompareScreen(["s1"]),
-            DiffView(),
-            SessionScreen("s1"),
-            Confirm("?", "nsml stop"),
-            Ask("?"),
-            CommandLine((), lambda _: ()),
-            Output("", (), environ={}, clock=dashboard.clock),
-            Picker("?", ()),
-            LogView(),
-            Table((), key=str, clock=lambda: 0.0),
-            *(dashboard.get_screen(make()) for make in (SessionsScreen, QueueScreen, NodesScreen)),
-        ]
-        names = []
-        for part in parts:
-            for binding in vars(type(part)).get("BINDINGS", ()):
-                assert isinstance(binding, Binding)
-                names.append(binding.id)
-                action = binding.action.partition("(")[0]
-                owner = dashboard if action.startswith("app.") else part
-                method = f"action_{action.removeprefix('app.')}"
-                assert callable(getattr(owner, method, None)), (part, binding)
-        assert None not in names
-        assert len(names) == len(set(names))
 
 
 async def test_the_frame_is_there_at_once_and_keys_wait_for_what_they_are_for(
