@@ -69,6 +69,8 @@ MOST_STOPPED: Final = 100
 """Sessions of one stop."""
 MOST_REMOVED: Final = 100
 """Sessions of one removal."""
+_MOST_PROGRAMS: Final = 6
+"""Programs of a folder that are named."""
 OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
@@ -760,6 +762,33 @@ class Dashboard(App[None]):
                 self._last_command = command.text
                 self._hand_over(command.text, words, environ)
 
+    def submit(self, session: Session | None) -> None:
+        """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
+        from nsml.view.sessions import repeat_words
+        from tui.commands import again_line, run_of
+        from tui.running import program
+        from tui.screens.submit import Submit
+
+        environ, nsml = self._cli_environ, program()
+        if self._is_of_the_past("submitted"):
+            return
+        if environ is None or self.is_web or nsml is None:
+            self.say("nothing is submitted from here: nsml run does it in a terminal", is_bad=True)
+            return
+        is_own = session is not None and session.owner == self.user
+        line = again_line(repeat_words(session)) if session is not None and is_own else ""
+        # What it says of its progress stays where it stands: here no line is drawn over another.
+        known, folder = {**environ, "NSML_ACCESSIBLE": "1"}, Path.cwd()
+
+        def go(text: str | None) -> None:
+            if text is not None:
+                command = run_of(text)
+                self._last_command = command.text
+                self._show_output(command, [nsml, *command.words], known)
+
+        form = Submit(line or _first_run(folder), folder=_told(folder), nsml=nsml, environ=known)
+        self.push_screen(form, go)
+
     def _show_output(self, command: Nsml, words: Sequence[str], environ: Mapping[str, str]) -> None:
         from tui.screens.output import Output
 
@@ -976,6 +1005,26 @@ class Dashboard(App[None]):
         self.notify(
             visible_lines(text), severity="error" if is_bad else "information", markup=False
         )
+
+
+def _programs(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return sorted(one.name for one in folder.glob("*.py") if one.is_file())
+    return []
+
+
+def _first_run(folder: Path) -> str:
+    """The line that runs what there is: `main.py`, else the first program of the folder."""
+    programs = _programs(folder)
+    entry = programs[0] if programs and "main.py" not in programs else "main.py"
+    return shlex.join(["nsml", "run", "-e", entry]) if entry.isprintable() else "nsml run"
+
+
+def _told(folder: Path) -> str:
+    """What is said of the code that is sent."""
+    programs = _programs(folder)
+    shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
+    return f"sends {folder} ({shown or 'no program of Python is in it'}) without what .nsmlignore names"
 
 
 def visible_lines(text: str) -> str:

@@ -190,6 +190,22 @@ def understood(text: str) -> Own | Nsml | None:
     return Nsml(tuple(words), _way(words))
 
 
+def run_of(text: str) -> Nsml:
+    """The `nsml run` that a line says; its name may be left out.
+
+    Raises CommandError where it is another command, or none.
+    """
+    command = understood(text)
+    if not isinstance(command, Nsml) or command.words[0] != "run":
+        raise CommandError("it begins with nsml run: what is behind it is said below")
+    return command
+
+
+def again_line(words: Sequence[str]) -> str:
+    """A command of words as it is typed; "" where a word holds what cannot be, such as the end of a line."""
+    return shlex.join(words) if all(word.isprintable() for word in words) else ""
+
+
 def _way(words: Sequence[str]) -> Way:
     if words[0].startswith("-"):
         if words[0] in {"--version", "-h", "--help"}:

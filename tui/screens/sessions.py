@@ -85,6 +85,7 @@ class SessionsScreen(Frame):
         Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
         Binding("m", "memo", "Memo", id="sessions.memo"),
+        Binding("n", "submit", "New run", id="sessions.submit"),
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
     ]
 
@@ -240,7 +241,9 @@ class SessionsScreen(Frame):
     def _none(self, known: int) -> str:
         if known:
             return "none of them: esc shows all again"
-        return self.none(Topic.SESSIONS, "no sessions yet · nsml run -e main.py submits one")
+        return self.none(
+            Topic.SESSIONS, "no sessions yet · n submits one, as nsml run -e main.py does"
+        )
 
     # What keys do
 
@@ -433,6 +436,16 @@ class SessionsScreen(Frame):
     def command(self) -> tuple[str, str]:
         """How the command line lists the same."""
         return command_of(self._listing)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a browser there is no folder whose code could be sent."""
+        if action == "submit" and self.dashboard.is_web:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_submit(self) -> None:
+        """Submit the folder, as the one under the cursor was."""
+        self.dashboard.submit(self.row.session if self.row is not None else None)
 
     def action_compare(self) -> None:
         """What is marked side by side."""

@@ -1,0 +1,122 @@
+"""Sessions are submitted from the dashboard by the real `nsml run`, to a platform over real gRPC."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import TOKEN
+from tests.unit.tui.conftest import said, shows, until
+from tui.commands import CommandError, Nsml, again_line, run_of, understood
+from tui.screens.output import Output
+from tui.screens.sessions import SessionsScreen
+from tui.screens.submit import Submit
+
+SIZE = (120, 40)
+
+
+@pytest.fixture
+def submitting(make_dashboard, server, tmp_path, monkeypatch):
+    """A dashboard that was started in a folder with a program."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(folder)
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    environ = {
+        "NSML_SERVER": server.address,
+        "NSML_TOKEN_FILE": str(token),
+        "NSML_CONFIG_DIR": str(tmp_path / "config"),
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+    }
+    return make_dashboard(cli_environ=environ)
+
+
+async def opened(pilot):
+    """Ask for a new run."""
+    await shows(pilot, "● live")
+    await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
+    await until(pilot, lambda: pilot.app.user)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(pilot.app.screen, Submit))
+    return pilot.app.screen.query_one(Input)
+
+
+async def test_a_folder_is_submitted_by_what_the_form_says(submitting, server):
+    async with submitting.run_test(size=SIZE) as pilot:
+        line = await opened(pilot)
+        await shows(pilot, "(train.py)", "--gpu-model A100", "enter submits")
+        assert line.value == "nsml run -e train.py"
+        await pilot.press(*" -m first", "enter")
+        await shows(pilot, "$ nsml run -e train.py -m first", "Session kim/None/1", "exit code 0")
+        assert "\x1b" not in said(submitting)
+        await pilot.press("escape")
+        await shows(pilot, "kim/None/1", "first", "1 of 1 session")
+        (made,) = server.state.sessions.values()
+        assert (made.spec.entry, made.memo) == ("train.py", "first")
+
+
+async def test_it_begins_with_the_command_of_ones_own_session_alone(submitting, server):
+    command = ["nsml", "run", "-e", "train.py", "-m", "two words"]
+    server.state.add("kim/mnist/1", command=command)
+    server.state.add("lee/mnist/1", command=["nsml", "run", "-e", "others.py"])
+    async with submitting.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        line = await opened(pilot)
+        assert line.value == "nsml run -e train.py"
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(submitting.screen, SessionsScreen))
+        await pilot.press("j")
+        assert (await opened(pilot)).value == shlex.join(command)
+
+
+async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server):
+    async with submitting.run_test(size=SIZE) as pilot:
+        line = await opened(pilot)
+        line.value = "rm -rf /"
+        await pilot.press("enter")
+        await shows(pilot, "it begins with nsml run")
+        line.value = "run 'open"
+        await pilot.press("enter")
+        await shows(pilot, "No closing quotation")
+        line.value = "nsml run gone.py"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(submitting.screen, Output))
+        await shows(pilot, "gone.py", "exit code 2")
+        assert not server.state.sessions
+
+
+async def test_without_a_program_to_run_it_says_what_to_do(dashboard, server):
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "0 of 0 sessions", "New run")
+        await pilot.press("n")
+        await until(pilot, lambda: dashboard._notifications)
+        (told,) = [one.message for one in dashboard._notifications]
+        assert told == "nothing is submitted from here: nsml run does it in a terminal"
+
+
+@given(st.lists(st.text()))
+def test_a_line_that_can_be_typed_means_its_words_again(words):
+    command = ["nsml", "run", *words]
+    line = again_line(command)
+    assert (not line) is (not all(word.isprintable() for word in words))
+    if line:
+        assert run_of(line).words == ("run", *words)
+
+
+def test_only_a_run_is_one():
+    assert run_of("run -g 0.5").words == ("run", "-g", "0.5")
+    for text in ("", "stop x", "q", "nsml", "ps", "nsml ps"):
+        with pytest.raises(CommandError):
+            run_of(text)
+    assert isinstance(understood("nsml run"), Nsml)
+
+
+def test_a_session_without_a_command_has_words_all_the_same():
+    assert again_line(["nsml", "run", "-m", "two\nlines"]) == ""
+    assert pb.Session().command == []

@@ -1,0 +1,114 @@
+"""A new run: the line of `nsml run`, what the folder holds, and what its flags mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from nsml.view.text import visible
+from tui import running
+from tui.commands import CommandError, run_of
+from tui.screens.frame import LinesUnderMouse
+from tui.screens.output import OutputView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+
+class Submit(LinesUnderMouse, ModalScreen[str | None]):
+    """A line that submits, which was understood; None: it was left.
+
+    Args:
+        line: what it begins with.
+        folder: what is said of the code that is sent.
+        nsml: the program, which tells its flags itself.
+        environ: its environment.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Submit {
+        align: center middle;
+        & > Vertical { width: 90%; max-width: 110; height: 90%; border: round $accent; padding: 0 1; }
+        & .title { height: 1; text-style: bold; }
+        & .folder { height: auto; max-height: 2; color: $text-muted; }
+        & Input { margin: 1 0; }
+        & .error { height: auto; max-height: 3; color: $text-error; display: none; }
+        & .keys { height: 1; color: $text-muted; }
+        & OutputView { height: 1fr; border-top: solid $rule; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Leave", priority=True, id="submit.leave"),
+    ]
+
+    def __init__(self, line: str, *, folder: str, nsml: str, environ: Mapping[str, str]) -> None:
+        super().__init__()
+        self._line = line
+        self._folder = folder
+        self._nsml = nsml
+        self._environ = environ
+        self._help = ""
+
+    def compose(self) -> ComposeResult:
+        """The line, and its flags below."""
+        with Vertical():
+            yield Static("New run", classes="title")
+            yield Static(Text(visible(self._folder)), classes="folder")
+            yield Input(
+                self._line, placeholder="nsml run -e main.py", compact=True, select_on_focus=False
+            )
+            yield Static(classes="error")
+            yield Static(
+                "enter submits · ctrl+u begins anew · tab to the flags · esc leaves", classes="keys"
+            )
+            yield OutputView()
+
+    def on_mount(self) -> None:
+        """Type at once; the flags come."""
+        self.query_one(Input).focus()
+        self.call_after_refresh(self._ask)
+
+    def _ask(self) -> None:
+        self.run_worker(self._tell(), group="help", exclusive=True)
+
+    async def _tell(self) -> None:
+        words = [self._nsml, "run", "--help"]
+        width = max(self.query_one(OutputView).size.width, 40)
+        try:
+            await running.run(words, environ=self._environ, width=width, take=self._take)
+        except OSError as error:
+            self._take(f"nsml run --help was not started: {error.strerror}\n")
+
+    def _take(self, text: str) -> None:
+        self._help += text
+        for view in self.query(OutputView):  # of a form that is being left there is none
+            view.show(self._help.rstrip("\n").split("\n"))
+
+    def on_input_changed(self) -> None:
+        """What was wrong may be right now."""
+        self.query_one(".error", Static).display = False
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take it, where it says what to run."""
+        try:
+            command = run_of(event.value)
+        except CommandError as failed:
+            error = self.query_one(".error", Static)
+            error.display = True
+            error.update(Text(visible(failed.message)))
+            return
+        self.workers.cancel_node(self)
+        self.dismiss(command.text)
+
+    def action_leave(self) -> None:
+        """Leave it."""
+        self.workers.cancel_node(self)
+        self.dismiss(None)
