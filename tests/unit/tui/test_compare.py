@@ -136,9 +136,9 @@ async def test_what_they_reported_is_in_the_same_charts_with_one_in_front(dashbo
         await pilot.press("N", "comma", "y", "enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         await pilot.press("p")
-        await shows(pilot, "train/loss  (step)  10 points")
+        await shows(pilot, "train/loss  (relative)  10 points")  # the axis of those before
         await pilot.press("escape")
-        await shows(pilot, "train/loss  (step)  20 points")
+        await shows(pilot, "train/loss  (relative)  20 points")
         await pilot.press("escape")
         await shows(pilot, "train/loss  (step)  10 points")
 
