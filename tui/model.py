@@ -696,7 +696,7 @@ class Model:
         if not with_ended:
             some = [row for row in some if row.session.id in self._live]
         if chosen.text:
-            some = [row for row in some if chosen.takes(row.filtered, now)]
+            some = [some[place] for place in chosen.among([row.filtered for row in some], now)]
         return some
 
     def row(self, session_id: str) -> Row | None:

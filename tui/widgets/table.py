@@ -350,4 +350,5 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
 
 
 def _strip(segments: list[Segment], width: int, rest: Style) -> Strip:
-    return Strip(segments).adjust_cell_length(width, rest)
+    # Cells of one style are one piece: each piece costs the terminal the escape sequence of its colours.
+    return Strip(segments).adjust_cell_length(width, rest).simplify()

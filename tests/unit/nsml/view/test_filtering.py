@@ -111,6 +111,15 @@ def test_any_text_is_a_filter_or_told(text):
     assert 0 <= place <= len(text)
 
 
+def test_among_several_those_are_meant_that_one_of_the_alternatives_takes():
+    ones = [session(lr=rate) for rate in (0.1, 0.2, 0.3, 0.4)]
+    assert Filter("lr<0.15 | lr>0.25 !lr>0.35 | lr<0.15").among(ones, NOW) == [0, 2]
+    assert Filter("").among(ones, NOW) == [0, 1, 2, 3]
+    assert (
+        Filter("|").among(ones, NOW) == Filter("!never | nowhere").among(ones, NOW) == [0, 1, 2, 3]
+    )
+
+
 @given(st.sampled_from(["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]))
 def test_a_term_and_its_negation_never_agree(term):
     assert Filter(term).takes(ONE, NOW) is not Filter(f"!{term}").takes(ONE, NOW)
