@@ -675,6 +675,7 @@ class Model:
         """One that has ended was removed; that comes on no stream."""
         if self._ended.pop(session_id, None) is not None:
             self.version += 1
+            self.listed += 1
             self._sorted = None
 
     def every_row(self) -> Iterable[Row]:

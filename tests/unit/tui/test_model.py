@@ -176,3 +176,15 @@ def test_live_sessions_are_those_of_the_stream_whatever_came(steps):
         assert {row.session.id for row in model.rows(Filter(""), at, with_ended=False)} == {*live}
         listed = [row.session.id for row in model.rows(Filter(""), at)]
         assert len(listed) == len(set(listed)) == model.count
+
+
+def test_one_that_was_removed_is_listed_no_more():
+    model = Model()
+    model.fold(EndedHeard([session(1, ENDED)]), 1.0)
+    assert model.rows(Filter(""), 1.0)
+    listed = model.listed
+    model.forget(session(1).id)
+    assert not model.rows(Filter(""), 1.0)
+    assert model.listed > listed
+    model.forget("gone")
+    assert model.listed == listed + 1
