@@ -30,6 +30,7 @@ from tui.screens.frame import tell
 from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
+from tui.screens.tabs.events import EventsTab
 from tui.screens.tabs.files import FilesTab
 from tui.screens.tabs.media import MediaTab
 from tui.screens.tabs.models import ModelsTab
@@ -53,6 +54,7 @@ TABS: Final[tuple[type[SessionTab], ...]] = (
     ModelsTab,
     FilesTab,
     MediaTab,
+    EventsTab,
     DevicesTab,
 )
 """Behind the overview, the charts and the log."""
@@ -120,6 +122,7 @@ class SessionScreen(ChartScreen):
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
         Binding("c", "tab('files')", "Files", show=False, id="session.files"),
         Binding("i", "tab('media')", "Media", show=False, id="session.media"),
+        Binding("e", "tab('events')", "Events", show=False, id="session.events"),
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),

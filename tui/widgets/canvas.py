@@ -51,5 +51,6 @@ class Canvas(Lines, can_focus=False):
             made = self._paint(width, self.size.height) if self._paint is not None else ()
             self._lines = [Strip(line) for line in made]
         if y < len(self._lines):
-            return self._lines[y].adjust_cell_length(width, self.rich_style)
+            line = self._lines[y].apply_style(self.rich_style)
+            return line.adjust_cell_length(width, self.rich_style)
         return Strip.blank(width, self.rich_style)

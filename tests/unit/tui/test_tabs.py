@@ -316,3 +316,24 @@ async def test_without_colours_pictures_are_letters(dashboard, server, monkeypat
         await pilot.press("enter")
         await shows(pilot, "::::::")
         assert "▀" not in said(dashboard)
+
+
+async def test_what_happened_to_it_is_told_with_its_checkpoints_the_newest_first(dashboard, server):
+    session = server.state.add("kim/mnist/1", memo="base\x07line")
+    session.started_at.seconds = EPOCH - 60
+    server.state.put(session)
+    save(server.state, session, "best", b"x" * 3)
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, "e")
+        await shows(
+            pilot, "submitted", "base␇line", "started", "best, 3 Bytes, durable", "3 events"
+        )
+        lines = [line for line in said(dashboard).splitlines() if " ago" in line or "best" in line]
+        words = [
+            next((w for w in ("started", "best", "submitted") if w in one), "") for one in lines
+        ]
+        assert [one for one in words if one] == ["submitted", "best", "started"]
+        await pilot.press("enter")
+        await until(
+            pilot, lambda: any("submitted" in one.message for one in dashboard._notifications)
+        )

@@ -1,0 +1,64 @@
+"""What happened to a session, from its submission on."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, cast
+
+from nsml.view.checkpoints import state_word
+from nsml.view.happenings import COLUMNS, Happening, newest, of_session
+from nsml.view.sessions import seconds_of
+from nsml.view.units import counted, size_text
+from tui.model import CheckpointsHeard, Detail
+from tui.screens.tabs.tab import SessionTab
+from tui.sources import Topic
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+    from tui.screens.frame import Frame
+
+
+class EventsTab(SessionTab):
+    """What its record tells, and when it saved checkpoints; the newest first."""
+
+    name_of, key_of = "Events", "events"
+
+    def body(self) -> ComposeResult:
+        """The table."""
+        columns = [column for column in COLUMNS if column.key != "subject"]
+        yield Table(columns, key=lambda one: f"{one.at} {one.what} {one.words}", clock=self.now)
+
+    def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - the same of all
+        """The checkpoints: all else is in the record."""
+        return (Detail(Topic.CHECKPOINTS),)
+
+    def command(self, session: Session) -> Sequence[str]:
+        """That tells why it is as it is."""
+        return ("nsml", "status", "--explain", session.name)
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Tell all of what there is no room for."""
+        event.stop()
+        one: Happening | None = self.query_one(Table).current
+        if one is not None:
+            cast("Dashboard", self.app).say(f"{one.what}: {one.words}" if one.words else one.what)
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show them."""
+        heard = frame.model.shown.detail(CheckpointsHeard)
+        saved = map(_saved, heard.checkpoints if heard is not None else ())
+        found = newest(chain(of_session(session), saved))
+        self.query_one(Table).show(found)
+        self.say(frame, session, [counted(len(found), "event")], Topic.CHECKPOINTS)
+
+
+def _saved(one: Checkpoint) -> Happening:
+    words = f"{one.name}, {size_text(one.size_bytes)}, {state_word(one)}"
+    return Happening(seconds_of(one.saved_at), "checkpoint", one.session, words)
