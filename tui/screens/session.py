@@ -121,7 +121,7 @@ class SessionScreen(ChartScreen):
         Binding("a", "tab('args')", "Args", show=False, id="session.args"),
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
         Binding("c", "tab('files')", "Files", show=False, id="session.files"),
-        Binding("i", "tab('media')", "Media", show=False, id="session.media"),
+        Binding("I", "tab('media')", "Media", show=False, id="session.media"),
         Binding("e", "tab('events')", "Events", show=False, id="session.events"),
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),

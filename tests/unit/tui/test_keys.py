@@ -326,6 +326,8 @@ CASES = {
     "heat.up": Case("heat", heat_at, 0, ["down"]),
     "heat.first": Case("heat", heat_at, 0, ["end"]),
     "heat.last": Case("heat", heat_at, DOWN),
+    "session.events": Case("session", tab, "events"),
+    "session.media": Case("session", tab, "media"),
     "session.files": Case("session", tab, "files"),
     "plot.metrics": Case("session", lambda app: on(app, Picker), True),
     "compare.filter": Case("compare", lambda app: isinstance(app.focused, Input), True),

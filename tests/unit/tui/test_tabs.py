@@ -287,7 +287,7 @@ async def test_what_it_showed_is_drawn_or_told_how_to_be_had(dashboard, server):
     show(state, session, "said", "text", b"line\x1b]0;t\x07\nother", 2, "text/plain")
     show(state, session, "cat\x1b[2J", "image", picture(), 1, "image/png")
     async with dashboard.run_test(size=SIZE) as pilot:
-        await opened(pilot, "i")
+        await opened(pilot, "I")
         await shows(pilot, "6 media", "cat␛[2J · step 1 · image", "▀▀▀")
         await pilot.press("j")
         await shows(pilot, "line␛]0;t␇", "other", "nsml media kim/mnist/1 said --step 2")
