@@ -8,8 +8,8 @@ the bytes for it came.
   are, and the platform is `live`: medians of ROUNDS. `start_over_python`: first paint over `python -c pass`.
 - `key_p50_ms`, `key_p95_ms`: from an arrow key until the cursor is on another session; `busy_key_p95_ms`: the same
   while 200 sessions a second change. `key_bytes`: what is written for one, in the middle.
-- `filter_p95_ms`: from a character of a filter until the number of sessions that fit is another; `sort_p95_ms` does
-  not exist: the list has one order.
+- `filter_p95_ms`: from a character of a filter until the number of sessions that fit is another; `sort_p95_ms`: from
+  `O` until the list, which is sorted by a number of the summary, is the other way round.
 - `zoom_1m_p95_ms`: from `+` in the charts of a session with a million points until other columns are drawn. The
   generator keeps the points in memory: what a control plane takes to read them is `bench.insight --parts reads`.
 - `cpu_pct`, `bytes_per_s`: of one processor, and to the terminal, over WINDOW_S seconds with 200 changes a second;
@@ -49,6 +49,7 @@ WINDOW_S: Final = 10.0
 SETTLE_S: Final = 3.0
 """After something else was done, before what goes on by itself is measured."""
 FILTERS: Final = ("mnist", "kim 99", "second", "state:run", "state:fai", "lr>=1e-3")
+SORTS: Final = 20
 ZOOMS: Final = 8
 """Each into a half: the last draws 4,000 points."""
 DOWN, UP, ESCAPE, ENTER = "\x1b[B", "\x1b[A", "\x1b", "\r"
@@ -199,6 +200,28 @@ def filters(dashboard: Dashboard) -> list[float]:
     return taken
 
 
+def sorts(dashboard: Dashboard) -> list[float]:
+    """Milliseconds of each `O` in a list that is sorted by loss, until another session is the first."""
+    terminal = dashboard.terminal
+
+    def choose(text: str) -> None:
+        terminal.type("o")
+        terminal.until(lambda: "Sort by" in terminal.text())
+        terminal.type(text)
+        terminal.hear_for(0.5)
+        terminal.type(ENTER)
+        terminal.until(lambda: "Sort by" not in terminal.text())
+        terminal.hear_for(1.0)
+
+    def first() -> str:
+        return terminal.line(_FIRST).split()[0]
+
+    choose("loss")
+    taken = [dashboard.key_ms("O", first) for _ in range(SORTS)]
+    choose("created")
+    return taken
+
+
 def zooms(dashboard: Dashboard) -> list[float]:
     """Milliseconds of each `+` in the charts of the newest session, which has a million points."""
     terminal, taken = dashboard.terminal, []
@@ -244,6 +267,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
             figures["key_p50_ms"] = statistics.median(keys)
             figures["key_p95_ms"] = percentile(keys, 0.95)
             figures["filter_p95_ms"] = percentile(filters(dashboard), 0.95)
+            figures["sort_p95_ms"] = percentile(sorts(dashboard), 0.95)
             figures["zoom_1m_p95_ms"] = percentile(zooms(dashboard), 0.95)
             running.rate(CHANGES_A_SECOND)
             figures["cpu_pct"], figures["bytes_per_s"] = window(dashboard)
