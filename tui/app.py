@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import signal
 import subprocess
@@ -104,13 +103,6 @@ def _provider(name: str) -> type[Provider]:
 
     found: type[Provider] = getattr(palette, name)
     return found
-
-
-def _context_names() -> Sequence[str]:
-    try:
-        return sorted(load(os.environ).contexts)
-    except ContextError:
-        return ()
 
 
 class Dashboard(App[None]):
@@ -641,9 +633,18 @@ class Dashboard(App[None]):
         from tui.screens.command_line import CommandLine
 
         def offer(text: str) -> Sequence[str]:
-            return offered(text, sessions=self._session_names, contexts=_context_names)
+            return offered(text, sessions=self._session_names, contexts=self._context_names)
 
         self.push_screen(CommandLine(self.kept.typed, offer), self.obey)
+
+    def _context_names(self) -> Sequence[str]:
+        """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
+        if self._cli_environ is None or self.is_web:
+            return ()
+        try:
+            return sorted(load(self._cli_environ).contexts)
+        except ContextError:
+            return ()
 
     def _session_names(self) -> Iterable[str]:
         from nsml.view.filtering import Filter
@@ -730,7 +731,7 @@ class Dashboard(App[None]):
             self.say(f"{error.message}\n{error.advice}", is_bad=True)
             return
         if not name or context.name == self.platform:
-            self.say(f"this is {self.platform} · others: {', '.join(_context_names())}")
+            self.say(f"this is {self.platform} · others: {', '.join(self._context_names())}")
             return
         self.goes_to = context.name
         self.exit()

@@ -219,10 +219,19 @@ async def test_what_nsml_writes_is_shown_and_changes_are_asked(make_dashboard, s
         await shows(pilot, "rm kim/mnist/1 -y columns")
 
 
-async def test_a_demo_and_a_page_run_nothing(make_dashboard, server, nsml):
+async def test_a_demo_and_a_page_run_nothing_and_tell_no_contexts(
+    make_dashboard, server, nsml, tmp_path, monkeypatch
+):
+    (tmp_path / "config.toml").write_text('[contexts.hidden]\nserver = "127.0.0.1:1"\n')
+    monkeypatch.setenv("NSML_CONFIG_DIR", str(tmp_path))
     dashboard = make_dashboard()
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "● live")
+        await pilot.press("colon", *"ctx ")
+        await until(pilot, lambda: dashboard.screen.query_one("Input").value == "ctx ")
+        await pilot.press("tab")
+        assert "hidden" not in said(dashboard)
+        await pilot.press("escape")
         await typed(pilot, "status")
         assert any("nsml is not run from here" in one for one in said_to(dashboard))
 
