@@ -45,11 +45,13 @@ class Page:
     Attributes:
         requested: addresses of all that was asked for.
         said: what the console was told.
+        connections: how many WebSockets there were.
     """
 
     def __init__(self, program: str, folder: Path, size: tuple[int, int]) -> None:
         self.requested: list[str] = []
         self.said: list[str] = []
+        self.connections = 0
         self._loaded = False
         self._width, self._height = size
         self._screen = pyte.Screen(80, 24)
@@ -199,6 +201,7 @@ class Page:
                 self.requested.append(of["request"]["url"])
             case "Network.webSocketCreated":
                 self.requested.append(of["url"])
+                self.connections += 1
                 self._screen.reset()
             case "Network.webSocketFrameSent":
                 self._sent(of["response"]["payloadData"])

@@ -134,7 +134,9 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         page.type("nothing\r")
         page.wait(lambda: "not valid" in page.evaluate(SAID), "it says no")
         page.wait(lambda: page.evaluate(FOCUS) == "token", "and asks again")
+        before = page.connections
         page.type(token.decode() + "\r")
+        page.wait(lambda: page.connections > before, "and leads on")
         page.wait(lambda: mine in page.text, "the dashboard is shown")
         assert others not in page.text
         assert token.decode() not in " ".join(page.requested)
