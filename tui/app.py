@@ -181,6 +181,9 @@ class Dashboard(App[None]):
             key_display="}",
             id="story.minute-on",
         ),
+        Binding(
+            "ctrl+p", "command_palette", "Palette", show=False, priority=True, id="app.palette"
+        ),
         Binding("ctrl+q", "quit", "Quit", priority=True, id="app.quit"),
     ]
 

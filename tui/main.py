@@ -74,6 +74,7 @@ _BROWSER: Final = {"COLORTERM": "truecolor"}
     default=None,
     help="Draw with ASCII alone, or not; else as TERM and the locale say.",
 )
+@click.option("--keys", is_flag=True, help="Print every key with its id, for keymap.toml.")
 @click.version_option(VERSION, prog_name="nsml-tui")
 def main(
     *,
@@ -87,6 +88,7 @@ def main(
     visit: int | None,
     theme: str | None,
     in_ascii: bool | None,
+    keys: bool,
 ) -> None:
     """Show the platform live: sessions, charts, logs, the queue and the machines.
 
@@ -99,6 +101,9 @@ def main(
     """
     # gRPC's own diagnostics would go over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if keys:
+        _print_keys()
+        return
     chosen = {
         "--replay": replay is not None,
         "--demo": demo,
@@ -114,6 +119,7 @@ def main(
     # What is set here is of whoever serves, and not of whoever looks through a gateway.
     is_own = "server" not in order
     looks = _looks(theme, in_ascii=in_ascii, in_browser=visit is not None) if is_own else None
+    keymap = _keymap() if is_own else {}
     if not is_own:
         app = _of_order(order)
     elif replayed is not None:
@@ -133,6 +139,7 @@ def main(
         words += ["--ascii"] if in_ascii else []
         _serve(words, host or _LOOPBACK, port or 0)
     while True:
+        app.set_keymap(keymap)
         try:
             app.run()
         finally:
@@ -227,6 +234,29 @@ def _looks(theme: str | None, *, in_ascii: bool | None, in_browser: bool = False
         has_letters=terminal.has_letters(shown_on),
         is_animated=terminal.may_animate(shown_on),
     )
+
+
+def _keymap() -> dict[str, str]:
+    """The user's own keys."""
+    path = Path(contexts.config_folder(os.environ)) / "keymap.toml"
+    if not path.exists():
+        return {}  # what reads it imports every screen
+    from tui.keymap import KeymapError, parts, read
+
+    try:
+        return read(path, parts())
+    except KeymapError as error:
+        _fail(error.message, error.advice, USAGE_CODE)
+
+
+def _print_keys() -> None:
+    from nsml.view.text import pad, visible, width
+    from tui.keymap import table
+
+    rows = [("ID", "KEYS", "WHAT"), *table(_keymap())]
+    cells = [max(width(row[place]) for row in rows) for place in range(2)]
+    for name, keys, what in rows:
+        click.echo(f"{pad(name, cells[0])}  {pad(visible(keys), cells[1])}  {what}")
 
 
 def _keep(theme: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual.binding import Binding, BindingsMap
+from textual.command import CommandPalette
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, TabbedContent
 
@@ -28,6 +29,7 @@ from tui.screens.output import Output
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.screens.submit import Submit
 from tui.widgets.charts import Charts
 from tui.widgets.diff_view import DiffView
 from tui.widgets.log_view import LogView
@@ -149,6 +151,14 @@ async def output(pilot):
     await until(pilot, lambda: on(pilot.app, Output))
 
 
+async def submit(pilot):
+    await sessions(pilot)
+    pilot.app.answers = []
+    screen = Submit("", folder="here", nsml="true", environ={})
+    pilot.app.push_screen(screen, pilot.app.answers.append)
+    await until(pilot, lambda: on(pilot.app, Submit))
+
+
 async def text(pilot):
     await sessions(pilot)
     if not pilot.app.screen.query(TextView):
@@ -223,6 +233,7 @@ PLACES = {
         heat,
         command,
         output,
+        submit,
         text,
         compare,
         diff,
@@ -326,6 +337,8 @@ CASES = {
     "heat.up": Case("heat", heat_at, 0, ["down"]),
     "heat.first": Case("heat", heat_at, 0, ["end"]),
     "heat.last": Case("heat", heat_at, DOWN),
+    "sessions.submit": Case("sessions", lambda app: "can be submitted" in str(told(app)), True),
+    "submit.leave": Case("submit", lambda app: app.answers, [None]),
     "session.events": Case("session", tab, "events"),
     "session.media": Case("session", tab, "media"),
     "session.files": Case("session", tab, "files"),
@@ -338,6 +351,7 @@ CASES = {
     "log.rank": Case("log", lambda app: on(app, Picker) or bool(told(app)), True),
     "session.remove": Case("session", lambda app: "can be removed" in str(told(app)), True),
     "sessions.remove": Case("sessions", lambda app: "can be removed" in str(told(app)), True),
+    "app.palette": Case("sessions", lambda app: on(app, CommandPalette), True),
     "app.help": Case("sessions", lambda app: bool(app.screen.query("HelpPanel")), True),
     "app.refresh": Case("sessions", lambda app: id(app.model), OTHER),
     "app.quit": Case("sessions", lambda app: app._exit, True),

@@ -1,0 +1,217 @@
+"""Which keys do what: `keymap.toml` beside config.toml, and what it may say.
+
+    preset = "vim"
+
+    [sessions]
+    filter = "ctrl+f"
+    compare = ["x", "f5"]
+
+The ids are those that `nsml-tui --keys` prints: table and key, or both with a point between them. What a preset says comes
+first, what the file says over it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from textual.binding import Binding
+from textual.keys import (
+    REPLACED_KEYS,
+    Keys,
+    _character_to_key,
+    key_to_character,
+)  # what Textual makes of "/"
+from textual.screen import ModalScreen, Screen
+
+if TYPE_CHECKING:
+    from textual.dom import DOMNode
+
+FILE_NAME: Final = "keymap.toml"
+_BACK: Final = "escape,ctrl+g"
+PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
+    "default": {},
+    "vim": {
+        "table.page-down": "pagedown,ctrl+f,ctrl+d",
+        "table.page-up": "pageup,ctrl+b,ctrl+u",
+        "diff.page-down": "pagedown,ctrl+f,ctrl+d",
+        "diff.page-up": "pageup,ctrl+b,ctrl+u",
+        "text.page-down": "pagedown,ctrl+f,ctrl+d",
+        "text.page-up": "pageup,ctrl+b,ctrl+u",
+        # Where one's fingers scroll, nothing is to be removed.
+        "sessions.remove": "ctrl+x",
+        "session.remove": "ctrl+x",
+    },
+    "emacs": {
+        "app.palette": "alt+x",
+        "table.down": "down,ctrl+n",
+        "table.up": "up,ctrl+p",
+        "table.page-down": "pagedown,ctrl+v",
+        "table.page-up": "pageup,alt+v",
+        "diff.down": "down,ctrl+n",
+        "diff.up": "up,ctrl+p",
+        "text.down": "down,ctrl+n",
+        "text.up": "up,ctrl+p",
+        "sessions.filter": "slash,ctrl+s",
+        "list.filter": "slash,ctrl+s",
+        "log.search": "slash,ctrl+s",
+        "sessions.back": _BACK,
+        "list.back": _BACK,
+        "charts.back": _BACK,
+        "ask.leave": _BACK,
+    },
+}
+_MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
+_NAMES: Final = frozenset(key.value for key in Keys) | REPLACED_KEYS.keys()
+
+
+class KeymapError(Exception):
+    """A file of keys that says nothing; `advice` says what to do."""
+
+    def __init__(self, message: str, *, advice: str = "nsml-tui --keys") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+def parts() -> dict[type[DOMNode], tuple[Binding, ...]]:
+    """Every part of the dashboard that has bindings, with those that it inherits."""
+    from textual.dom import DOMNode
+
+    from tui import app, screens  # noqa: F401 - what is imported is found
+    from tui.screens import command_line, modes, output, palette, picking, submit  # noqa: F401
+
+    found: dict[type[DOMNode], tuple[Binding, ...]] = {}
+    left: list[type[DOMNode]] = [DOMNode]
+    while left:
+        for part in left.pop().__subclasses__():
+            left.append(part)
+            if part.__module__.startswith("tui.") and part not in found:
+                every = part._merged_bindings  # noqa: SLF001 - as Textual merges them
+                keys = every.key_to_bindings if every is not None else {}
+                found[part] = tuple(one for bindings in keys.values() for one in bindings)
+    return {part: bindings for part, bindings in found.items() if bindings}
+
+
+def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Id, keys and what they do, of every binding."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for bindings in parts().values():
+        for one in bindings:
+            if one.id is not None:
+                keys = found.setdefault(one.id, ([], one.description))[0]
+                keys += [one.key] if one.key not in keys else []
+    return sorted(
+        (name, keymap.get(name) or ",".join(keys), what) for name, (keys, what) in found.items()
+    )
+
+
+def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict[str, str]:
+    """What the file says, by id; nothing where there is no file.
+
+    Args:
+        path: the file.
+        parts: every part that has bindings, with those that it inherits.
+
+    Raises:
+        KeymapError: it cannot be read, or says nothing.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise KeymapError(f"cannot read {path}: {error.strerror}", advice="") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise KeymapError(f"{path} is not sound TOML: {error}", advice="") from error
+    preset = tree.pop("preset", "default")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise KeymapError(f"{path}: preset: one of {', '.join(PRESETS)}", advice="")
+    ids = {binding.id for bindings in parts.values() for binding in bindings if binding.id}
+    said = {}
+    for name, value in _flat(tree):
+        if name not in ids:
+            near = get_close_matches(name, sorted(ids), n=1)
+            advice = f"{near[0]} is one: nsml-tui --keys" if near else "nsml-tui --keys"
+            raise KeymapError(f"{path}: {name}: there is no such id", advice=advice)
+        said[name] = ",".join(_keys(path, name, value))
+    keymap = {name: keys for name, keys in PRESETS[preset].items() if name in ids} | said
+    if clash := clashing(parts, keymap):
+        raise KeymapError(f"{path}: {clash}")
+    return keymap
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{above}.{key}" if above else key
+        if isinstance(value, dict):
+            yield from _flat(value, name)
+        else:
+            yield name, value
+
+
+def _keys(path: Path, name: str, value: Any) -> Iterator[str]:
+    keys = (
+        value if isinstance(value, list) else value.split(",") if isinstance(value, str) else None
+    )
+    if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
+        raise KeymapError(f'{path}: {name}: a key, "ctrl+f", or several, ["f", "f5"]', advice="")
+    for key in keys:
+        known = normal(key.strip())
+        if known is None:
+            raise KeymapError(f"{path}: {name}: there is no key {key.strip()!r}")
+        yield known
+
+
+def normal(key: str) -> str | None:
+    """A key as Textual calls it; None: there is no such key."""
+    *modifiers, name = key.split("+") if len(key) > 1 else [key]
+    if not name or not _MODIFIERS.issuperset(modifiers):
+        return None
+    if len(name) == 1:
+        if not name.isprintable() or (modifiers and name.isupper()):
+            return None
+        name = _character_to_key(name)
+    full = "+".join([*modifiers, name])
+    is_known = full in _NAMES or name in _NAMES or key_to_character(name) is not None
+    return full if is_known else None
+
+
+def clashing(parts: Mapping[type[DOMNode], tuple[Binding, ...]], keymap: Mapping[str, str]) -> str:
+    """What is wrong with keys that have two meanings in one place; "" where none has.
+
+    A place is a part with what it inherits; of a screen with the app, which hears what the screen does not. What two keys
+    share without the keymap they may share with it.
+    """
+    app = next((part for part in parts if not issubclass(part, Screen) and _is_app(part)), None)
+    for part, bindings in parts.items():
+        here = bindings
+        if app is not None and issubclass(part, Screen) and not issubclass(part, ModalScreen):
+            here = (*bindings, *parts[app])
+        before = {pair for pair, _ in _shared(here, {})}
+        for pair, key in _shared(here, keymap):
+            if pair not in before:
+                first, second = sorted(pair)
+                return f"{key}: both {first} and {second} where {part.__name__} is"
+    return ""
+
+
+def _is_app(part: type[DOMNode]) -> bool:
+    from textual.app import App
+
+    return issubclass(part, App)
+
+
+def _shared(
+    bindings: tuple[Binding, ...], keymap: Mapping[str, str]
+) -> Iterator[tuple[frozenset[str], str]]:
+    found: dict[str, str] = {}
+    for binding in bindings:
+        name = binding.id or binding.description or binding.action
+        for key in keymap.get(binding.id or "", binding.key).split(","):
+            other = found.setdefault(key, name)
+            if other != name:
+                yield frozenset({other, name}), key
