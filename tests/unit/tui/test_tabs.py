@@ -311,7 +311,7 @@ async def test_without_colours_pictures_are_letters(dashboard, server, monkeypat
     show(server.state, server.state.add("kim/mnist/1"), "cat", "image", picture(), 1, "image/png")
     monkeypatch.setattr(type(dashboard), "is_without_colours", True)
     async with dashboard.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, "i")
+        await opened(pilot, "I")
         await shows(pilot, "1 medium")
         await pilot.press("enter")
         await shows(pilot, "::::::")
