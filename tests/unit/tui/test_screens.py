@@ -1,0 +1,45 @@
+"""Every screen in ASCII: nothing is drawn with other letters."""
+
+import unicodedata
+
+import pytest
+
+from tests.unit.tui.conftest import said, until
+from tests.unit.tui.story import demo, running
+from tui.looks import Looks
+from tui.screens.frame import NAMES
+from tui.screens.session import SessionScreen
+
+SIZES = [(120, 40), (80, 24), (60, 15), (20, 5)]
+
+
+def drawn(text):
+    """Letters that are neither ASCII nor somebody's words."""
+    return {one for one in text if not one.isascii() and unicodedata.category(one)[0] not in "LMN"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
+    app = demo(looks=Looks(is_ascii=True, is_animated=False))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.model.shown.session_ids)
+        for mode in NAMES:
+            app.action_go(mode)
+            await until(pilot, lambda: app.screen.is_mounted)
+            await pilot.pause()
+            assert drawn(said(app)) == set(), mode
+        app.action_go("sessions")
+        app.open_session(running(app)[0])
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.is_mounted)
+        for _ in range(8):
+            await pilot.press("t")
+            await pilot.pause()
+            assert drawn(said(app)) == set()
+        await pilot.press("question_mark")
+        await until(pilot, lambda: app.screen.query("HelpPanel"))
+        await pilot.pause()
+        assert drawn(said(app)) == set()
+        app.action_go("sessions")
+        app.compare(running(app)[:2])
+        await pilot.pause()
+        assert drawn(said(app)) == set()
