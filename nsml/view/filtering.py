@@ -13,6 +13,7 @@ import re
 from fnmatch import translate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from unicodedata import normalize
 
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
@@ -81,7 +82,7 @@ class Filtered:
         if not self._text:
             one = self.session
             parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one))
-            self._text = "\n".join(parts).casefold()
+            self._text = normalize("NFC", "\n".join(parts)).casefold()
         return self._text
 
     def number(self, key: str, now: float) -> float | None:
@@ -231,7 +232,7 @@ def _term(text: str, place: int) -> _Term:
             what = "a time such as 2h" if key == "age" else "a number"
             raise FilterError(f"{value!r} is not {what}", place + text.index(sign) + len(sign))
         return _Term(_compares(_unquoted(key), _OPERATORS[sign], number), is_negated)
-    word = _unquoted(body).casefold()
+    word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
     return _Term(word, is_negated)
 
 

@@ -1,5 +1,7 @@
 """The filter language: what it takes, and what it says of what it does not understand."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +125,10 @@ def test_among_several_those_are_meant_that_one_of_the_alternatives_takes():
 @given(st.sampled_from(["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]))
 def test_a_term_and_its_negation_never_agree(term):
     assert Filter(term).takes(ONE, NOW) is not Filter(f"!{term}").takes(ONE, NOW)
+
+
+def test_hangul_in_pieces_is_the_same_as_whole():
+    pieces = unicodedata.normalize("NFD", "둘째")
+    assert pieces != "둘째"
+    for memo, sought in (("둘째 시도", pieces), (pieces, "둘째")):
+        assert Filter(sought).takes(Filtered(pb.Session(memo=memo)), 0.0)
