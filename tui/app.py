@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import signal
-import subprocess
-import sys
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,19 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ScreenStackError, SuspendNotSupported, SystemCommand
+from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
 from textual.css.query import NoMatches
 
-from nsml.client.contexts import ContextError, choose, load
+from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
-from nsml.view.units import counted, size_text
+from tui.actions import Actions
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
+from tui.prompt import Prompt
 from tui.screens.frame import NAMES, Frame
 from tui.screens.opening import Opening
 from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, CLOSELY, Topic
@@ -41,11 +39,8 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from nsml.client.calls import Client
-    from nsml.client.content import Transfer
     from nsml.clock import Clock
-    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
-    from tui.commands import Nsml, Own
     from tui.feed import Feed
     from tui.kept import Keeper, Kept
     from tui.model import ChartWish, Detail, Event
@@ -64,12 +59,6 @@ MOUSE: Final = (1000, 1003, 1015, 1006)
 """Modes of a terminal by which it tells what the mouse does."""
 MOST_ASKED: Final = 10
 """Sessions that are asked for the names of all their metrics."""
-MOST_STOPPED: Final = 100
-"""Sessions of one stop."""
-MOST_REMOVED: Final = 100
-"""Sessions of one removal."""
-_MOST_PROGRAMS: Final = 6
-"""Programs of a folder that are named."""
 OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
@@ -213,7 +202,7 @@ class Dashboard(App[None]):
         self.recorder = recorder
         self.user = player.story.user if player is not None else ""
         self.model = Model()
-        self._client: Client | None = None
+        self.client: Client | None = None
         self._feed: Feed | None = None
         self._wanted: frozenset[Topic] = frozenset()
         self._drawn = -1
@@ -221,17 +210,17 @@ class Dashboard(App[None]):
         self._width = self.model.shown.wish.width
         self._wish_changed: asyncio.Event | None = None
         self._awaited: set[Topic] = set()
-        self._has_mouse = True
-        self._last_command = ""
+        self.has_mouse = True
+        self.last_command = ""
         self._kept_in = kept_in
-        self._cli_environ = cli_environ
+        self.cli_environ = cli_environ
         self.goes_to = ""
         """The context that is to be shown next; "": none."""
         self._keeper: Keeper | None = None
         self._kept: Kept | None = None
-        self.fetching = ""
-        """How far what is fetched has come; "" where nothing is."""
         self._look: tuple[Topic, str, Look] | None = None
+        self.actions = Actions(self)
+        self.prompt = Prompt(self)
 
     # What is heard
 
@@ -308,7 +297,7 @@ class Dashboard(App[None]):
         from tui.feed import Feed
 
         feed = Feed(client, self._take)
-        self._client, self._feed = client, feed
+        self.client, self._feed = client, feed
         self._hear(pause_s=0.0)
         self._hear_look(pause_s=0.0)
         self._hear_wanted(self._wanted, anew=self._wanted)
@@ -321,7 +310,7 @@ class Dashboard(App[None]):
                 group.create_task(self._know_user(client))
         finally:
             if self._feed is feed:  # whoever listens anew has connected already
-                self._client = self._feed = None
+                self.client = self._feed = None
                 self.workers.cancel_group(self, "screen")
                 self.workers.cancel_group(self, "details")
 
@@ -506,12 +495,12 @@ class Dashboard(App[None]):
 
     async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
         """All that these reported, also what there is no room for at once; none where that cannot be had."""
-        if self._client is None:
+        if self.client is None:
             return ()
         names = set[str]()
         try:
             for session in sessions[:MOST_ASKED]:
-                names.update(one.name for one in await self._client.sessions.metrics(session.id))
+                names.update(one.name for one in await self.client.sessions.metrics(session.id))
         except ClientError as error:
             self.say(error.message, is_bad=True)
         return sorted(names)
@@ -611,211 +600,26 @@ class Dashboard(App[None]):
 
     def action_copy_last(self) -> None:
         """Copy the command of the last action."""
-        self.copy(self._last_command)
-        if not self._last_command:
+        self.copy(self.last_command)
+        if not self.last_command:
             self.say("nothing was done yet")
 
     def action_mouse(self) -> None:
         """Let go of the mouse, so that the terminal selects text by itself, or take it again."""
         if self._driver is None or self.is_web:
             return
-        self._has_mouse = not self._has_mouse
+        self.has_mouse = not self.has_mouse
         self._driver.write(
-            "".join(f"\x1b[?{mode}{'h' if self._has_mouse else 'l'}" for mode in MOUSE)
+            "".join(f"\x1b[?{mode}{'h' if self.has_mouse else 'l'}" for mode in MOUSE)
         )
         self._driver.flush()
         self.say(
-            "the mouse is taken" if self._has_mouse else "the mouse is the terminal's: % takes it"
+            "the mouse is taken" if self.has_mouse else "the mouse is the terminal's: % takes it"
         )
-
-    # What is typed behind :
 
     def action_command(self) -> None:
         """Ask for a command."""
-        from tui.commands import offered
-        from tui.screens.command_line import CommandLine
-
-        def offer(text: str) -> Sequence[str]:
-            return offered(text, sessions=self._session_names, contexts=self._context_names)
-
-        self.push_screen(CommandLine(self.kept.typed, offer), self.obey)
-
-    def _context_names(self) -> Sequence[str]:
-        """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
-        if self._cli_environ is None or self.is_web:
-            return ()
-        try:
-            return sorted(load(self._cli_environ).contexts)
-        except ContextError:
-            return ()
-
-    def _session_names(self) -> Iterable[str]:
-        from nsml.view.filtering import Filter
-
-        rows = self.model.rows(Filter(""), self.clock.time())
-        return (row.session.name for row in rows)
-
-    def obey(self, text: str | None) -> None:
-        """Do what a line says."""
-        from tui import commands
-
-        try:
-            command = commands.understood(text or "")
-        except commands.CommandError as error:
-            self._note(text or "")
-            self.say(error.message, is_bad=True)
-            return
-        if command is None:
-            return
-        self._note(text or "")
-        if isinstance(command, commands.Own):
-            self._obey_own(command)
-        else:
-            self._obey_nsml(command)
-
-    def _note(self, text: str) -> None:
-        """Keep what was typed, once."""
-        from msgspec.structs import replace as changed
-
-        from tui.kept import MOST_TYPED
-
-        typed = [one for one in self.kept.typed if one != text.strip()]
-        self.keep(changed(self.kept, typed=(*typed, text.strip())[-MOST_TYPED:]))
-
-    def _obey_own(self, command: Own) -> None:
-        match command.name:
-            case "q":
-                self.exit()
-            case "ps":
-                self.show_sessions(command.rest)
-            case "plot":
-                self._open_plot(command.rest)
-            case "theme":
-                self._choose_theme(command.rest)
-            case _:
-                self._go_to_context(command.rest)
-
-    def _open_plot(self, name: str) -> None:
-        session = self._named(name)
-        if session is None:
-            self.say(f"no session here is called {name!r}", is_bad=True)
-            return
-        self.open_session(session, tab="plot")
-
-    def _named(self, name: str) -> Session | None:
-        """The session of a name, of the end of one, or of an id."""
-        from nsml.view.filtering import Filter
-
-        rows = self.model.rows(Filter(""), self.clock.time()) if name else ()
-        for row in rows:
-            one = row.session
-            if name in {one.name, one.id} or one.name.endswith(f"/{name}"):
-                return one
-        return None
-
-    def _choose_theme(self, name: str) -> None:
-        if name in self.available_themes:
-            self.theme = name
-        else:
-            self.say(f"no theme {name!r}: {', '.join(self.available_themes)}", is_bad=True)
-
-    def _go_to_context(self, name: str) -> None:
-        """Show another platform in place of this one."""
-        if self._cli_environ is None or self.is_web:
-            self.say("no other platform can be shown from here", is_bad=True)
-            return
-        if self.recorder is not None:
-            self.say("what is recorded is one platform: leave first", is_bad=True)
-            return
-        try:
-            context = choose(load(self._cli_environ), self._cli_environ, name or None)
-            context.token()
-        except ContextError as error:
-            self.say(f"{error.message}\n{error.advice}", is_bad=True)
-            return
-        if not name or context.name == self.platform:
-            self.say(f"this is {self.platform} · others: {', '.join(self._context_names())}")
-            return
-        self.goes_to = context.name
-        self.exit()
-
-    def _obey_nsml(self, command: Nsml) -> None:
-        from tui.commands import Way
-        from tui.running import program
-        from tui.screens.asking import Confirm
-
-        environ, nsml = self._cli_environ, program()
-        if self._is_of_the_past("run"):
-            return
-        if environ is None or self.is_web or nsml is None:
-            self.say("nsml is not run from here: copy the command to a terminal", is_bad=True)
-            return
-        words = [nsml, *command.words]
-
-        def go(is_meant: bool | None) -> None:
-            if is_meant:
-                self._last_command = command.text
-                self._show_output(command, [*words, "-y"], environ)
-
-        match command.way:
-            case Way.SHOWN:
-                self._show_output(command, words, environ)
-            case Way.ASKED:
-                self.push_screen(Confirm("Do this?", command.text), go)
-            case Way.HANDED:
-                self._last_command = command.text
-                self._hand_over(command.text, words, environ)
-
-    def submit(self, session: Session | None) -> None:
-        """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
-        from nsml.view.sessions import repeat_words
-        from tui.commands import again_line, run_of
-        from tui.running import program
-        from tui.screens.submit import Submit
-
-        environ, nsml = self._cli_environ, program()
-        if self._is_of_the_past("submitted"):
-            return
-        if environ is None or self.is_web or nsml is None:
-            self.say("nothing is submitted from here: nsml run does it in a terminal", is_bad=True)
-            return
-        is_own = session is not None and session.owner == self.user
-        line = again_line(repeat_words(session)) if session is not None and is_own else ""
-        # What it says of its progress stays where it stands: here no line is drawn over another.
-        known, folder = {**environ, "NSML_ACCESSIBLE": "1"}, Path.cwd()
-
-        def go(text: str | None) -> None:
-            if text is not None:
-                command = run_of(text)
-                self._last_command = command.text
-                self._show_output(command, [nsml, *command.words], known)
-
-        form = Submit(line or _first_run(folder), folder=_told(folder), nsml=nsml, environ=known)
-        self.push_screen(form, go)
-
-    def _show_output(self, command: Nsml, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        from tui.screens.output import Output
-
-        self.push_screen(Output(command.text, words, environ=environ, clock=self.clock))
-
-    def _hand_over(self, text: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Give the terminal to a command until it ends and whoever looks has read it."""
-        import click
-
-        # Ctrl-C is for the command; it is not ignored, which the command would inherit.
-        before = signal.signal(signal.SIGINT, lambda *_: None)
-        try:
-            with self.suspend():
-                click.echo(f"$ {visible(text)}")
-                code = subprocess.run(words, env=environ, check=False).returncode
-                click.echo(f"exit code {code} · Enter leads back to the dashboard")
-                sys.stdin.readline()
-        except SuspendNotSupported:
-            self.say("this terminal cannot be handed over", is_bad=True)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        self._has_mouse = True
-        self.refresh()
+        self.prompt.ask()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""
@@ -831,125 +635,7 @@ class Dashboard(App[None]):
     def _goer(self, mode: str) -> Callable[[], None]:
         return lambda: self.action_go(mode)
 
-    def stop(self, sessions: Sequence[Session]) -> None:
-        """Stop sessions, once that is confirmed."""
-        from tui.screens.asking import Confirm
-
-        if self._is_of_the_past("stopped"):
-            return
-        live = [one for one in sessions if one.state not in ENDED_STATES]
-        if not live:
-            self.say("nothing to stop: it has ended" if sessions else "nothing is chosen")
-            return
-        if len(live) > MOST_STOPPED:
-            self.say(f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True)
-            return
-        what = live[0].name if len(live) == 1 else counted(len(live), "session")
-        command = shlex.join(["nsml", "stop", *(one.name for one in live)])
-
-        def go(is_meant: bool | None) -> None:
-            if is_meant:
-                each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
-                self._act(command, each)
-
-        self.push_screen(
-            Confirm(f"Stop {what}? It gets SIGTERM and its grace to end.", command), go
-        )
-
-    def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:
-        return lambda client: client.sessions.stop(session.id)
-
-    def remove(self, sessions: Sequence[Session]) -> None:
-        """Remove sessions that have ended with all that they left, once that is confirmed."""
-        from tui.screens.asking import Confirm
-
-        if self._is_of_the_past("removed"):
-            return
-        ended = [one for one in sessions if one.state in ENDED_STATES]
-        if not ended:
-            live = "nothing to remove: it has not ended · ctrl+k stops it"
-            self.say(live if sessions else "nothing is chosen")
-            return
-        if len(ended) > MOST_REMOVED:
-            self.say(f"{len(ended):,} are marked: at most {MOST_REMOVED} at a time", is_bad=True)
-            return
-        what = ended[0].name if len(ended) == 1 else counted(len(ended), "ended session")
-        left = len(sessions) - len(ended)
-        stays = f" {counted(left, 'live session')} will stay." if left else ""
-        command = shlex.join(["nsml", "rm", *(one.name for one in ended)])
-
-        def go(is_meant: bool | None) -> None:
-            if is_meant:
-                each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
-                self._act(command, each)
-
-        question = f"Remove {what} with logs, metrics and checkpoints, for good?{stays}"
-        self.push_screen(Confirm(question, command), go)
-
-    def _removing(self, session: Session) -> Callable[[Client], Awaitable[object]]:
-        async def call(client: Client) -> None:
-            await client.sessions.remove(session.id)
-            self.model.forget(session.id)
-
-        return call
-
-    def write_memo(self, sessions: Sequence[Session]) -> None:
-        """Ask for a note, and write it to one session."""
-        from tui.screens.asking import Ask
-
-        if self._is_of_the_past("noted"):
-            return
-        if len(sessions) != 1:
-            self.say("a note is for one session")
-            return
-        (session,) = sessions
-
-        def go(text: str | None) -> None:
-            if text is not None and text != visible(session.memo):
-                command = shlex.join(["nsml", "memo", session.name, text])
-                each = {command: lambda client: client.sessions.update(session.id, memo=text)}
-                self._act(command, each)
-
-        self.push_screen(Ask(f"Note of {session.name}", session.memo), go)
-
-    def pull(self, checkpoint: Checkpoint | None) -> None:
-        """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
-        from nsml.client.checkpoints import folder_of, pull
-        from nsml.content.errors import ContentError
-        from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
-        from tui.screens.asking import Confirm
-
-        if self._is_of_the_past("fetched"):
-            return
-        if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
-            self.say(
-                "it is on its way to the object store still" if checkpoint else "no checkpoint"
-            )
-            return
-        words = ["nsml", "model", "pull", checkpoint.session, checkpoint.name, "."]
-        target = folder_of(checkpoint, Path())
-        command, size = shlex.join(words), size_text(checkpoint.size_bytes)
-
-        async def fetch(client: Client) -> None:
-            try:
-                await pull(client, checkpoint, Path.cwd(), progress=told)
-            except (ContentError, OSError) as error:
-                raise ClientError(str(error)) from error
-            finally:
-                self.fetching = ""
-            self.say(f"{target}: {size}")
-
-        def told(seen: Transfer) -> None:
-            done = size_text(seen.bytes)
-            self.fetching = f"fetching {visible(checkpoint.name)}: {done} of {size}"
-
-        def go(is_meant: bool | None) -> None:
-            if is_meant:
-                self._act(command, {command: fetch})
-
-        self.push_screen(Confirm(f"Fetch {checkpoint.name}, {size}, to ./{target}?", command), go)
-
-    def _is_of_the_past(self, done: str) -> bool:
+    def is_of_the_past(self, done: str) -> bool:
         """Whether nothing can be done to what is shown, which is then said."""
         if self.player is None:
             return False
@@ -983,52 +669,11 @@ class Dashboard(App[None]):
             self.player.jump(seconds)
             self._play()
 
-    def _act(
-        self, command: str, calls: Mapping[str, Callable[[Client], Awaitable[object]]]
-    ) -> None:
-        """Do something on the platform, and say which command line does the same; of each call alone, too."""
-
-        async def act() -> None:
-            client = self._client
-            if client is None:
-                self.say("not connected yet", is_bad=True)
-                return
-            self._last_command = command
-            self.say(f"$ {command}")
-            for alone, call in calls.items():
-                try:
-                    await call(client)
-                except ClientError as error:
-                    words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
-                    self.say("\n".join(words), is_bad=True)
-
-        self.run_worker(act(), name="act", group="act")
-
     def say(self, text: str, *, is_bad: bool = False) -> None:
         """Tell whoever looks, for a moment."""
         self.notify(
             visible_lines(text), severity="error" if is_bad else "information", markup=False
         )
-
-
-def _programs(folder: Path) -> list[str]:
-    with suppress(OSError):
-        return sorted(one.name for one in folder.glob("*.py") if one.is_file())
-    return []
-
-
-def _first_run(folder: Path) -> str:
-    """The line that runs what there is: `main.py`, else the first program of the folder."""
-    programs = _programs(folder)
-    entry = programs[0] if programs and "main.py" not in programs else "main.py"
-    return shlex.join(["nsml", "run", "-e", entry]) if entry.isprintable() else "nsml run"
-
-
-def _told(folder: Path) -> str:
-    """What is said of the code that is sent."""
-    programs = _programs(folder)
-    shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
-    return f"sends {folder} ({shown or 'no program of Python is in it'}) without what .nsmlignore names"
 
 
 def visible_lines(text: str) -> str:

@@ -178,15 +178,15 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def action_stop(self) -> None:
         """Stop what is chosen, once that is confirmed."""
-        self.dashboard.stop(self.chosen())
+        self.dashboard.actions.stop(self.chosen())
 
     def action_remove(self) -> None:
         """Remove what is chosen and has ended, once that is confirmed."""
-        self.dashboard.remove(self.chosen())
+        self.dashboard.actions.remove(self.chosen())
 
     def action_memo(self) -> None:
         """Write a note to what is chosen."""
-        self.dashboard.write_memo(self.chosen())
+        self.dashboard.actions.write_memo(self.chosen())
 
     # The frame itself
 

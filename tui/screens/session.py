@@ -287,7 +287,7 @@ class SessionScreen(ChartScreen):
     def action_pull(self) -> None:
         """Fetch the checkpoint under the cursor."""
         if isinstance(self.tab, ModelsTab):
-            self.dashboard.pull(self.tab.current)
+            self.dashboard.actions.pull(self.tab.current)
 
     def _has_ranks(self) -> bool:
         """Whether the log in front is one of several."""

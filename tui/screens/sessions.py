@@ -445,7 +445,7 @@ class SessionsScreen(Frame):
 
     def action_submit(self) -> None:
         """Submit the folder, as the one under the cursor was."""
-        self.dashboard.submit(self.row.session if self.row is not None else None)
+        self.dashboard.prompt.submit(self.row.session if self.row is not None else None)
 
     def action_compare(self) -> None:
         """What is marked side by side."""

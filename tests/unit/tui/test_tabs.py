@@ -124,7 +124,7 @@ async def test_a_checkpoint_is_fetched_once_that_is_confirmed(
         await pilot.press("D", "y")
         fetched = tmp_path / "kim_mnist_1" / "best" / "model" / "model.bin"
         await until(pilot, lambda: fetched.exists() and fetched.read_bytes() == b"weights")
-        await until(pilot, lambda: dashboard.fetching == "")
+        await until(pilot, lambda: dashboard.actions.fetching == "")
         await pilot.press("D", "y")
         await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
 

@@ -67,7 +67,7 @@ class ModelsTab(SessionTab):
         table.show(saved)
         size = size_text(sum(one.size_bytes for one in saved))
         words = [f"{counted(len(saved), 'checkpoint')}, {size}"] if saved else []
-        if fetching := frame.dashboard.fetching:
+        if fetching := frame.dashboard.actions.fetching:
             words.append(fetching)
         self.say(frame, session, words, Topic.CHECKPOINTS)
 

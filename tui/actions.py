@@ -1,0 +1,183 @@
+"""What is done on the platform from the dashboard, each as the command of `nsml` that does the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsml.client.errors import ClientError
+from nsml.client.streams import ENDED_STATES
+from nsml.view.text import visible
+from nsml.view.units import counted, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.client.content import Transfer
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+
+MOST_STOPPED: Final = 100
+"""Sessions of one stop."""
+MOST_REMOVED: Final = 100
+"""Sessions of one removal."""
+
+
+class Actions:
+    """Those of a dashboard.
+
+    Attributes:
+        fetching: how far what is fetched has come; "" where nothing is.
+    """
+
+    def __init__(self, app: Dashboard) -> None:
+        self._app = app
+        self.fetching = ""
+
+    def stop(self, sessions: Sequence[Session]) -> None:
+        """Stop sessions, once that is confirmed."""
+        from tui.screens.asking import Confirm
+
+        if self._app.is_of_the_past("stopped"):
+            return
+        live = [one for one in sessions if one.state not in ENDED_STATES]
+        if not live:
+            self._app.say("nothing to stop: it has ended" if sessions else "nothing is chosen")
+            return
+        if len(live) > MOST_STOPPED:
+            self._app.say(
+                f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True
+            )
+            return
+        what = live[0].name if len(live) == 1 else counted(len(live), "session")
+        command = shlex.join(["nsml", "stop", *(one.name for one in live)])
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
+                self._act(command, each)
+
+        self._app.push_screen(
+            Confirm(f"Stop {what}? It gets SIGTERM and its grace to end.", command), go
+        )
+
+    def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:
+        return lambda client: client.sessions.stop(session.id)
+
+    def remove(self, sessions: Sequence[Session]) -> None:
+        """Remove sessions that have ended with all that they left, once that is confirmed."""
+        from tui.screens.asking import Confirm
+
+        if self._app.is_of_the_past("removed"):
+            return
+        ended = [one for one in sessions if one.state in ENDED_STATES]
+        if not ended:
+            live = "nothing to remove: it has not ended · ctrl+k stops it"
+            self._app.say(live if sessions else "nothing is chosen")
+            return
+        if len(ended) > MOST_REMOVED:
+            self._app.say(
+                f"{len(ended):,} are marked: at most {MOST_REMOVED} at a time", is_bad=True
+            )
+            return
+        what = ended[0].name if len(ended) == 1 else counted(len(ended), "ended session")
+        left = len(sessions) - len(ended)
+        stays = f" {counted(left, 'live session')} will stay." if left else ""
+        command = shlex.join(["nsml", "rm", *(one.name for one in ended)])
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
+                self._act(command, each)
+
+        question = f"Remove {what} with logs, metrics and checkpoints, for good?{stays}"
+        self._app.push_screen(Confirm(question, command), go)
+
+    def _removing(self, session: Session) -> Callable[[Client], Awaitable[object]]:
+        async def call(client: Client) -> None:
+            await client.sessions.remove(session.id)
+            self._app.model.forget(session.id)
+
+        return call
+
+    def write_memo(self, sessions: Sequence[Session]) -> None:
+        """Ask for a note, and write it to one session."""
+        from tui.screens.asking import Ask
+
+        if self._app.is_of_the_past("noted"):
+            return
+        if len(sessions) != 1:
+            self._app.say("a note is for one session")
+            return
+        (session,) = sessions
+
+        def go(text: str | None) -> None:
+            if text is not None and text != visible(session.memo):
+                command = shlex.join(["nsml", "memo", session.name, text])
+                each = {command: lambda client: client.sessions.update(session.id, memo=text)}
+                self._act(command, each)
+
+        self._app.push_screen(Ask(f"Note of {session.name}", session.memo), go)
+
+    def pull(self, checkpoint: Checkpoint | None) -> None:
+        """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
+        from nsml.client.checkpoints import folder_of, pull
+        from nsml.content.errors import ContentError
+        from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+        from tui.screens.asking import Confirm
+
+        if self._app.is_of_the_past("fetched"):
+            return
+        if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
+            self._app.say(
+                "it is on its way to the object store still" if checkpoint else "no checkpoint"
+            )
+            return
+        words = ["nsml", "model", "pull", checkpoint.session, checkpoint.name, "."]
+        target = folder_of(checkpoint, Path())
+        command, size = shlex.join(words), size_text(checkpoint.size_bytes)
+
+        async def fetch(client: Client) -> None:
+            try:
+                await pull(client, checkpoint, Path.cwd(), progress=told)
+            except (ContentError, OSError) as error:
+                raise ClientError(str(error)) from error
+            finally:
+                self.fetching = ""
+            self._app.say(f"{target}: {size}")
+
+        def told(seen: Transfer) -> None:
+            done = size_text(seen.bytes)
+            self.fetching = f"fetching {visible(checkpoint.name)}: {done} of {size}"
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._act(command, {command: fetch})
+
+        self._app.push_screen(
+            Confirm(f"Fetch {checkpoint.name}, {size}, to ./{target}?", command), go
+        )
+
+    def _act(
+        self, command: str, calls: Mapping[str, Callable[[Client], Awaitable[object]]]
+    ) -> None:
+        """Do something on the platform, and say which command line does the same; of each call alone, too."""
+
+        async def act() -> None:
+            client = self._app.client
+            if client is None:
+                self._app.say("not connected yet", is_bad=True)
+                return
+            self._app.last_command = command
+            self._app.say(f"$ {command}")
+            for alone, call in calls.items():
+                try:
+                    await call(client)
+                except ClientError as error:
+                    words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
+                    self._app.say("\n".join(words), is_bad=True)
+
+        self._app.run_worker(act(), name="act", group="act")

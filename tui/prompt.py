@@ -1,0 +1,246 @@
+"""What is typed behind `:`, and into the form of a new run, carried out."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from textual.app import SuspendNotSupported
+
+from nsml.client.contexts import ContextError, choose, load
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+    from tui.commands import Nsml, Own
+
+_MOST_PROGRAMS: Final = 6
+"""Programs of a folder that are named."""
+
+
+class Prompt:
+    """Takes lines for a dashboard: its own words, and commands of `nsml`."""
+
+    def __init__(self, app: Dashboard) -> None:
+        self._app = app
+
+    def ask(self) -> None:
+        """Ask for a line, and do what it says."""
+        from tui.commands import offered
+        from tui.screens.command_line import CommandLine
+
+        def offer(text: str) -> Sequence[str]:
+            return offered(text, sessions=self._session_names, contexts=self._context_names)
+
+        self._app.push_screen(CommandLine(self._app.kept.typed, offer), self.obey)
+
+    def _context_names(self) -> Sequence[str]:
+        """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
+        if self._app.cli_environ is None or self._app.is_web:
+            return ()
+        try:
+            return sorted(load(self._app.cli_environ).contexts)
+        except ContextError:
+            return ()
+
+    def _session_names(self) -> Iterable[str]:
+        from nsml.view.filtering import Filter
+
+        rows = self._app.model.rows(Filter(""), self._app.clock.time())
+        return (row.session.name for row in rows)
+
+    def obey(self, text: str | None) -> None:
+        """Do what a line says."""
+        from tui import commands
+
+        try:
+            command = commands.understood(text or "")
+        except commands.CommandError as error:
+            self._note(text or "")
+            self._app.say(error.message, is_bad=True)
+            return
+        if command is None:
+            return
+        self._note(text or "")
+        if isinstance(command, commands.Own):
+            self._obey_own(command)
+        else:
+            self._obey_nsml(command)
+
+    def _note(self, text: str) -> None:
+        """Keep what was typed, once."""
+        from msgspec.structs import replace as changed
+
+        from tui.kept import MOST_TYPED
+
+        typed = [one for one in self._app.kept.typed if one != text.strip()]
+        self._app.keep(changed(self._app.kept, typed=(*typed, text.strip())[-MOST_TYPED:]))
+
+    def _obey_own(self, command: Own) -> None:
+        match command.name:
+            case "q":
+                self._app.exit()
+            case "ps":
+                self._app.show_sessions(command.rest)
+            case "plot":
+                self._open_plot(command.rest)
+            case "theme":
+                self._choose_theme(command.rest)
+            case _:
+                self._go_to_context(command.rest)
+
+    def _open_plot(self, name: str) -> None:
+        session = self._named(name)
+        if session is None:
+            self._app.say(f"no session here is called {name!r}", is_bad=True)
+            return
+        self._app.open_session(session, tab="plot")
+
+    def _named(self, name: str) -> Session | None:
+        """The session of a name, of the end of one, or of an id."""
+        from nsml.view.filtering import Filter
+
+        rows = self._app.model.rows(Filter(""), self._app.clock.time()) if name else ()
+        for row in rows:
+            one = row.session
+            if name in {one.name, one.id} or one.name.endswith(f"/{name}"):
+                return one
+        return None
+
+    def _choose_theme(self, name: str) -> None:
+        if name in self._app.available_themes:
+            self._app.theme = name
+        else:
+            self._app.say(
+                f"no theme {name!r}: {', '.join(self._app.available_themes)}", is_bad=True
+            )
+
+    def _go_to_context(self, name: str) -> None:
+        """Show another platform in place of this one."""
+        if self._app.cli_environ is None or self._app.is_web:
+            self._app.say("no other platform can be shown from here", is_bad=True)
+            return
+        if self._app.recorder is not None:
+            self._app.say("what is recorded is one platform: leave first", is_bad=True)
+            return
+        try:
+            context = choose(load(self._app.cli_environ), self._app.cli_environ, name or None)
+            context.token()
+        except ContextError as error:
+            self._app.say(f"{error.message}\n{error.advice}", is_bad=True)
+            return
+        if not name or context.name == self._app.platform:
+            self._app.say(
+                f"this is {self._app.platform} · others: {', '.join(self._context_names())}"
+            )
+            return
+        self._app.goes_to = context.name
+        self._app.exit()
+
+    def _obey_nsml(self, command: Nsml) -> None:
+        from tui.commands import Way
+        from tui.running import program
+        from tui.screens.asking import Confirm
+
+        environ, nsml = self._app.cli_environ, program()
+        if self._app.is_of_the_past("run"):
+            return
+        if environ is None or self._app.is_web or nsml is None:
+            self._app.say("nsml is not run from here: copy the command to a terminal", is_bad=True)
+            return
+        words = [nsml, *command.words]
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._app.last_command = command.text
+                self._show_output(command, [*words, "-y"], environ)
+
+        match command.way:
+            case Way.SHOWN:
+                self._show_output(command, words, environ)
+            case Way.ASKED:
+                self._app.push_screen(Confirm("Do this?", command.text), go)
+            case Way.HANDED:
+                self._app.last_command = command.text
+                self._hand_over(command.text, words, environ)
+
+    def submit(self, session: Session | None) -> None:
+        """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
+        from nsml.view.sessions import repeat_words
+        from tui.commands import again_line, run_of
+        from tui.running import program
+        from tui.screens.submit import Submit
+
+        environ, nsml = self._app.cli_environ, program()
+        if self._app.is_of_the_past("submitted"):
+            return
+        if environ is None or self._app.is_web or nsml is None:
+            self._app.say(
+                "nothing is submitted from here: nsml run does it in a terminal", is_bad=True
+            )
+            return
+        is_own = session is not None and session.owner == self._app.user
+        line = again_line(repeat_words(session)) if session is not None and is_own else ""
+        # What it says of its progress stays where it stands: here no line is drawn over another.
+        known, folder = {**environ, "NSML_ACCESSIBLE": "1"}, Path.cwd()
+
+        def go(text: str | None) -> None:
+            if text is not None:
+                command = run_of(text)
+                self._app.last_command = command.text
+                self._show_output(command, [nsml, *command.words], known)
+
+        form = Submit(line or _first_run(folder), folder=_told(folder), nsml=nsml, environ=known)
+        self._app.push_screen(form, go)
+
+    def _show_output(self, command: Nsml, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        from tui.screens.output import Output
+
+        self._app.push_screen(Output(command.text, words, environ=environ, clock=self._app.clock))
+
+    def _hand_over(self, text: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Give the terminal to a command until it ends and whoever looks has read it."""
+        import click
+
+        # Ctrl-C is for the command; it is not ignored, which the command would inherit.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            with self._app.suspend():
+                click.echo(f"$ {visible(text)}")
+                code = subprocess.run(words, env=environ, check=False).returncode
+                click.echo(f"exit code {code} · Enter leads back to the dashboard")
+                sys.stdin.readline()
+        except SuspendNotSupported:
+            self._app.say("this terminal cannot be handed over", is_bad=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self._app.has_mouse = True
+        self._app.refresh()
+
+
+def _programs(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return sorted(one.name for one in folder.glob("*.py") if one.is_file())
+    return []
+
+
+def _first_run(folder: Path) -> str:
+    """The line that runs what there is: `main.py`, else the first program of the folder."""
+    programs = _programs(folder)
+    entry = programs[0] if programs and "main.py" not in programs else "main.py"
+    return shlex.join(["nsml", "run", "-e", entry]) if entry.isprintable() else "nsml run"
+
+
+def _told(folder: Path) -> str:
+    """What is said of the code that is sent."""
+    programs = _programs(folder)
+    shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
+    return f"sends {folder} ({shown or 'no program of Python is in it'}) without what .nsmlignore names"
