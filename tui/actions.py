@@ -131,6 +131,9 @@ class Actions:
 
         if self._app.is_of_the_past("fetched"):
             return
+        if self._app.is_web:  # that folder is of whoever serves
+            self._app.say("nothing is fetched from here: nsml model pull does it", is_bad=True)
+            return
         if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
             self._app.say(
                 "it is on its way to the object store still" if checkpoint else "no checkpoint"

@@ -138,6 +138,11 @@ async def test_in_a_browser_nothing_is_fetched(dashboard, server, monkeypatch):
         assert "Download" not in said(dashboard)
         await pilot.press("D")
         assert isinstance(dashboard.screen, SessionScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(dashboard._notifications))
+        (refusal,) = dashboard._notifications
+        assert "nothing is fetched from here" in refusal.message
+        assert isinstance(dashboard.screen, SessionScreen)
 
 
 async def test_arguments_are_listed_with_what_else_was_asked_for(dashboard, server):
