@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
+from nsml.view.text import LogText
 from tui.web.messages import Focused, Pinged, Resized, Typed, first_size, understood
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_VISITS: Final = 3
 """Of one page at a time: one more ends the oldest."""
+MOST_WORDS: Final = 64 << 10
+"""Of what a program says beside its screen, such as why it died: the first are kept to be told."""
 UNUSED_S: Final = 12 * 3600.0
 """So long a visit goes on without a key or a move of the mouse."""
 STOP_WITHIN_S: Final = 2.0
@@ -54,18 +57,18 @@ class Visits:
         self._order = json.dumps(order).encode() + b"\n"
         self._environment = environment
         self._open: list[Visit] = []
+        self._turn = asyncio.Lock()
 
     async def receive(self, socket: WebSocket) -> None:
         """Carry a visit on a connection, from its beginning to its end."""
         await socket.accept()
-        while len(self._open) >= MOST_VISITS:
-            oldest = self._open.pop(0)
-            oldest.why = REPLACED
-            await oldest.stop()
         visit = Visit(socket, self._arguments, self._order, self._environment)
-        self._open.append(visit)
         try:
-            await visit.start(*first_size(socket.query_params))
+            # One after the other: one that has no program yet cannot be ended to make room.
+            async with self._turn:
+                await self._make_room()
+                self._open.append(visit)
+                await visit.start(*first_size(socket.query_params))
             await _first([_hear(socket, visit), visit.gone()])
         finally:
             await visit.stop()
@@ -73,6 +76,12 @@ class Visits:
                 self._open.remove(visit)
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
                 await socket.close(visit.why)
+
+    async def _make_room(self) -> None:
+        while len(self._open) >= MOST_VISITS:
+            oldest = self._open.pop(0)
+            oldest.why = REPLACED
+            await oldest.stop()
 
     async def stop(self) -> None:
         """End all."""
@@ -129,6 +138,8 @@ class Visit(AppService):
             raise
         finally:
             os.close(ours)
+        assert process.stderr is not None  # noqa: S101 - asked for
+        process.stderr = _Words(process.stderr)
         self._life_line = theirs
         # Less than a pipe takes: nobody waits.
         os.write(theirs, self._order)
@@ -161,6 +172,24 @@ class Visit(AppService):
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
+
+
+class _Words(asyncio.StreamReader):
+    """The first of what a program says beside its screen, as text without control characters; the rest is read, and let go."""
+
+    def __init__(self, words: asyncio.StreamReader) -> None:
+        super().__init__()
+        self._words = words
+        self._text = LogText(keeps_colour=False)
+        self._left = MOST_WORDS
+
+    async def read(self, n: int = -1) -> bytes:
+        """Some of it; nothing once it has ended."""
+        while data := await self._words.read(n):
+            kept, self._left = data[: self._left], self._left - len(data[: self._left])
+            if told := self._text.feed(kept).encode():
+                return told
+        return b""
 
 
 async def _hear(socket: WebSocket, visit: Visit) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from starlette.websockets import WebSocketDisconnect
@@ -69,3 +70,60 @@ async def test_a_page_that_is_gone_ends_its_visit():
 
     async with asyncio.timeout(10):
         await visits._hear(Gone(), Program())
+
+
+async def test_many_that_come_at_once_are_as_few_as_others(monkeypatch):
+    running, most = set(), []
+
+    class Slow:
+        def __init__(self, *_):
+            self.why = visits.DIED
+            self.ended = asyncio.Event()
+
+        async def start(self, *_):
+            await asyncio.sleep(0)
+            running.add(self)
+            most.append(len(running))
+            await asyncio.sleep(0)
+
+        async def gone(self):
+            await self.ended.wait()
+
+        async def stop(self):
+            await asyncio.sleep(0)
+            running.discard(self)
+            self.ended.set()
+
+    class Browser(Page):
+        query_params: ClassVar = {}
+
+        async def accept(self):
+            pass
+
+        async def close(self, why):
+            closed.append(why)
+
+    closed = []
+    monkeypatch.setattr(visits, "Visit", Slow)
+    page = visits.Visits((), {}, {})
+    coming = [asyncio.ensure_future(page.receive(Browser())) for _ in range(30)]
+    async with asyncio.timeout(10):
+        await asyncio.wait(coming[: -visits.MOST_VISITS], return_when=asyncio.ALL_COMPLETED)
+        assert closed == [visits.REPLACED] * (30 - visits.MOST_VISITS)
+        assert max(most) == visits.MOST_VISITS
+        await page.stop()
+        await asyncio.gather(*coming)
+    assert not running
+
+
+async def test_of_what_a_program_says_of_itself_the_first_is_kept_and_does_nothing():
+    said = asyncio.StreamReader()
+    said.feed_data(b"died\x1b]0;title\x07\x1b[2J\xc2\x9b\n" + b"x" * (4 * visits.MOST_WORDS))
+    said.feed_eof()
+    words, kept = visits._Words(said), b""
+    while piece := await words.read(4096):
+        kept += piece
+    assert said.at_eof()
+    assert kept.startswith(b"died")
+    assert not any(control in kept.decode() for control in "\x1b\x07\x9b")
+    assert visits.MOST_WORDS - 100 < kept.count(b"x") <= visits.MOST_WORDS
