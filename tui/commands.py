@@ -201,6 +201,32 @@ def run_of(text: str) -> Nsml:
     return command
 
 
+def runs_of(typed: Iterable[str]) -> list[str]:
+    """Those of the lines that submit."""
+    return [text for text in typed if _is_run(text)]
+
+
+def _is_run(text: str) -> bool:
+    try:
+        run_of(text)
+    except CommandError:
+        return False
+    return True
+
+
+def without_memo(words: Sequence[str]) -> list[str]:
+    """A `nsml run` without its memo, which tells that run from others; what is behind `--` is the program's."""
+    end = words.index("--") if "--" in words else len(words)
+    kept: list[str] = []
+    flags = iter(words[:end])
+    for word in flags:
+        if word in {"-m", "--memo"}:
+            next(flags, "")
+        elif not word.startswith(("--memo=", "-m")):
+            kept.append(word)
+    return [*kept, *words[end:]]
+
+
 def again_line(words: Sequence[str]) -> str:
     """A command of words as it is typed; "" where a word holds what cannot be, such as the end of a line."""
     return shlex.join(words) if all(word.isprintable() for word in words) else ""

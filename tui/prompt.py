@@ -16,7 +16,7 @@ from nsml.client.contexts import ContextError, choose, load
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.v1.sessions_pb2 import Session
     from tui.app import Dashboard
@@ -31,6 +31,8 @@ class Prompt:
 
     def __init__(self, app: Dashboard) -> None:
         self._app = app
+        self._refused = ""
+        """The line of a new run that came to nothing."""
 
     def ask(self) -> None:
         """Ask for a line, and do what it says."""
@@ -175,7 +177,7 @@ class Prompt:
     def submit(self, session: Session | None) -> None:
         """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
         from nsml.view.sessions import repeat_words
-        from tui.commands import again_line, run_of
+        from tui.commands import again_line, run_of, runs_of, without_memo
         from tui.running import program
         from tui.screens.submit import Submit
 
@@ -188,23 +190,42 @@ class Prompt:
             )
             return
         is_own = session is not None and session.owner == self._app.user
-        line = again_line(repeat_words(session)) if session is not None and is_own else ""
+        again = without_memo(repeat_words(session)) if session is not None and is_own else ()
         # What it says of its progress stays where it stands: here no line is drawn over another.
         known, folder = {**environ, "NSML_ACCESSIBLE": "1"}, Path.cwd()
 
         def go(text: str | None) -> None:
-            if text is not None:
-                command = run_of(text)
-                self._app.last_command = command.text
-                self._show_output(command, [nsml, *command.words], known)
+            if text is None:
+                return
+            command = run_of(text)
+            self._note(command.text)
+            self._app.last_command = command.text
 
-        form = Submit(line or _first_run(folder), folder=_told(folder), nsml=nsml, environ=known)
+            def done(code: int | None) -> None:
+                self._refused = command.text if code else ""
+
+            self._show_output(command, [nsml, *command.words], known, done)
+
+        form = Submit(
+            self._refused or again_line(again) or _first_run(folder),
+            folder=_told(folder),
+            nsml=nsml,
+            environ=known,
+            typed=runs_of(self._app.kept.typed),
+        )
         self._app.push_screen(form, go)
 
-    def _show_output(self, command: Nsml, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    def _show_output(
+        self,
+        command: Nsml,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        done: Callable[[int | None], None] | None = None,
+    ) -> None:
         from tui.screens.output import Output
 
-        self._app.push_screen(Output(command.text, words, environ=environ, clock=self._app.clock))
+        shown = Output(command.text, words, environ=environ, clock=self._app.clock)
+        self._app.push_screen(shown, done)
 
     def _hand_over(self, text: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
         """Give the terminal to a command until it ends and whoever looks has read it."""

@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
+class Recalled:
+    """Lines that were typed before, the last one last, to be gone through from the one that is being typed."""
+
+    def __init__(self, typed: Sequence[str]) -> None:
+        self._typed = typed
+        self._place = len(typed)
+        self._own = ""
+
+    def turned(self, by: int, shown: str) -> str:
+        """The one before, or after, what is shown."""
+        if self._place == len(self._typed):
+            self._own = shown
+        self._place = min(max(self._place + by, 0), len(self._typed))
+        is_own = self._place == len(self._typed)
+        return self._own if is_own else self._typed[self._place]
+
+
 class CommandLine(ModalScreen[str | None]):
     """A line; None: it was left.
 
@@ -47,10 +64,8 @@ class CommandLine(ModalScreen[str | None]):
 
     def __init__(self, typed: Sequence[str], offer: Callable[[str], Sequence[str]]) -> None:
         super().__init__()
-        self._typed = typed
+        self._typed = Recalled(typed)
         self._offer = offer
-        self._place = len(typed)
-        self._own = ""
         self._offered: Sequence[str] = ()
         self._turn = -1
         self._completed = ""
@@ -115,11 +130,7 @@ class CommandLine(ModalScreen[str | None]):
 
     def action_recall(self, by: int) -> None:
         """What was typed before, or after that."""
-        if self._place == len(self._typed):
-            self._own = self.query_one(Input).value
-        self._place = min(max(self._place + by, 0), len(self._typed))
-        is_own = self._place == len(self._typed)
-        self._put(self._own if is_own else self._typed[self._place])
+        self._put(self._typed.turned(by, self.query_one(Input).value))
 
     def action_leave(self) -> None:
         """Leave it."""

@@ -40,8 +40,8 @@ class OutputView(DiffView):
         ]
 
 
-class Output(LinesUnderMouse, ModalScreen[None]):
-    """A command of `nsml` as it runs, and what it writes; it ends when this is left.
+class Output(LinesUnderMouse, ModalScreen[int | None]):
+    """A command of `nsml` as it runs, and what it writes; it ends when this is left. Gives its exit code; None: it had none.
 
     Args:
         command: how it is typed.
@@ -73,6 +73,7 @@ class Output(LinesUnderMouse, ModalScreen[None]):
         self._clock = clock
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._rest = ""
+        self._code: int | None = None
 
     def compose(self) -> ComposeResult:
         """The command, its lines, and how it stands with it."""
@@ -89,14 +90,14 @@ class Output(LinesUnderMouse, ModalScreen[None]):
         begun = self._clock.monotonic()
         width = max(self.size.width - 2, 20)
         try:
-            code = await running.run(
+            self._code = await running.run(
                 self._words, environ=self._environ, width=width, take=self._take
             )
         except OSError as error:
             self._state(f"not started: {error.strerror}")
             return
         took = duration_text(self._clock.monotonic() - begun)
-        self._state(f"exit code {code} · {took} · Y copies the command · esc leads back")
+        self._state(f"exit code {self._code} after {took} · Y copies the command · esc leads back")
 
     def _state(self, text: str) -> None:
         self.query_one(".state", Static).update(Text(f" {visible(text)}"))
@@ -110,7 +111,7 @@ class Output(LinesUnderMouse, ModalScreen[None]):
     def action_leave(self) -> None:
         """Back, and end what still runs."""
         self.workers.cancel_node(self)
-        self.dismiss(None)
+        self.dismiss(self._code)
 
     def action_copy(self) -> None:
         """Copy the command."""

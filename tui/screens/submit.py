@@ -13,11 +13,12 @@ from textual.widgets import Input, Static
 from nsml.view.text import visible
 from tui import running
 from tui.commands import CommandError, run_of
+from tui.screens.command_line import Recalled
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.output import OutputView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -31,6 +32,7 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
         folder: what is said of the code that is sent.
         nsml: the program, which tells its flags itself.
         environ: its environment.
+        typed: lines that were submitted before, the last one last.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -47,14 +49,25 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Leave", priority=True, id="submit.leave"),
+        Binding("up", "recall(-1)", "Before", show=False, id="submit.before"),
+        Binding("down", "recall(1)", "After", show=False, id="submit.after"),
     ]
 
-    def __init__(self, line: str, *, folder: str, nsml: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        line: str,
+        *,
+        folder: str,
+        nsml: str,
+        environ: Mapping[str, str],
+        typed: Sequence[str],
+    ) -> None:
         super().__init__()
         self._line = line
         self._folder = folder
         self._nsml = nsml
         self._environ = environ
+        self._typed = Recalled(typed)
         self._help = ""
 
     def compose(self) -> ComposeResult:
@@ -67,7 +80,9 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
             )
             yield Static(classes="error")
             yield Static(
-                "enter submits · ctrl+u begins anew · tab to the flags · esc leaves", classes="keys"
+                "enter submits · ↑ what was submitted before · ctrl+u begins anew"
+                " · tab to the flags · esc leaves",
+                classes="keys",
             )
             yield OutputView()
 
@@ -107,6 +122,12 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
             return
         self.workers.cancel_node(self)
         self.dismiss(command.text)
+
+    def action_recall(self, by: int) -> None:
+        """What was submitted before, or after that."""
+        field = self.query_one(Input)
+        field.value = self._typed.turned(by, field.value)
+        field.cursor_position = len(field.value)
 
     def action_leave(self) -> None:
         """Leave it."""

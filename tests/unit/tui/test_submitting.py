@@ -1,7 +1,5 @@
 """Sessions are submitted from the dashboard by the real `nsml run`, to a platform over real gRPC."""
 
-import shlex
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from textual.widgets import Input
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import said, shows, until
-from tui.commands import CommandError, Nsml, again_line, run_of, understood
+from tui.commands import CommandError, Nsml, again_line, run_of, understood, without_memo
 from tui.screens.output import Output
 from tui.screens.sessions import SessionsScreen
 from tui.screens.submit import Submit
@@ -62,7 +60,7 @@ async def test_a_folder_is_submitted_by_what_the_form_says(submitting, server):
 
 
 async def test_it_begins_with_the_command_of_ones_own_session_alone(submitting, server):
-    command = ["nsml", "run", "-e", "train.py", "-m", "two words"]
+    command = ["nsml", "run", "-e", "train.py", "-m", "two words", "--", "-m", "two"]
     server.state.add("kim/mnist/1", command=command)
     server.state.add("lee/mnist/1", command=["nsml", "run", "-e", "others.py"])
     async with submitting.run_test(size=SIZE) as pilot:
@@ -72,7 +70,7 @@ async def test_it_begins_with_the_command_of_ones_own_session_alone(submitting, 
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(submitting.screen, SessionsScreen))
         await pilot.press("j")
-        assert (await opened(pilot)).value == shlex.join(command)
+        assert (await opened(pilot)).value == "nsml run -e train.py -- -m two"
 
 
 async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server):
@@ -87,8 +85,25 @@ async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server
         line.value = "nsml run gone.py"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(submitting.screen, Output))
-        await shows(pilot, "gone.py", "exit code 2")
+        await shows(pilot, "gone.py", "exit code 2 after")
         assert not server.state.sessions
+        await pilot.press("escape")
+        assert (await opened(pilot)).value == "nsml run gone.py"
+
+
+async def test_lines_that_were_submitted_come_again(submitting):
+    async with submitting.run_test(size=SIZE) as pilot:
+        line = await opened(pilot)
+        line.value = "nsml run -e train.py -m first"
+        await pilot.press("enter")
+        await shows(pilot, "exit code 0")
+        await pilot.press("escape")
+        line = await opened(pilot)
+        assert line.value == "nsml run -e train.py"
+        await pilot.press("up")
+        assert line.value == "nsml run -e train.py -m first"
+        await pilot.press("down")
+        assert line.value == "nsml run -e train.py"
 
 
 async def test_without_a_program_to_run_it_says_what_to_do(dashboard, server):
@@ -107,6 +122,15 @@ def test_a_line_that_can_be_typed_means_its_words_again(words):
     assert (not line) is (not all(word.isprintable() for word in words))
     if line:
         assert run_of(line).words == ("run", *words)
+
+
+@given(st.lists(st.text()), st.text(), st.lists(st.text()))
+def test_a_memo_is_left_out_wherever_it_stands(before, memo, program):
+    words = ["-e", *(word for word in before if not word.startswith("-"))]
+    for flags in (["-m", memo], ["--memo", memo], [f"--memo={memo}"], [f"-m{memo}"]):
+        found = without_memo([*words, *flags, "-g", "1", "--", *program])
+        if memo or len(flags) == 2 or "=" in flags[0]:
+            assert found == [*words, "-g", "1", "--", *program]
 
 
 def test_only_a_run_is_one():
