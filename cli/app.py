@@ -291,9 +291,7 @@ class App:
         if error.retry_after_s is not None:
             return error  # somebody answered, and says what does not
         context = self.context
-        is_here = any(server.startswith("unix:") for server in context.servers)
-        # A plain port of this machine may be ours, too; one that was signed in to is somebody's.
-        if is_here or (not context.ca and all(map(contexts.is_local, context.servers))):
+        if contexts.may_be_ours(context):
             advice = f"{'nsml up':<16}start the platform on this machine"
         else:
             advice = f"{'nsml context ls':<16}which platforms are known"

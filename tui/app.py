@@ -106,6 +106,7 @@ class Dashboard(App[None]):
         kept_in: the file of what is kept from one time to the next; None: nothing is.
         cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
         looks: how it looks at first.
+        start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
         remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
     """
 
@@ -188,6 +189,7 @@ class Dashboard(App[None]):
         cli_environ: Mapping[str, str] | None = None,
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
+        start_with: str = "",
     ) -> None:
         self._looks = looks or Looks()
         # Without colours those of the terminal are left out, and not turned to greys.
@@ -198,6 +200,7 @@ class Dashboard(App[None]):
         self._connect = connect
         self.clock = clock
         self.platform = platform
+        self.start_with = start_with
         self.player = player
         self.recorder = recorder
         self.user = player.story.user if player is not None else ""

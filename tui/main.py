@@ -337,6 +337,7 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         cli_environ=_cli_environ(name),
         looks=looks,
         remember=_keep,
+        start_with="nsml up" if contexts.may_be_ours(context) else "",
     )
 
 

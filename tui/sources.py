@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 from nsml.client.streams import Link
-from nsml.view.text import fit
+from nsml.view.text import fit_middle
 from nsml.view.units import duration_text, short_moment
 
 ASK_AGAIN_S: Final = 10.0
@@ -146,23 +147,29 @@ class Source:
         is_old = self.is_polled and now - self.heard_at > STALE_S
         return State.STALE if is_old else State.LIVE
 
-    def words(self, now: float) -> str:
-        """What is said of it; "" while all is well."""
+    @property
+    def true_at(self) -> float:
+        """Until when what was heard is known to be so: of a stream, until it broke."""
+        return self.heard_at if self.is_polled or not self.heard_at else self.broken_at or inf
+
+    def words(self, now: float, *, shown_of: float | None = None) -> str:
+        """What is said of it; "" while all is well. `shown_of` is of what moment all is that is shown, if of another."""
+        true_at = self.true_at if shown_of is None else shown_of
         match self.state(now):
             case State.LOADING:
                 return "loading..."
             case State.DENIED:
                 return self.denial
             case State.STALE:
-                return f"as of {_clock(self.heard_at, now)}, nothing was heard since"
+                return f"as of {_clock(true_at, now)}, nothing was heard since"
             case State.OFFLINE:
                 since = duration_text(max(now - self.broken_at, 0.0))
                 shown = (
-                    f"what is shown is of {_clock(self.heard_at, now)} · " if self.heard_at else ""
+                    f"what is shown is of {_clock(true_at, now)} · " if 0 < true_at < inf else ""
                 )
                 left = max(round(self.retry_at - now), 0)
                 when = f"in {left}s" if left else "now"
-                why = fit(" ".join(self.reason.split()), _REASON_CELLS)
+                why = fit_middle(" ".join(self.reason.split()), _REASON_CELLS)
                 return f"unreachable for {since} · {shown}try {self.failures} {when} · {why}"
         return ""
 

@@ -356,6 +356,13 @@ def server_at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def may_be_ours(context: Context) -> bool:
+    """Whether `nsml up` may be what starts the platform of a context: it is reached on this machine."""
+    is_here = any(server.startswith("unix:") for server in context.servers)
+    # A plain port of this machine may be ours, too; one that was signed in to is somebody's.
+    return is_here or (not context.ca and all(map(is_local, context.servers)))
+
+
 def is_local(server: str) -> bool:
     """Whether the server is reached without a network: plaintext is allowed there alone."""
     if server.startswith("unix:"):

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
     from tui.app import Dashboard
     from tui.model import Detail, Model
-    from tui.sources import Source
 
 NAMES: Final = {
     "sessions": "1 Sessions",
@@ -40,6 +39,8 @@ NAMES: Final = {
 }
 """Screens that are always there, as the line of them calls them."""
 _BOLD: Final = Style(bold=True)
+SLOW_S: Final = 1.0
+"""So long an answer takes that is called slow."""
 _DOTS: Final = {
     State.LOADING: ("○", looks.WAITS),
     State.LIVE: ("●", looks.GOOD),
@@ -208,7 +209,9 @@ class Frame(LinesUnderMouse, Screen[None]):
         if cluster is None:
             return line
         if state is State.LIVE and player is None:
-            line.append(f" {1000 * model.took_s:.0f}ms")
+            is_slow = model.took_s >= SLOW_S
+            took = f" {model.took_s:.1f}s" if is_slow else f" {1000 * model.took_s:.0f}ms"
+            line.append(took, looks.style(self.app, looks.WAITS) if is_slow else "")
         line.append(f"  leader {visible(cluster.leader) or 'none'}")
         held, all_gpus = (
             each.gpu_thousandths / 1000 for each in (cluster.allocated, cluster.capacity)
@@ -229,14 +232,20 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def _trouble(self, now: float) -> list[str]:
         """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
+        sources = {topic: self.model.sources[topic] for topic in (Topic.CLUSTER, *self.topics)}
+        wrong = [
+            topic
+            for topic, source in sources.items()
+            if source.state(now) not in {State.LIVE, State.LOADING}
+        ]
         found = []
-        told: dict[str, Source] = {}
-        for topic in (Topic.CLUSTER, *self.topics):
-            source = self.model.sources[topic]
-            words = source.words(now)
-            if words and source.state(now) is not State.LOADING and not told:
-                told[words] = source
-                found.append(f" ✗ {topic.value}: {visible(words)}")
+        if wrong:
+            # The oldest of what is shown, and not the newest, says how old it is.
+            heard = [source.true_at for source in sources.values() if source.heard_at]
+            words = sources[wrong[0]].words(now, shown_of=min(heard, default=0.0))
+            start = self.dashboard.start_with
+            advice = f" · {start} starts it" if start and wrong[0] is Topic.CLUSTER else ""
+            found.append(f" ✗ {wrong[0].value}: {visible(words)}{advice}")
         cluster = self.model.cluster
         found += [
             f" ! {condition_name(one)}: {visible(one.meaning)}"

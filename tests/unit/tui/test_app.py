@@ -9,12 +9,14 @@ import pytest
 from textual.widgets import Input
 
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.units import short_moment
 from tests.unit.tui.conftest import WITHIN_S, said, shows, until
 from tui.feed import MOST_IN_LINE
 from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.sources import Topic
 
 SIZE = (120, 40)
 
@@ -253,6 +255,26 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await shows(pilot, "no nodes yet")
         await pilot.press("1")
         await shows(pilot, "1 of 1 session")
+
+
+async def test_a_queue_of_before_is_said_to_be_of_then_while_the_platform_is_away(
+    dashboard, server
+):
+    server.state.rows = [
+        pb.QueuedSession(place=1, session="lee/kin/77", owner="lee", reason="full")
+    ]
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("2")
+        await shows(pilot, "lee/kin/77")
+        await pilot.press("1")
+        seen_at = dashboard.model.sources[Topic.QUEUE].heard_at
+        await until(pilot, lambda: dashboard.model.sources[Topic.CLUSTER].heard_at > seen_at + 1)
+        server.cut()
+        await pilot.press("2")
+        moment = short_moment(
+            dashboard.model.sources[Topic.QUEUE].heard_at, seen_at, has_seconds=True
+        )
+        await shows(pilot, "lee/kin/77", f"what is shown is of {moment}")
 
 
 async def test_only_what_is_in_front_is_asked_for_again_and_again(dashboard, server):

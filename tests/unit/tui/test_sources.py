@@ -18,7 +18,8 @@ def test_from_nothing_to_live_to_broken_and_back():
     assert source.state(133) is State.OFFLINE
     words = source.words(111)
     assert "unreachable for 1s" in words
-    assert "of 01-01 00:01:40Z" in words
+    assert "of 01-01 00:01:50Z" in words
+    assert "of 01-01 00:00:20Z" in source.words(111, shown_of=20)
     assert "try 3 in 1s" in words
     assert "\n" not in words
     assert "try 3 now" in source.words(133)
