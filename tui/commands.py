@@ -179,6 +179,8 @@ def understood(text: str) -> Own | Nsml | None:
         return None
     if first in OWN and not (first == "plot" and rest.strip().startswith("-")):
         return Own(first, rest.strip())
+    if "\0" in text:
+        raise CommandError("no program takes the character NUL")
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -27,6 +27,8 @@ from textual.keys import (
 )  # what Textual makes of "/"
 from textual.screen import ModalScreen, Screen
 
+from nsml.view.text import visible
+
 if TYPE_CHECKING:
     from textual.dom import DOMNode
 
@@ -125,7 +127,7 @@ def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict
         return {}
     except OSError as error:
         raise KeymapError(f"cannot read {path}: {error.strerror}", advice="") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number or a nesting without end, too
         raise KeymapError(f"{path} is not sound TOML: {error}", advice="") from error
     preset = tree.pop("preset", "default")
     if not isinstance(preset, str) or preset not in PRESETS:
@@ -136,7 +138,7 @@ def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict
         if name not in ids:
             near = get_close_matches(name, sorted(ids), n=1)
             advice = f"{near[0]} is one: nsml-tui --keys" if near else "nsml-tui --keys"
-            raise KeymapError(f"{path}: {name}: there is no such id", advice=advice)
+            raise KeymapError(f"{path}: {visible(name)}: there is no such id", advice=advice)
         said[name] = ",".join(_keys(path, name, value))
     keymap = {name: keys for name, keys in PRESETS[preset].items() if name in ids} | said
     if clash := clashing(parts, keymap):

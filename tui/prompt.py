@@ -241,6 +241,8 @@ class Prompt:
                 sys.stdin.readline()
         except SuspendNotSupported:
             self._app.say("this terminal cannot be handed over", is_bad=True)
+        except OSError as error:  # of what was typed too long, too
+            self._app.say(f"not started: {error.strerror}", is_bad=True)
         finally:
             signal.signal(signal.SIGINT, before)
         self._app.has_mouse = True

@@ -1,6 +1,7 @@
 """What is typed behind `:`."""
 
 import asyncio
+import contextlib
 import os
 import sys
 
@@ -59,7 +60,7 @@ def test_what_changes_is_asked_and_what_stays_asks_or_writes_gets_the_terminal()
     assert way("stop -h") is Way.SHOWN
 
 
-@pytest.mark.parametrize("text", ["stopp x", "nsml", "nsml -y rm x", "diff 'a", "!x"])
+@pytest.mark.parametrize("text", ["stopp x", "nsml", "nsml -y rm x", "diff 'a", "!x", "run a\0b"])
 def test_what_means_nothing_is_said(text):
     with pytest.raises(CommandError):
         understood(text)
@@ -250,3 +251,16 @@ async def test_the_palette_finds_sessions_by_letters_and_actions_by_name(dashboa
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         assert dashboard.screen.row.session.name == "kim/mnist/2"
+
+
+async def test_a_command_that_cannot_be_handed_the_terminal_is_told(make_dashboard, monkeypatch):
+    monkeypatch.setattr("tui.running.program", lambda: "/there/is/no/nsml")
+    dashboard = make_dashboard(cli_environ={})
+    monkeypatch.setattr(type(dashboard), "suspend", contextlib.nullcontext)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 Sessions")
+        await pilot.press("colon")
+        await pilot.press(*"run", "enter")
+        await until(
+            pilot, lambda: any("not started" in x.message for x in dashboard._notifications)
+        )

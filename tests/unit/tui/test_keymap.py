@@ -53,6 +53,9 @@ def test_presets_are_of_bindings_that_there_are_and_clash_nowhere(preset, every_
     ("text", "why"),
     [
         ("[sessions", "is not sound TOML"),
+        pytest.param("a = " + "[" * 100_000, "is not sound TOML", id="nested without end"),
+        pytest.param("a = " + "9" * 5_000, "is not sound TOML", id="a number without end"),
+        ('"\\u001b[2J" = "f"', "␛[2J: there is no such id"),
         ('preset = "nano"', "preset: one of default, vim, emacs"),
         ('sessions.filtr = "f"', "sessions.filtr: there is no such id"),
         ("sessions.filter = 3", "sessions.filter: a key"),
