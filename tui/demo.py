@@ -448,7 +448,10 @@ class Demo:
         if part.replicas > 1:
             room = sum(count >= part.gpus for count in free)
             return f"needs {part.replicas} nodes with {part.gpus} GPUs each; {room} of {len(NODES)} have them free"
-        return f"needs {counted(part.gpus, 'GPU')} on one node; the most that are free on one: {max(free)}"
+        needs = f"needs {counted(part.gpus, 'GPU')} on one node"
+        if max(free) >= part.gpus:
+            return f"{needs}; those that are free are held for a session that waits longer"
+        return f"{needs}; the most that are free on one: {max(free)}"
 
     def _queue(
         self, waiting: Sequence[Part], nodes: Sequence[nodes_pb2.Node], now: float
