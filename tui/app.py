@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.filter import LineFilter
     from textual.screen import Screen
+    from textual.worker import WorkType
 
     from nsml.client.calls import Client
     from nsml.clock import Clock
@@ -460,7 +461,9 @@ class Dashboard(App[None]):
             self.run_worker(hear(), name="look", group="look", exclusive=True)
 
     def _hear(self, *, pause_s: float) -> None:
-        self.run_worker(self._closely(pause_s), name="shown", group="shown", exclusive=True)
+        # Not begun yet: one that another replaces at once would never be awaited.
+        work: WorkType[None] = partial(self._closely, pause_s)
+        self.run_worker(work, name="shown", group="shown", exclusive=True)
 
     async def _closely(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)

@@ -84,7 +84,9 @@ class Preview(Horizontal):
 
     def compose(self) -> ComposeResult:
         """The two."""
-        yield Charts()
+        charts = Charts()
+        charts.more_by = "in its own screen: enter"
+        yield charts
         yield LogView()
         yield Static(classes="words")
 

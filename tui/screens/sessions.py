@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.timer import Timer
+    from textual.worker import WorkType
 
     from nsml.view.tables import Column
     from tui.listing import Item
@@ -186,7 +188,9 @@ class SessionsScreen(Frame):
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
         if rows != self._rows:
             self._rows = rows
-            self.run_worker(self._compare_arguments(rows), group="arguments", exclusive=True)
+            # Not begun yet: one that another replaces at once would never be awaited.
+            work: WorkType[None] = partial(self._compare_arguments, rows)
+            self.run_worker(work, group="arguments", exclusive=True)
         known = self.model.count
         table = self.table
         table.none = self._none(known)

@@ -61,6 +61,8 @@ class Charts(Lines):
         self.smoothing = 0.0
         self.is_log = False
         self.none = ""
+        self.more_by = "below: n"
+        """Where metrics are for which there is no room, and how they are seen."""
 
     def draw(
         self,
@@ -123,7 +125,7 @@ class Charts(Lines):
                 lines.append(Strip.blank(self.size.width, self.rich_style))
             lines += [self._strip(pieces) for pieces in self._chart(name, high)]
         if left := len(names) - len(rows):
-            more = f"{counted(left, 'more metric')} below: n"
+            more = f"{counted(left, 'more metric')} {self.more_by}"
             lines = [*lines[: room - 1], Strip([Segment(more, self.rich_style)])]
         return lines
 

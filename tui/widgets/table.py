@@ -106,6 +106,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._uncut: list[tuple[Column[T], int]] = []
         self._at = 0
         self._cursor_key = ""
+        self._was_moved = False
         self._marks: frozenset[str] = frozenset()
         self._drawn: dict[tuple[int, int, bool], Strip] = {}
 
@@ -163,10 +164,15 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._go(next(places, self._at))
 
     def _settle(self) -> None:
-        """Keep the cursor on its item, or where that was."""
+        """Keep the cursor on its item, or where that was; at the top until somebody has moved it.
+
+        Items come in parts: those that belong above the first part would come in out of sight.
+        """
         before = self._cursor_key
-        if self.items and not (
-            self._at < len(self.items) and self._key(self.items[self._at]) == before
+        if (
+            self._was_moved
+            and self.items
+            and not (self._at < len(self.items) and self._key(self.items[self._at]) == before)
         ):
             places = (n for n, item in enumerate(self.items) if self._key(item) == before)
             found = next(places, None) if before else None
@@ -311,6 +317,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         place = min(max(place, 0), len(self.items) - 1)
         if place == self._at:
             return
+        self._was_moved = True
         before, self._at = self._at, place
         self._cursor_key = self._key(self.items[place])
         height = self.size.height - 1

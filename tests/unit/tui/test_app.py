@@ -299,6 +299,7 @@ async def test_the_cursor_stays_on_its_session_and_in_sight_whatever_comes_above
         await shows(pilot, "120 of 120 sessions", "kim/mnist/119 ")
         table = dashboard.screen.table
         assert table.current.name == "kim/mnist/119"
+        await pilot.press("down", "up")
         for number in range(120, 180):
             server.state.add(f"kim/mnist/{number}")
         await shows(pilot, "180 of 180 sessions", "kim/mnist/119 ")
@@ -306,6 +307,16 @@ async def test_the_cursor_stays_on_its_session_and_in_sight_whatever_comes_above
         await pilot.press("g")
         await shows(pilot, "kim/mnist/179 ")
         assert table.current.name == "kim/mnist/179"
+
+
+async def test_a_cursor_that_nobody_has_moved_stays_at_the_top(dashboard, server):
+    server.state.add("kim/mnist/0")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session", "kim/mnist/0 ")
+        for number in range(1, 121):
+            server.state.add(f"kim/mnist/{number}")
+        await shows(pilot, "121 of 121 sessions", "kim/mnist/120 ")
+        assert dashboard.screen.table.current.name == "kim/mnist/120"
 
 
 async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
