@@ -324,7 +324,8 @@ class CompareScreen(ChartScreen):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show those keys while it is typed; the last expression that was one stays."""
-        with suppress(re.error):
+        # One that counts or nests without end raises others.
+        with suppress(re.error, OverflowError, RecursionError):
             self._sought = re.compile(event.value, re.IGNORECASE)
         self._aside = 0
         self._choose()

@@ -6,6 +6,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from rich.markup import escape
 from textual.command import DiscoveryHit, Hit, Provider
 from textual.content import Content
 
@@ -47,7 +48,7 @@ class Sessions(Provider):
                 Content(name),
                 partial(self._open, row.session),
                 text=name,
-                help=f"$ {visible(shlex.join(['nsml', 'status', row.session.name]))}",
+                help=escape(f"$ {visible(shlex.join(['nsml', 'status', row.session.name]))}"),
             )
 
     def _open(self, session: Session) -> None:
