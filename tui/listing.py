@@ -12,7 +12,7 @@ import msgspec
 
 from nsml.v1.sessions_pb2 import Session
 from nsml.view.ordering import AGING, ARGUMENT, SUMMARY, column, differing_text, order, value_of
-from nsml.view.sessions import COLUMNS
+from nsml.view.sessions import COLUMNS, STATE_WORDS
 from nsml.view.text import fit
 from nsml.view.units import thousandths
 from tui.model import tally_of
@@ -29,6 +29,8 @@ UP, DOWN = "▴", "▾"
 _TEXT_CELLS: Final = 12
 _PS_KEYS: Final = frozenset({"state", "user", "ds", "project", "name"})
 """By which `nsml ps` filters, too."""
+_STATES: Final = frozenset(one.word.casefold() for one in STATE_WORDS.values())
+_STATES_OF_PS: Final = _STATES | {one.code.casefold() for one in STATE_WORDS.values()}
 _BEYOND_PS: Final = frozenset("<>=|!")
 
 
@@ -232,8 +234,12 @@ def command_of(listing: Listing) -> tuple[str, str]:
 def _is_of_ps(text: str) -> bool:
     if any(letter in text for letter in _BEYOND_PS):
         return False
-    words = text.split()
-    return all(
-        (":" not in word or word.partition(":")[0] in _PS_KEYS) and not word.startswith("-")
-        for word in words
-    )
+    return all(map(_is_word_of_ps, text.split()))
+
+
+def _is_word_of_ps(word: str) -> bool:
+    key, colon, values = word.partition(":")
+    if not colon:
+        # Here the words of states are looked through, too.
+        return not word.startswith("-") and not any(word.casefold() in one for one in _STATES)
+    return key in _PS_KEYS and (key != "state" or {*values.casefold().split(",")} <= _STATES_OF_PS)

@@ -1,6 +1,6 @@
 """The filter language: which sessions are meant by `state:run lr>=1e-3 !baseline | user:kim`. Pure.
 
-Words are looked for in name, memo, arguments and summary, letter case aside. `key:value` asks for one of
+Words are looked for in name, memo, arguments, summary and the word of the state, letter case aside. `key:value` asks for one of
 several values, in which `*` and `?` stand for text; `key<number` compares an argument, a number of the summary,
 `gpus` or `age`. What stands beside one another must all hold, `|` parts alternatives, and `!` or `-` before a
 term turns it round. Quotes keep spaces together.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from fnmatch import translate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -38,7 +39,9 @@ LONGEST: Final = 1_000
 """Characters of a filter."""
 _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
 _COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)(.+)")
-_KEYED: Final = re.compile(r"([a-z]+):(.*)")
+_BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)")
+"""A comparison with nothing."""
+_KEYED: Final = re.compile(r"([a-z]+):(.*)", re.IGNORECASE)
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -55,12 +58,15 @@ class FilterError(ValueError):
 
     Attributes:
         place: where in the text, from 0 on.
+        begins: where that term begins.
+        ends: where it ends.
     """
 
     def __init__(self, message: str, place: int) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place
+        self.place = self.begins = place
+        self.ends = sys.maxsize
 
 
 class Filtered:
@@ -81,7 +87,8 @@ class Filtered:
         """What words are looked for in."""
         if not self._text:
             one = self.session
-            parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one))
+            state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
+            parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
             self._text = normalize("NFC", "\n".join(parts)).casefold()
         return self._text
 
@@ -181,6 +188,15 @@ class Filter:
         return parts[0] if len(parts) == 1 else sorted({place for part in parts for place in part})
 
 
+def complete(text: str) -> Filter:
+    """The filter of those terms that are understood: one that is being typed takes nothing away, and adds nothing."""
+    while True:
+        try:
+            return Filter(text)
+        except FilterError as error:
+            text = text[: error.begins] + text[error.ends :]
+
+
 def _narrowed(terms: Iterable[_Term], ones: Sequence[Filtered], now: float) -> list[int]:
     places = list(range(len(ones)))
     for term in terms:
@@ -209,22 +225,32 @@ def _parts(text: str) -> Iterable[tuple[str, int]]:
 
 
 def _terms(part: str, at: int) -> list[_Term]:
-    return [_term(found[0], at + found.start()) for found in _TERM.finditer(part)]
+    terms = []
+    for found in _TERM.finditer(part):
+        begins = at + found.start()
+        try:
+            terms.append(_term(found[0], begins))
+        except FilterError as error:
+            error.begins, error.ends = begins, at + found.end()
+            raise
+    return terms
 
 
 def _term(text: str, place: int) -> _Term:
     is_negated = len(text) > 1 and text[0] in "!-" and not text.startswith("--")
     body = text[is_negated:]
     if keyed := _KEYED.fullmatch(body):
-        key, values = keyed.groups()
+        key, values = keyed[1].casefold(), keyed[2]
         if key not in _VALUES:
             raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
         if not values:
             raise FilterError(f"{key}: of what?", place + len(text))
         globs = [_unquoted(value) for value in values.split(",")]
         if key == "state":
-            _check_states(globs, place + len(text) - len(values))
+            globs = _states_meant(globs, place + len(text) - len(values))
         return _Term(_one_of(key, globs), is_negated)
+    if _BEGUN.fullmatch(body):
+        raise FilterError(f"{body} what?", place + len(text))
     if compared := _COMPARED.fullmatch(body):
         key, sign, value = compared.groups()
         number = _duration(value) if key == "age" else _number(value)
@@ -236,12 +262,26 @@ def _term(text: str, place: int) -> _Term:
     return _Term(word, is_negated)
 
 
-def _check_states(globs: Iterable[str], place: int) -> None:
-    known = [word.code.lower() for state, word in STATE_WORDS.items() if state]
-    every = [value.casefold() for state in STATE_WORDS if state for value in _state_words(state)]
+def _states_meant(globs: Iterable[str], place: int) -> list[str]:
+    """Each as it is where it is all of a word, a code or a name; else whatever begins with it."""
+    every = [value for state in STATE_WORDS if state for value in _state_words(state)]
+    meant = []
     for glob in globs:
-        if not any(map(re.compile(translate(glob.casefold())).match, every)):
-            raise FilterError(f"no state {glob!r}; there are {', '.join(known)}", place)
+        found = [one for one in (glob, f"{glob}*") if glob and _fits([one], every)]
+        if not found:
+            known = ", ".join(
+                f"{word.word.casefold()} ({word.code.casefold()})"
+                for state, word in STATE_WORDS.items()
+                if state
+            )
+            raise FilterError(f"no state {glob!r}; there are {known}", place)
+        meant.append(found[0])
+    return meant
+
+
+def _fits(globs: Iterable[str], values: Iterable[str]) -> bool:
+    fits = re.compile("|".join(translate(glob.casefold()) for glob in globs)).match
+    return any(fits(value.casefold()) for value in values)
 
 
 def _one_of(key: str, globs: Iterable[str]) -> _Test:

@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 from nsml.view.text import folded, visible
 from nsml.view.words import Words
 from tui.screens.frame import Frame, tell
+from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Listing(Frame, Generic[T]):
             yield Table(self.columns(), key=self.key, clock=self.dashboard.clock.time, id="list")
             with VerticalScroll(id="card", can_focus=True):
                 yield Static(id="told")
-        yield Input(placeholder=self.asks_for, id="words", compact=True)
+        yield FilterLine(placeholder=self.asks_for, id="words", compact=True)
 
     @abstractmethod
     def columns(self) -> Sequence[Column[T]]:

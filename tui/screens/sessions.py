@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from nsml.v1.sessions_pb2 import Session
-from nsml.view.filtering import Filter, FilterError
+from nsml.view.filtering import Filter, FilterError, complete
 from nsml.view.ordering import agreed, keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
@@ -24,6 +24,7 @@ from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
 from tui.sources import Topic
 from tui.widgets.charts import Charts
+from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class SessionsScreen(Frame):
             id="sessions",
         )
         yield Static(id="error")
-        yield Input(
+        yield FilterLine(
             placeholder="state:run lr>=1e-3 !baseline | user:kim", id="filter", compact=True
         )
         yield Preview()
@@ -333,7 +334,7 @@ class SessionsScreen(Frame):
                 await asyncio.sleep(0)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed; the last good one stays."""
+        """Filter while it is typed, by those of its terms that are understood."""
         error = self.query_one("#error", Static)
         error.display = False
         try:
@@ -341,11 +342,13 @@ class SessionsScreen(Frame):
         except FilterError as failed:
             error.display = True
             error.update(Text(f" {' ' * failed.place}^ {visible(failed.message)}"))
-            return
+            self._filter = complete(event.value)
         self._change(filter=self._filter.text)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is."""
+        """Leave it as it is, where it is understood."""
+        if self.query_one("#error").display:
+            return
         event.input.display = False
         self.table.focus()
 

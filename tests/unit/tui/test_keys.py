@@ -154,7 +154,7 @@ async def output(pilot):
 async def submit(pilot):
     await sessions(pilot)
     pilot.app.answers = []
-    screen = Submit("", folder="here", nsml="true", environ={})
+    screen = Submit("", folder="here", nsml="true", environ={}, typed=["nsml run -e a"])
     pilot.app.push_screen(screen, pilot.app.answers.append)
     await until(pilot, lambda: on(pilot.app, Submit))
 
@@ -318,6 +318,8 @@ CASES = {
     "go.datasets": Case("sessions", lambda app: app.current_mode, "datasets"),
     "go.events": Case("sessions", lambda app: app.current_mode, "events"),
     "go.projects": Case("sessions", lambda app: app.current_mode, "projects"),
+    "filter.keep": Case("sessions", lambda app: isinstance(app.focused, Input), False, ["slash"]),
+    "filter.drop": Case("sessions", lambda app: isinstance(app.focused, Input), False, ["slash"]),
     "list.filter": Case("datasets", lambda app: isinstance(app.focused, Input), True),
     "list.back": Case("datasets", lambda app: isinstance(app.focused, Input), False, ["slash"]),
     "session.gpu": Case("session", tab, "gpu"),
@@ -327,7 +329,7 @@ CASES = {
     "command.before": Case("command", lambda app: app.focused.value, "second"),
     "command.after": Case("command", lambda app: app.focused.value, "second", ["up", "up"]),
     "command.leave": Case("command", lambda app: app.answers, [None]),
-    "output.leave": Case("output", lambda app: app.answers, [None]),
+    "output.leave": Case("output", lambda app: len(app.answers), 1),
     "output.copy": Case("output", lambda app: app.clipboard, "nsml ps"),
     "nodes.heat": Case("nodes", lambda app: app.screen._measure, OTHER),
     "nodes.platform": Case("nodes", lambda app: app.screen._shows_platform, OTHER),
@@ -338,6 +340,8 @@ CASES = {
     "heat.first": Case("heat", heat_at, 0, ["end"]),
     "heat.last": Case("heat", heat_at, DOWN),
     "sessions.submit": Case("sessions", lambda app: "can be submitted" in str(told(app)), True),
+    "submit.before": Case("submit", lambda app: app.focused.value, "nsml run -e a"),
+    "submit.after": Case("submit", lambda app: app.focused.value, "", ["up"]),
     "submit.leave": Case("submit", lambda app: app.answers, [None]),
     "session.events": Case("session", tab, "events"),
     "session.media": Case("session", tab, "media"),

@@ -64,6 +64,8 @@ def test_the_command_of_a_list_says_what_it_lacks():
     assert command_of(Listing()) == ("nsml ps -a", "")
     known = Listing(filter="state:run user:kim lstm", with_ended=False, is_mine=True)
     assert command_of(known) == ("nsml ps --mine --filter 'state:run user:kim lstm'", "")
+    for text in ("state:succ", "running", "state:r*"):
+        assert command_of(Listing(filter=text)) == ("nsml ps -a", "the filter")
     beyond = Listing(filter="loss<0.3", columns=("name", "arg.lr"), is_down=False)
     assert command_of(beyond) == (
         "nsml ps -a --fields name",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError
+from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError, complete
 
 NOW = 1_700_010_000.0
 
@@ -36,6 +36,9 @@ ONE = session(
         '"둘째 시도"',
         "state:run",
         "state:running,pnd",
+        "state:runn",
+        "State:Running",
+        "Running",
         "state:RUN user:k*",
         "!baseline",
         "-baseline",
@@ -90,7 +93,13 @@ def test_a_comparison_of_what_is_not_there_holds_for_nobody_and_its_negation_for
     [
         ("colour:red", 0, "no key 'colour'"),
         ("mnist state:", 12, "of what"),
-        ("mnist state:run,bogus", 12, "no state 'bogus'; there are pnd, bld, run"),
+        (
+            "mnist state:run,bogus",
+            12,
+            "no state 'bogus'; there are queued .pnd., preparing .bld., running",
+        ),
+        ("mnist lr>=", 10, "lr>= what"),
+        ("state:run,", 6, "no state ''"),
         ("lr>many", 3, "'many' is not a number"),
         ("mnist age>soon", 10, "a time such as 2h"),
         ('mnist "two words', 6, "nothing closes"),
@@ -101,6 +110,40 @@ def test_what_says_nothing_is_told_with_its_place(text, place, words):
     with pytest.raises(FilterError, match=words) as failed:
         Filter(text)
     assert failed.value.place == place
+
+
+def test_a_state_is_meant_by_all_of_it_or_else_by_how_it_begins():
+    def meant(text):
+        states = {state: session(state=state) for state in pb.SessionState.values() if state}
+        found = [one for one, each in states.items() if Filter(f"state:{text}").takes(each, NOW)]
+        return [pb.SessionState.Name(one).removeprefix("SESSION_STATE_") for one in found]
+
+    assert meant("Succeeded") == meant("succ") == meant("end") == meant("e") == ["SUCCEEDED"]
+    assert meant("sto") == ["STOPPED"]
+    assert sorted(meant("stop")) == ["STOPPED", "STOPPING"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("even state:", "even "),
+        ("staet:run", ""),
+        ("state: even lr>", " even "),
+        ('even memo:"two', "even "),
+        ("even | colour:red", "even | "),
+        ("x" * (LONGEST + 1), "x" * LONGEST),
+        ("state:succ", "state:succ"),
+    ],
+)
+def test_terms_that_are_understood_hold_while_another_is_typed(text, rest):
+    assert complete(text).text == rest
+
+
+@given(st.text(alphabet="state:run|<>='\"! ,x", max_size=30))
+def test_of_any_text_something_is_understood(text):
+    found = complete(text).text
+    assert len(found) <= len(text)
+    assert complete(found).text == found
 
 
 @given(st.text(max_size=60))

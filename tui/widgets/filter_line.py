@@ -1,0 +1,20 @@
+"""The line in which a filter is typed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding
+from textual.widgets import Input
+
+if TYPE_CHECKING:
+    from textual.binding import BindingType
+
+
+class FilterLine(Input):
+    """A line that is kept or dropped, as the foot of the screen says meanwhile."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Keep", key_display="⏎", id="filter.keep"),
+        Binding("escape", "screen.back", "Drop", id="filter.drop"),
+    ]
