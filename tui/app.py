@@ -598,11 +598,11 @@ class Dashboard(App[None]):
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""
         command, lacks = self.screen.command() if isinstance(self.screen, Frame) else ("", "")
-        self.copy(command)
         if not command:
             self.say("the command line has nothing like this")
-        elif lacks:
-            self.say(f"the command line does not know {lacks}")
+            return
+        self.copy_to_clipboard(command)
+        self.say(f"copied: {command}" + (f"\nit does not know {lacks}" if lacks else ""))
 
     def action_copy_last(self) -> None:
         """Copy the command of the last action."""
@@ -620,7 +620,9 @@ class Dashboard(App[None]):
         )
         self._driver.flush()
         self.say(
-            "the mouse is taken" if self.has_mouse else "the mouse is the terminal's: % takes it"
+            "the mouse is taken"
+            if self.has_mouse
+            else "the mouse is the terminal's now: % gives it back to nsml-tui"
         )
 
     def action_command(self) -> None:

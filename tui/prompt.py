@@ -118,12 +118,13 @@ class Prompt:
         return None
 
     def _choose_theme(self, name: str) -> None:
+        known = ", ".join(self._app.available_themes)
         if name in self._app.available_themes:
             self._app.theme = name
+        elif name:
+            self._app.say(f"no theme {name!r}: {known}", is_bad=True)
         else:
-            self._app.say(
-                f"no theme {name!r}: {', '.join(self._app.available_themes)}", is_bad=True
-            )
+            self._app.say(f"this is {self._app.theme} · themes: {known}")
 
     def _go_to_context(self, name: str) -> None:
         """Show another platform in place of this one."""
@@ -140,9 +141,11 @@ class Prompt:
             self._app.say(f"{error.message}\n{error.advice}", is_bad=True)
             return
         if not name or context.name == self._app.platform:
-            self._app.say(
-                f"this is {self._app.platform} · others: {', '.join(self._context_names())}"
+            others = [one for one in self._context_names() if one != self._app.platform]
+            told = (
+                f"others: {', '.join(others)}" if others else "there is no other: nsml context ls"
             )
+            self._app.say(f"this is {self._app.platform} · {told}")
             return
         self._app.goes_to = context.name
         self._app.exit()
@@ -238,7 +241,7 @@ class Prompt:
                 click.echo(f"$ {visible(text)}")
                 code = subprocess.run(words, env=environ, check=False).returncode
                 click.echo(f"exit code {code} · Enter leads back to the dashboard")
-                sys.stdin.readline()
+                _until_read()
         except SuspendNotSupported:
             self._app.say("this terminal cannot be handed over", is_bad=True)
         except OSError as error:  # of what was typed too long, too
@@ -247,6 +250,21 @@ class Prompt:
             signal.signal(signal.SIGINT, before)
         self._app.has_mouse = True
         self._app.refresh()
+
+
+def _until_read() -> None:
+    """Wait for Enter, or for Ctrl-C: whoever ended a command so presses it again to be back."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    with suppress(KeyboardInterrupt):
+        try:
+            signal.signal(signal.SIGINT, leave)
+            sys.stdin.readline()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _programs(folder: Path) -> list[str]:

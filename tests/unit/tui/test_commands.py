@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 
 import click
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from cli.root import COMMANDS, root
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
+from tests.unit.tui.story import demo
+from tui import prompt
 from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, understood
 from tui.running import run
 from tui.screens.command_line import CommandLine
@@ -264,3 +267,24 @@ async def test_a_command_that_cannot_be_handed_the_terminal_is_told(make_dashboa
         await until(
             pilot, lambda: any("not started" in x.message for x in dashboard._notifications)
         )
+
+
+def test_ctrl_c_leads_back_as_enter_does(monkeypatch):
+    class Terminal:
+        def readline(self):
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it still waits")
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    prompt._until_read()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+async def test_themes_are_listed_where_none_is_named():
+    app = demo()
+    async with app.run_test() as pilot:
+        await pilot.press("colon", *"theme", "enter")
+        await until(pilot, lambda: app._notifications)
+        (told,) = [one.message for one in app._notifications]
+        assert told.startswith(f"this is {app.theme} · themes: dark, light")

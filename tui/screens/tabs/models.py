@@ -72,4 +72,6 @@ class ModelsTab(SessionTab):
         self.say(frame, session, words, Topic.CHECKPOINTS)
 
 
-_NOTHING_YET = "nothing was saved yet: nsml.save(NAME, function) in its code makes a checkpoint"
+_NOTHING_YET = (
+    "nothing was saved yet: nsml.bind(...), then nsml.save(...) in its code makes a checkpoint"
+)
