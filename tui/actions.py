@@ -45,14 +45,14 @@ class Actions:
             return
         live = [one for one in sessions if one.state not in ENDED_STATES]
         if not live:
-            self._app.say("nothing to stop: it has ended" if sessions else "nothing is chosen")
+            self._app.say(_none_runs(sessions))
             return
         if len(live) > MOST_STOPPED:
             self._app.say(
                 f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True
             )
             return
-        what = live[0].name if len(live) == 1 else counted(len(live), "session")
+        what = live[0].name if len(live) == 1 else f"the {len(live)} marked sessions"
         command = shlex.join(["nsml", "stop", *(one.name for one in live)])
 
         def go(is_meant: bool | None) -> None:
@@ -184,3 +184,12 @@ class Actions:
                     self._app.say("\n".join(words), is_bad=True)
 
         self._app.run_worker(act(), name="act", group="act")
+
+
+def _none_runs(sessions: Sequence[Session]) -> str:
+    """Why there is nothing to stop; several are chosen only where they are marked, wherever the cursor is."""
+    if not sessions:
+        return "nothing is chosen"
+    if len(sessions) > 1:
+        return f"of the {len(sessions)} marked ones none runs: u unmarks"
+    return f"nothing to stop: {sessions[0].name} has ended"
