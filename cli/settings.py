@@ -56,7 +56,7 @@ def get(app: App, *, key: str | None) -> None:
 @click.argument("value")
 @pass_app
 def set_(app: App, *, key: str, value: str) -> None:
-    """Change one setting; an empty VALUE of `output` or `theme` takes it back."""
+    """Change one setting; an empty VALUE takes `output` or `theme` back."""
     app.save(_changed(app.config, key, value))
 
 

@@ -639,15 +639,16 @@ class Model:
         return is_meant
 
     def _take(self, event: SessionsHeard | EndedHeard) -> None:
-        self.listed += 1
         match event:
             case SessionsHeard():
                 self._follow(event)
             case EndedHeard(sessions):
-                self._ended = {
-                    one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
-                }
+                found = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
+                if found == [row.session for row in self._ended.values()]:
+                    return
+                self._ended = {one.id: Row(one) for one in found}
                 self._sorted = None
+        self.listed += 1
 
     def _follow(self, event: SessionsHeard) -> None:
         if event.reset:

@@ -173,7 +173,7 @@ def load(environ: Mapping[str, str]) -> Config:
         raise ContextError(f"cannot read {file}: {error}") from error
     except UnicodeDecodeError as error:
         raise ContextError(f"{file} is not UTF-8: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number or a nesting without end, too
         raise ContextError(f"{file} is not sound TOML: {error}") from error
     return _filled(empty, tree)
 

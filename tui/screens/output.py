@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 MOST_LINES: Final = 50_000
+LONGEST_LINE: Final = 100_000
+"""Characters: a longer line is shown as several, and held for its end by nobody."""
 
 
 class OutputView(DiffView):
@@ -104,6 +106,8 @@ class Output(LinesUnderMouse, ModalScreen[int | None]):
 
     def _take(self, text: str) -> None:
         *lines, self._rest = (self._rest + text).split("\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], ""
         self._lines.extend(lines)
         shown = [*self._lines, self._rest] if self._rest else self._lines
         self.query_one(OutputView).show(shown)

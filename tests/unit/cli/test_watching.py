@@ -51,16 +51,17 @@ def test_the_newest_is_first_and_who_left_vanishes(app):
     assert drawn(app) == (["kim/None/9"], 4)
 
 
-def test_last_reports_are_shown_where_nothing_newer_was_watched(app):
+def test_what_a_session_reports_is_a_line_where_it_differs(app):
     app.flags.output = Format.JSONL
     watched = Watched(app)
     watched.take([session(1, revision=7)], [], reset=True)
     reported = session(1, revision=7)
     reported.summary.update({"loss": 0.5})
-    late = session(1, revision=6)
-    late.summary.update({"loss": 9.0})
-    for found in ([reported], [reported], [late], [session(2, revision=9)]):
-        watched.report(found)
+    busier = session(1, revision=7)
+    busier.CopyFrom(reported)
+    busier.usage.device_seconds = 2.0
+    for found in (reported, reported, busier):
+        watched.take([found], [], reset=False)
     losses = [line["summary"].get("loss") for line in map(json.loads, lines_of(app))]
     assert losses == [None, 0.5]
 

@@ -256,6 +256,14 @@ async def test_the_palette_finds_sessions_by_letters_and_actions_by_name(dashboa
         assert dashboard.screen.row.session.name == "kim/mnist/2"
 
 
+async def test_brackets_in_a_name_are_no_colours_in_the_palette(dashboard, server):
+    server.state.add("kim/[red]x[/blue]/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("ctrl+p", *"kimx1")
+        await shows(pilot, "$ nsml status 'kim/[red]x[/blue]/1'")
+
+
 async def test_a_command_that_cannot_be_handed_the_terminal_is_told(make_dashboard, monkeypatch):
     monkeypatch.setattr("tui.running.program", lambda: "/there/is/no/nsml")
     dashboard = make_dashboard(cli_environ={})

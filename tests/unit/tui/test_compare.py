@@ -238,6 +238,11 @@ async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, a
         await shows(pilot, "1 key differs · keys: ^--l")
         await pilot.press("escape")
         await shows(pilot, "2 keys differ")
+        # What counts without end is no expression, and ends nothing.
+        await pilot.press("slash", *"l{99999999999}", "enter")
+        await shows(pilot, "keys: l{99999999999 ")
+        await pilot.press("escape")
+        await shows(pilot, "2 keys differ")
         await pilot.press("I")
         await until(pilot, lambda: isinstance(dashboard.screen, Picker))
         await pilot.press(*"seed", "space", "enter")

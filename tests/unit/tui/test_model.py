@@ -106,6 +106,18 @@ def test_a_list_of_ended_ones_takes_no_live_one_away():
     assert names(model) == ["kim/mnist/1"]
 
 
+def test_the_same_list_of_ended_ones_again_changes_no_list():
+    model = Model()
+    model.fold(EndedHeard([session(2, ENDED)]), 11)
+    before = model.listed
+    model.fold(EndedHeard([session(2, ENDED)]), 12)
+    assert model.listed == before
+    renamed = session(2, ENDED)
+    renamed.memo = "another"
+    model.fold(EndedHeard([renamed]), 13)
+    assert model.listed > before
+
+
 def test_only_what_is_heard_of_the_one_that_is_shown_counts():
     model = Model()
     model.show("s1")

@@ -122,6 +122,8 @@ def test_a_token_never_goes_to_another_server():
         '[contexts.a]\nserver = "a:1"\ntoken_file = ["x"]\n',
         "settings = 5",
         "[settings]\noutput = 5\n",
+        f"current = {'9' * 5_000}",
+        f"current = {'[' * 5_000}",
     ],
 )
 def test_a_broken_file_is_told(environ, text):
