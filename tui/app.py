@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
 from textual.css.query import NoMatches
+from textual.events import Key
 
 from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError
@@ -22,6 +23,7 @@ from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 from tui.actions import Actions
+from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
 from tui.prompt import Prompt
@@ -33,6 +35,7 @@ from tui.story import STEPS_A_SECOND
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from textual import events
     from textual.binding import BindingType
     from textual.command import Provider
     from textual.filter import LineFilter
@@ -225,6 +228,14 @@ class Dashboard(App[None]):
         self._look: tuple[Topic, str, Look] | None = None
         self.actions = Actions(self)
         self.prompt = Prompt(self)
+        self._key_order = KeyOrder(self, super().on_event)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Take a key behind those before it."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self._key_order.take(event)
+        else:
+            await super().on_event(event)
 
     # What is heard
 

@@ -1,0 +1,87 @@
+"""Keys take effect in the order in which they were typed, however fast they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from textual.app import App
+    from textual.dom import DOMNode
+    from textual.events import Key
+    from textual.widget import Widget
+
+APART_S: Final = 1.0
+"""Seconds between two keys after which the first has done all that it does."""
+PATIENCE_S: Final = 0.5
+"""Seconds that one widget is waited for: one that is stuck holds no keys back for good."""
+MOST_ROUNDS: Final = 8
+_ENOUGH: Final = 2
+
+
+class KeyOrder:
+    """Delivers a key when all that the one before it led to is done.
+
+    Textual hands a letter to the focused widget at once, while a key with a binding first goes up to the app, and what
+    that opens has the focus later still: of keys that come in one burst, as over a slow line, letters overtake it
+    (Textualize/textual#6605), and those typed behind `/` would be taken for commands of the list.
+
+    Args:
+        app: of which the widgets are.
+        deliver: hands a key to Textual.
+    """
+
+    def __init__(self, app: App[None], deliver: Callable[[Key], Awaitable[None]]) -> None:
+        self._app = app
+        self._deliver = deliver
+        self._waiting: deque[Key] = deque()
+        self._last_at: float | None = None
+        self._settling: asyncio.Task[None] | None = None
+
+    async def take(self, key: Key) -> None:
+        """Deliver it now, or after those that wait."""
+        self._waiting.append(key)
+        if self._settling is None:
+            await self._next()
+
+    async def _next(self) -> None:
+        self._settling = None
+        if not self._waiting:
+            return
+        key, before = self._waiting[0], self._last_at
+        if before is not None and key.time - before < APART_S:
+            self._last_at = None
+            self._settling = asyncio.create_task(self._settle())
+            return
+        self._waiting.popleft()
+        self._last_at = key.time
+        await self._deliver(key)
+        if self._waiting and self._settling is None:
+            await self._next()
+
+    async def _settle(self) -> None:
+        """Go the way of a key, behind it, until the focus has come to where it stays."""
+        calm = 0
+        for _ in range(MOST_ROUNDS):
+            focus = self._focus()
+            for node in focus.ancestors_with_self:
+                await _reached(node)
+            calm = calm + 1 if self._focus() is focus else 0
+            if calm == _ENOUGH:
+                break
+        self._app.call_later(self._next)
+
+    def _focus(self) -> Widget:
+        return self._app.focused or self._app.screen
+
+
+async def _reached(node: DOMNode) -> None:
+    """Wait until it has handled what it was sent until now; one that is closing never will."""
+    done = asyncio.Event()
+    if node.call_later(done.set):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), PATIENCE_S)
