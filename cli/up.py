@@ -252,6 +252,7 @@ def _on_another_port(app: App, choices: Choices, reason: str) -> Choices:
     listens = ports.parse_listener(choices.listen).ports if choices.listen else ()
     chosen = ports.free_port(avoid={choices.port, *listens})
     app.say(f"port {choices.port}: {reason}; users of this machine are served on {chosen}")
+    app.say("  nsml here knows that; to choose it yourself: nsml up --port N")
     return replace(choices, port=chosen)
 
 

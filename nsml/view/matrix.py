@@ -23,6 +23,8 @@ _VALUE_CELLS = 12
 """To which titles and values are cut where there is little room."""
 _RULE = "│"
 _PREFIX = "key "
+_LEAST_TIMES = 999.5
+"""Percent from which on what is said is how many times as much it is."""
 _MOST_PERCENT = 1e5
 """From which on a difference says no more than that there is one."""
 
@@ -135,7 +137,12 @@ def _change(value: Any, other: Any) -> str:
     if not isinstance(value, float) or not isinstance(other, float) or not other:
         return ""
     percent = 100 * (value - other) / abs(other)
-    return f"{percent:+.3g}%" if abs(percent) < _MOST_PERCENT else ""
+    if abs(percent) < _LEAST_TIMES:
+        return f"{percent:+.3g}%"
+    if not abs(percent) < _MOST_PERCENT:  # NaN, too
+        return ""
+    times = value / other
+    return f"{times:.3g}x" if times > 0 else f"{percent:+,.0f}%"
 
 
 def _state(session: Session) -> StateWord:

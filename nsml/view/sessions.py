@@ -92,7 +92,7 @@ STATE_WORDS: Mapping[int, StateWord] = {
     sessions_pb2.SESSION_STATE_STOPPED: StateWord(
         glyph="■", word="Stopped", code="STO", colour="white"
     ),
-    sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⚠", word="Held", code="HLD", colour="red"),
+    sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⊘", word="Held", code="HLD", colour="red"),
 }
 
 _CAUSE_WORDS: Mapping[int, str] = {

@@ -71,9 +71,9 @@ class CompareScreen(ChartScreen):
         Binding("left,h", "aside(-1)", "Columns before", show=False, id="compare.left"),
         Binding("p", "below('plot')", "Plot", id="compare.plot"),
         Binding("c", "below('code')", "Code", id="compare.code"),
-        Binding("slash", "filter", "Keys", key_display="/", priority=True, id="compare.filter"),
+        Binding("slash", "filter", "Seek", key_display="/", priority=True, id="compare.filter"),
         Binding("A", "mean", "Mean", show=False, id="compare.mean"),
-        Binding("I", "ignore", "Leave keys out", show=False, id="compare.ignore"),
+        Binding("I", "ignore", "Leave columns out", show=False, id="compare.ignore"),
         Binding(
             "right_square_bracket",
             "file(1)",
@@ -111,7 +111,7 @@ class CompareScreen(ChartScreen):
         """The matrix, and what is below it."""
         yield Static(id="same")
         yield Static(id="state")
-        yield Input(placeholder="lr|batch: what keys have", id="keys", compact=True)
+        yield Input(placeholder="lr|batch: what the names of columns have", id="keys", compact=True)
         yield Table((), key=lambda one: one.id, clock=self.dashboard.clock.time, id="matrix")
         yield Static(id="below-state")
         yield Charts()
@@ -197,9 +197,9 @@ class CompareScreen(ChartScreen):
         gone = len(self._ids) - len(self._sessions)
         parts += [f"{gone} removed"] if gone else []
         differ = "differs" if len(differing) == 1 else "differ"
-        many = f"{counted(len(differing), 'key')} {differ}"
+        many = f"{counted(len(differing), 'column')} {differ}"
         parts.append(many if differing else "nothing differs")
-        parts += [f"keys: {visible(self._sought.pattern)}"] if self._sought.pattern else []
+        parts += [f"columns: {visible(self._sought.pattern)}"] if self._sought.pattern else []
         ignored = set(self.dashboard.kept.compare.ignored) & set(map(_name, self._rows))
         parts += [f"{len(ignored)} left out: I"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
@@ -256,25 +256,28 @@ class CompareScreen(ChartScreen):
         self._say("#below-state", " · ".join([self.chart_words(), *whose]))
 
     def _compared(self) -> tuple[Session, Session] | None:
-        """The two whose code is compared: the baseline's, and that of the session under the cursor."""
+        """The two whose code is compared: the baseline's, and that of the session under the cursor, or of the first other one."""
         baseline, current = self.baseline, self.table.current
-        if baseline is None or current is None or baseline.id == current.id:
+        if baseline is None or current is None:
             return None
-        return baseline, current
+        if baseline.id == current.id:
+            current = next((one for one in self._ordered() if one.id != baseline.id), None)
+        return None if current is None else (baseline, current)
 
     def _code(self) -> None:
         pair, view = self._compared(), self.query_one(DiffView)
         if pair is None:
-            view.show((), none="this is the baseline: another one's code is held against it")
+            view.show((), none="there is no other one")
             self._say("#below-state", "code")
             return
+        which = f"code of {visible(pair[1].name)}"
         if (pair[0].id, pair[1].id) != self.model.shown.pair:
             view.action_first()
             self.dashboard.compare_code(*pair)
         heard = self.model.shown.code
         if heard is None:
             view.show((), none=self.none(Topic.CODE, "loading..."))
-            self._say("#below-state", "code")
+            self._say("#below-state", which)
             return
         texts = [text_of(one) for one in heard.files]
         self._files = [0, *accumulate(map(len, texts))][:-1]
@@ -283,7 +286,7 @@ class CompareScreen(ChartScreen):
         words = total_text(heard.files, heard.same)
         self._say(
             "#below-state",
-            f"code · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),
+            f"{which} · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),
         )
 
     # What keys do
@@ -357,7 +360,7 @@ class CompareScreen(ChartScreen):
 
         kept = self.dashboard.kept
         choices = [Choice(_name(row), f"{row.key}  ({row.kind})") for row in self._rows]
-        question = "Keys that are left out"
+        question = "Columns that are left out"
         self.app.push_screen(
             Picker(question, choices, chosen=kept.compare.ignored, several=True), go
         )

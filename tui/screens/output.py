@@ -30,6 +30,12 @@ LONGEST_LINE: Final = 100_000
 """Characters: a longer line is shown as several, and held for its end by nobody."""
 
 
+def end_text(code: int, seconds: float) -> str:
+    """How a command ended, and after how long where that was noticed."""
+    words = f"exit code {code}" if code else "done"
+    return f"{words} after {duration_text(seconds)}" if seconds >= 1 else words
+
+
 class OutputView(DiffView):
     """Lines with colours, which are all that is obeyed in them."""
 
@@ -98,8 +104,8 @@ class Output(LinesUnderMouse, ModalScreen[int | None]):
         except OSError as error:
             self._state(f"not started: {error.strerror}")
             return
-        took = duration_text(self._clock.monotonic() - begun)
-        self._state(f"exit code {self._code} after {took} · Y copies the command · esc leads back")
+        ended = end_text(self._code, self._clock.monotonic() - begun)
+        self._state(f"{ended} · Y copies the command · esc leads back")
 
     def _state(self, text: str) -> None:
         self.query_one(".state", Static).update(Text(f" {visible(text)}"))

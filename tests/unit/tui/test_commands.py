@@ -19,7 +19,7 @@ from tui import prompt
 from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, understood
 from tui.running import run
 from tui.screens.command_line import CommandLine
-from tui.screens.output import Output, OutputView
+from tui.screens.output import Output, OutputView, end_text
 from tui.screens.session import SessionScreen
 
 SIZE = (120, 40)
@@ -196,6 +196,12 @@ def nsml(tmp_path, monkeypatch):
     program.write_text(f"#!{sys.executable}\n{PROGRAM}")
     program.chmod(0o700)
     monkeypatch.setattr("tui.running.program", lambda: str(program))
+
+
+def test_how_long_a_command_took_is_told_where_it_was_noticed():
+    assert end_text(0, 0.4) == "done"
+    assert end_text(0, 12.0) == "done after 12s"
+    assert end_text(3, 0.0) == "exit code 3"
 
 
 async def test_what_nsml_writes_is_shown_and_changes_are_asked(make_dashboard, server, nsml):

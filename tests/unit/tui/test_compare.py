@@ -85,7 +85,7 @@ async def test_what_differs_is_a_matrix_against_a_baseline(dashboard, add):
     add(3, "--lr 0.1 --bs 64", loss=2.0)
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 3)
-        await shows(pilot, "--bs=64", "3 keys differ", "✓ baseline kim/mnist/3", "--lr", "--amp")
+        await shows(pilot, "--bs=64", "3 columns differ", "✓ baseline kim/mnist/3", "--lr", "--amp")
         await shows(pilot, "$ nsml diff kim/mnist/3 kim/mnist/2 kim/mnist/1")
         assert row(dashboard, "kim/mnist/3")[5:] == ["0.1", "-", "│", "2"]
         assert row(dashboard, "kim/mnist/2")[4:] == ["0.2", "set", "│", "1", "-50%"]
@@ -151,7 +151,7 @@ async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, 
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 3)
         await pilot.press("c")
-        await shows(pilot, "this is the baseline")
+        await shows(pilot, "code of kim/mnist/2", "-z", "+y")  # under the cursor is the baseline
         await pilot.press("j")
         await shows(pilot, "-z", "+y", " ␛[2J", "1 file differs: 1 line added, 1 removed")
         await shows(pilot, "$ nsml diff kim/mnist/3 kim/mnist/2 --code")
@@ -162,7 +162,7 @@ async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, 
         await pilot.press("ctrl+r")
         await shows(pilot, "-z", "+y")
         await pilot.press("b")
-        await shows(pilot, "this is the baseline")
+        await shows(pilot, "code of kim/mnist/3", "+z", "-y")
         await pilot.press("j")
         await shows(pilot, "the code of kim/mnist/1 cannot be read")
         server.state.blobs[gone.spec.bundle_digest] = manifest
@@ -187,7 +187,7 @@ async def test_two_or_more_are_compared_as_long_as_they_are_there(dashboard, ser
         assert isinstance(dashboard.screen, SessionsScreen)
         await pilot.press("u", "g")
         await compare(pilot, 2)
-        await shows(pilot, "1 key differs")
+        await shows(pilot, "1 column differs")
         for count, (session, words) in enumerate(
             zip(reversed(sessions), ("1 session · 1 removed", "esc leads back"), strict=True)
         ):
@@ -212,12 +212,12 @@ async def test_many_are_compared_at_every_size(dashboard, add, size, count):
         )
     async with dashboard.run_test(size=size) as pilot:
         await compare(pilot, count)
-        await shows(pilot, f"{count} sessions · 5 keys differ", f"kim/mnist/{count}")
+        await shows(pilot, f"{count} sessions · 5 columns differ", f"kim/mnist/{count}")
         if size[1] < 18:
             await pilot.press("p")
         await shows(pilot, f"train/loss  (step)  {count}0 points")
         await pilot.press("c")
-        await shows(pilot, "this is the baseline")
+        await shows(pilot, f"code of kim/mnist/{count - 1}")
         if size[1] < 18:
             await pilot.press("escape")
             await shows(pilot, f" A  kim/mnist/{count}")
@@ -233,29 +233,29 @@ async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, a
     dashboard = make_dashboard(kept_in=file)
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 2)
-        await shows(pilot, "2 keys differ")
+        await shows(pilot, "2 columns differ")
         await pilot.press("slash", *"^--l(", "backspace", "enter")
-        await shows(pilot, "1 key differs · keys: ^--l")
+        await shows(pilot, "1 column differs · columns: ^--l")
         await pilot.press("escape")
-        await shows(pilot, "2 keys differ")
+        await shows(pilot, "2 columns differ")
         # What counts without end is no expression, and ends nothing.
         await pilot.press("slash", *"l{99999999999}", "enter")
-        await shows(pilot, "keys: l{99999999999 ")
+        await shows(pilot, "columns: l{99999999999 ")
         await pilot.press("escape")
-        await shows(pilot, "2 keys differ")
+        await shows(pilot, "2 columns differ")
         await pilot.press("I")
         await until(pilot, lambda: isinstance(dashboard.screen, Picker))
         await pilot.press(*"seed", "space", "enter")
-        await shows(pilot, "1 key differs · 1 left out: I")
+        await shows(pilot, "1 column differs · 1 left out: I")
         assert "--seed" not in said(dashboard)
     again = make_dashboard(kept_in=file)
     async with again.run_test(size=SIZE) as pilot:
         await compare(pilot, 2)
-        await shows(pilot, "1 key differs · 1 left out: I")
+        await shows(pilot, "1 column differs · 1 left out: I")
         await pilot.press("I")
         await until(pilot, lambda: isinstance(again.screen, Picker))
         await pilot.press(*"seed", "space", "enter")
-        await shows(pilot, "2 keys differ")
+        await shows(pilot, "2 columns differ")
 
 
 async def test_the_mean_of_all_is_drawn_in_place_of_their_lines(dashboard, add):

@@ -51,7 +51,7 @@ async def test_a_folder_is_submitted_by_what_the_form_says(submitting, server):
         await shows(pilot, "(train.py)", "--gpu-model A100", "enter submits")
         assert line.value == "nsml run -e train.py"
         await pilot.press(*" -m first", "enter")
-        await shows(pilot, "$ nsml run -e train.py -m first", "Session kim/None/1", "exit code 0")
+        await shows(pilot, "$ nsml run -e train.py -m first", "Session kim/None/1", "Y copies")
         assert "\x1b" not in said(submitting)
         await pilot.press("escape")
         await shows(pilot, "kim/None/1", "first", "1 of 1 session")
@@ -85,7 +85,7 @@ async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server
         line.value = "nsml run gone.py"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(submitting.screen, Output))
-        await shows(pilot, "gone.py", "exit code 2 after")
+        await shows(pilot, "gone.py", "exit code 2")
         assert not server.state.sessions
         await pilot.press("escape")
         assert (await opened(pilot)).value == "nsml run gone.py"
@@ -96,7 +96,7 @@ async def test_lines_that_were_submitted_come_again(submitting):
         line = await opened(pilot)
         line.value = "nsml run -e train.py -m first"
         await pilot.press("enter")
-        await shows(pilot, "exit code 0")
+        await shows(pilot, "Y copies")
         await pilot.press("escape")
         line = await opened(pilot)
         assert line.value == "nsml run -e train.py"

@@ -72,6 +72,4 @@ class ModelsTab(SessionTab):
         self.say(frame, session, words, Topic.CHECKPOINTS)
 
 
-_NOTHING_YET = (
-    "nothing was saved yet: nsml.bind(...), then nsml.save(...) in its code makes a checkpoint"
-)
+_NOTHING_YET = "nothing was saved yet: after nsml.bind(save=..., load=...) in its code nsml.save(NAME) makes one"
