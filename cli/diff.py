@@ -282,7 +282,7 @@ def _columns(
             title=session.name + behind,
             title_within=lambda cells: fit_middle(session.name, cells - width(behind)) + behind,
             cell=lambda row, _: compare.cell(row, session.name),
-            within=lambda row, cells: compare.cell_within(row, session.name, cells),
+            within=lambda row, _, cells: compare.cell_within(row, session.name, cells),
             colour=lambda row: "green" if session.name in row.best else "",
             shrinks_to=max(_VALUE_CELLS, least),
             least=least,

@@ -212,7 +212,7 @@ def _step(event: Event, _now: float) -> str:
     return f"{event.point.step:.15g}" if event.point.HasField("step") else "-"
 
 
-def _value_within(event: Event, cells: int) -> str:
+def _value_within(event: Event, _now: float, cells: int) -> str:
     from nsml.view.units import number_within
 
     value = _value(event.point)

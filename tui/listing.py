@@ -178,6 +178,7 @@ def _wanted(one: Column[Session]) -> Column[Session]:
 def _differing(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:
     return one._replace(
         title="Args (differing)",
+        title_within=lambda _: "Args",
         cell=lambda session, _: differing_text(session, same),
         is_wide=True,
         is_worth=lambda session: bool(differing_text(session, same)),
@@ -200,6 +201,7 @@ def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
         title_within=lambda cells: shorter(cells - 1) + mark,
         is_wide=False,
         is_optional=False,
+        stays=True,
     )
 
 

@@ -86,7 +86,7 @@ def _column(row: Row, baseline: Session) -> Column[Session]:
         key=f"{_PREFIX}{row.kind} {row.key}",
         title=row.key,
         cell=lambda session, _: text(row, session, baseline),
-        within=lambda session, cells: text(row, session, baseline, cells),
+        within=lambda session, _, cells: text(row, session, baseline, cells),
         title_within=lambda cells: fit_middle(row.key, cells),
         shrinks_to=_VALUE_CELLS,
         is_optional=True,

@@ -12,7 +12,7 @@ from nsml.view.compare import arguments
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
 from nsml.view.tables import Column
 from nsml.view.text import fit_middle
-from nsml.view.units import number_text
+from nsml.view.units import number_text, number_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -170,37 +170,45 @@ def agreed(known: Mapping[str, str | bool] | None, one: Filtered) -> Mapping[str
 def column(key: str) -> Column[Session] | None:
     """The column of a key; None: there is no such column."""
     if key.startswith(SUMMARY):
-        name = key.removeprefix(SUMMARY)
-        return _value_column(key, name, lambda session: _reported(session, name))
+        return _value_column(key, key.removeprefix(SUMMARY), _reported)
     if key.startswith(ARGUMENT):
-        name = key.removeprefix(ARGUMENT)
-        return _value_column(key, name, lambda session: _given(session, name))
+        return _value_column(key, key.removeprefix(ARGUMENT), _given)
     found = _BY_KEY.get(key)
     return found._replace(is_wide=False, is_optional=True) if found is not None else None
 
 
-def _value_column(key: str, name: str, cell: Callable[[Session], str]) -> Column[Session]:
+def _value_column(key: str, name: str, value: Callable[[Session, str], object]) -> Column[Session]:
     return Column(
         key=key,
         title=fit_middle(name, _TITLE_CELLS),
-        cell=lambda session, _: cell(session),
+        cell=lambda session, _: _value_text(value(session, name)),
         title_within=lambda cells: fit_middle(name, cells),
         shrinks_to=_VALUE_CELLS,
+        least=_VALUE_CELLS,
+        within=lambda session, _, cells: _number_within(value(session, name), cells),
         is_optional=True,
     )
 
 
-def _reported(session: Session, name: str) -> str:
+def _reported(session: Session, name: str) -> object:
     fields = session.summary.fields
-    if name not in fields:
+    return plain(fields[name]) if name in fields else None
+
+
+def _given(session: Session, name: str) -> object:
+    value = _arguments(session).get(name)
+    return "set" if value is True else value
+
+
+def _value_text(value: object) -> str:
+    if value is None:
         return _ABSENT
-    value = plain(fields[name])
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def _given(session: Session, name: str) -> str:
-    value = _arguments(session).get(name)
-    return _ABSENT if value is None else "set" if value is True else str(value)
+def _number_within(value: object, cells: int) -> str:
+    number = _comparable(value)
+    return number_within(number, cells) if isinstance(number, float) else ""
 
 
 def _arguments(session: Session) -> Mapping[str, str | bool]:

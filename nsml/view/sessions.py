@@ -12,6 +12,7 @@ from nsml.view.tables import Column
 from nsml.view.text import fit, fit_middle, width
 from nsml.view.units import (
     ago,
+    ago_within,
     counted,
     duration_text,
     memory_text,
@@ -95,6 +96,7 @@ STATE_WORDS: Mapping[int, StateWord] = {
     sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⊘", word="Held", code="HLD", colour="red"),
 }
 
+_BAD_STATES = frozenset({sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD})
 _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_TIME_LIMIT: "time limit",
     sessions_pb2.CAUSE_OUT_OF_MEMORY: "out of memory",
@@ -114,16 +116,23 @@ def state_text(session: Session) -> str:
     """Glyph, word and, for a bad end, what it was: `✗ Failed (exit 3)`, of a gang also which rank."""
     word = STATE_WORDS.get(session.state, STATE_WORDS[0])
     text = f"{word.glyph} {word.word}"
-    if session.state in {sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD}:
+    if session.state in _BAD_STATES:
         cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
         which = f", rank {session.end.rank}" if session.spec.replica_count > 1 else ""
         return f"{text} ({cause}{which})"
     return text
 
 
+def _state_within(session: Session, _now: float, cells: int) -> str:
+    """The word without what it was; else its code, which filters take, too."""
+    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+    text = f"{word.glyph} {word.word}"
+    return text if width(text) <= cells else f"{word.glyph} {word.code}"
+
+
 def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
     """The command that shows why a gang ended badly, where that is another rank's log than the shown one."""
-    is_bad = session.state in {sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD}
+    is_bad = session.state in _BAD_STATES
     if not is_bad or session.spec.replica_count <= 1 or session.end.rank == shown_rank:
         return ""
     return f"nsml logs {session.name} --rank {session.end.rank}"
@@ -234,20 +243,62 @@ def _summary(session: Session, now: float) -> str:
     return stop_text(session, now) or summary_text(session)
 
 
-def _summary_within(session: Session, cells: int) -> str:
+def _summary_within(session: Session, _now: float, cells: int) -> str:
     is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
-    return "" if is_told else summary_text(session, cells)
+    return "" if is_told else summary_text(session, cells) or fit(_MORE.strip(), cells)
+
+
+def _args_within(session: Session, _now: float, cells: int) -> str:
+    """As many options as have room there, each with its value: `--lr 0.1 …`, `lr=0.1 …`; "" where not even the first has."""
+    options = _options(command_words(session))
+    text = ""
+    for words in options:
+        longer = f"{text} {shlex.join(words)}".lstrip()
+        if width(longer) + width(_MORE) > cells:
+            break
+        text = longer
+    if text:
+        return text + _MORE
+    key, *values = options[0]
+    short = "=".join([key.lstrip("-"), *([shlex.join(values)] if values else [])])
+    short += _MORE if len(options) > 1 else ""
+    return short if width(short) <= cells else ""
+
+
+def _options(words: Sequence[str]) -> list[list[str]]:
+    """Words of a command, those behind an option with it."""
+    found: list[list[str]] = []
+    for word in words:
+        if found and not word.startswith("-") and found[-1][0].startswith("-"):
+            found[-1].append(word)
+        else:
+            found.append([word])
+    return found
 
 
 def _gpus(session: Session, now: float) -> str:
+    return " ".join(_gpu_parts(session, now, SIMULATED))
+
+
+def _gpu_parts(session: Session, now: float, simulated: str) -> list[str]:
     asked = session.spec.resources.gpu_thousandths
     text = thousandths(asked)
     if session.spec.replica_count > 1:
         text = f"{session.spec.replica_count}x{text}"
-    notes = [SIMULATED] if session.simulated else []
-    if waste := waste_text(session.episodes, now):
-        notes.append(f"({waste})")
-    return " ".join([text, *notes])
+    waste = waste_text(session.episodes, now)
+    parts = (text, simulated if session.simulated else "", f"({waste})" if waste else "")
+    return [part for part in parts if part]
+
+
+def _gpus_within(session: Session, now: float, cells: int) -> str:
+    """How many, and as much of what there is to say of them as has room: `2 sim (idle 12m)`, `2 sim …`, `2`."""
+    parts = _gpu_parts(session, now, SIMULATED[:3])
+    for count in range(len(parts), 0, -1):
+        text = " ".join(parts[:count])
+        for more in ("" if count == len(parts) else _MORE, ""):
+            if width(text + more) <= cells:
+                return text + more
+    return ""
 
 
 def _each(session: Session) -> resources_pb2.Resources:
@@ -323,6 +374,11 @@ def cause_word(cause: int) -> str:
     return _CAUSE_WORDS.get(cause) or enum_word(sessions_pb2.Cause, cause, "CAUSE_")
 
 
+def _created_within(session: Session, now: float, cells: int) -> str:
+    is_there = session.HasField("created_at")
+    return ago_within(now - seconds_of(session.created_at), cells) if is_there else ""
+
+
 def _absolute(field: str) -> Any:
     def cell(session: Session, now: float) -> str:
         if not session.HasField(field):
@@ -340,21 +396,33 @@ def _never(_session: Session) -> bool:
 COLUMNS: tuple[Column[Session], ...] = (
     Column(key="name", title="Name", cell=lambda s, _: s.name, is_name=True),
     # -o wide has the moment instead.
-    Column(key="created", title="Created", cell=_created, tells=_never, is_optional=True),
+    Column(
+        key="created",
+        title="Created",
+        cell=_created,
+        tells=_never,
+        is_optional=True,
+        shrinks_to=8,
+        within=_created_within,
+    ),
     Column(
         key="args",
         title="Args",
         cell=lambda s, _: shlex.join(command_words(s)),
         tells=lambda s: bool(command_words(s)),
-        shrinks_to=8,
+        shrinks_to=10,
+        least=8,
+        within=_args_within,
     ),
     Column(
         key="state",
         title="Status",
         cell=lambda s, _: state_text(s),
         colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
+        shrinks_to=12,
+        within=_state_within,
     ),
-    Column(key="gpus", title="GPUs", cell=_gpus),
+    Column(key="gpus", title="GPUs", cell=_gpus, shrinks_to=8, within=_gpus_within),
     Column(
         key="summary",
         title="Summary",
@@ -377,6 +445,9 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=lambda s, _: str(s.checkpoint_count),
         tells=lambda s: s.checkpoint_count > 0,
         is_optional=True,
+        shrinks_to=6,
+        least=6,
+        title_within=lambda _: "Models",
     ),
     Column(
         key="priority",

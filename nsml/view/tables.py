@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from nsml.view.text import fit, fit_middle, pad, visible, width
+from nsml.view.text import fit, fit_middle, fit_words, pad, visible, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +43,12 @@ class Column(NamedTuple, Generic[T]):
     """Names something: cut last of all unless it shrinks, and in its middle, since its end tells it from others."""
     least: int = 0
     """Never cut below so many cells, however narrow the terminal is."""
-    within: Callable[[T, int], str] | None = None
-    """The text in so many cells, of what is not to be cut at its end: a number, a moment; "" where it is to be."""
+    within: Callable[[T, float, int], str] | None = None
+    """The text at a moment in so many cells, of what is not to be cut at its end: a number, a moment; "" where it is to be."""
     title_within: Callable[[int], str] | None = None
     """The title in so many cells, of one that is not to be cut at its end."""
+    stays: bool = False
+    """Never left out, however narrow the terminal is: what is sorted by."""
 
 
 def pick(
@@ -79,6 +81,8 @@ class Layout(NamedTuple, Generic[T]):
 
     columns: Sequence[Column[T]]
     widths: Sequence[int]
+    hidden: int = 0
+    """Columns that say something and for which there is no room."""
 
     def titles(self) -> list[str]:
         """Those of the columns, within their cells."""
@@ -87,7 +91,7 @@ class Layout(NamedTuple, Generic[T]):
     def row(self, item: T, now: float) -> list[str]:
         """The texts of a resource, within the cells of their columns."""
         return [
-            _cut(column, item, visible(column.cell(item, now)), cells)
+            _cut(column, item, visible(column.cell(item, now)), now, cells)
             for column, cells in zip(self.columns, self.widths, strict=True)
         ]
 
@@ -102,14 +106,37 @@ def lay_out(
 ) -> Layout[T]:
     """How a table of these resources, and others like them, fits into `room` cells.
 
+    Where cutting does not suffice columns are left out from the right: names stay, and what is sorted by.
     `least`: by key, what columns want whatever is in them.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     widths = _widths(columns, rows, header=True)
     for index, column in enumerate(columns):
         widths[index] = max(widths[index], (least or {}).get(column.key, 0))
-    kept = _narrow(columns, widths, room)
-    return Layout([columns[index] for index in kept], [widths[index] for index in kept])
+    kept, cut = _fitting(columns, widths, room)
+    hidden = sum(
+        any(row[index] not in {"", _NOTHING} for row in rows)
+        for index in set(range(len(columns))) - set(kept)
+    )
+    return Layout([columns[index] for index in kept], cut, hidden)
+
+
+def _fitting(
+    columns: Sequence[Column[T]], widths: Sequence[int], room: int
+) -> tuple[list[int], list[int]]:
+    """The places of the columns that fit, and the cells of each."""
+    places = list(range(len(columns)))
+    while True:
+        chosen = [columns[place] for place in places]
+        cut = [widths[place] for place in places]
+        kept = _narrow(chosen, cut, room)
+        cut = [cut[index] for index in kept]
+        droppable = [
+            place for place in places[1:] if not columns[place].is_name and not columns[place].stays
+        ]
+        if not droppable or not _excess(cut, room):
+            return [places[index] for index in kept], cut
+        places.remove(droppable[-1])
 
 
 def render(
@@ -145,7 +172,7 @@ def render(
         lines.append(_line(layout.titles(), layout.widths))
         lines.append(_line(["-" * cells for cells in layout.widths], layout.widths))
     for item, row in zip(items, rows, strict=True):
-        texts = [_cut(columns[index], item, row[index], widths[index]) for index in kept]
+        texts = [_cut(columns[index], item, row[index], now, widths[index]) for index in kept]
         colours = [column.colour(item) if column.colour else "" for column in layout.columns]
         lines.append(_line(texts, layout.widths, colours, paint))
     return lines if rows or room is None else [fit(line, room) for line in lines]
@@ -179,17 +206,17 @@ def _stacked(
             text = visible(column.cell(item, now))
             if text in {"", _NOTHING} and not column.is_name:
                 continue
-            text = _cut(column, item, text, left)
+            text = _cut(column, item, text, now, left)
             colour = column.colour(item) if column.colour else ""
             shown = paint(text, colour) if paint is not None and colour else text
             lines.append(f"{pad(_title(column, cells), cells)}{_GAP}{shown}".rstrip())
     return lines
 
 
-def _cut(column: Column[T], item: T, text: str, cells: int) -> str:
+def _cut(column: Column[T], item: T, text: str, now: float, cells: int) -> str:
     if column.within is not None and width(text) > cells:
-        text = visible(column.within(item, cells)) or text
-    return (fit_middle if column.is_name else fit)(text, cells)
+        text = visible(column.within(item, now, cells)) or text
+    return (fit_middle if column.is_name else fit_words)(text, cells)
 
 
 def _title(column: Column[T], cells: int) -> str:

@@ -28,6 +28,7 @@ _LEAST_FOLDED = 24
 _CONCEAL = "8"
 _JOINING = {"Mn", "Me", "Mc", "Cf"}
 _JOINER = "\u200d"
+_MORE = " …"
 _AS_EMOJI = "\ufe0f"
 _FIRST_SKIN, _LAST_SKIN = "\U0001f3fb", "\U0001f3ff"
 
@@ -179,6 +180,15 @@ def fit(text: str, cells: int) -> str:
     if width(text) <= cells:
         return text
     return _beginning(graphemes(text), cells - 1) + "…" if cells > 0 else ""
+
+
+def fit_words(text: str, cells: int) -> str:
+    """Like `fit`, cut between words where a word's end is in the second half: no number looks like a smaller one."""
+    if width(text) <= cells:
+        return text
+    begun = _beginning(graphemes(text), cells - len(_MORE) + 1)
+    whole = begun[: begun.rfind(" ") + 1].rstrip()
+    return whole + _MORE if 2 * width(whole) >= cells else fit(text, cells)
 
 
 def _beginning(parts: Iterable[tuple[str, int]], cells: int) -> str:

@@ -154,25 +154,38 @@ def duration_text(seconds: float) -> str:
     return f"{days}d{rest // _HOUR}h" if rest >= _HOUR else f"{days}d"
 
 
+_AGES = (
+    (_YEAR, "a year", "years", "y"),
+    (_MONTH, "a month", "months", "mo"),
+    (_DAY, "a day", "days", "d"),
+    (_HOUR, "an hour", "hours", "h"),
+    (_MINUTE, "a minute", "minutes", "m"),
+)
+
+
 def ago(seconds: float) -> str:
     """How long ago, in NSML's words: `just now`, `2 minutes ago`, `an hour ago`."""
     if seconds < 5:
         return "just now"
     if seconds < _MINUTE:
         return "seconds ago"
-    for size, one, many in (
-        (_YEAR, "a year", "years"),
-        (_MONTH, "a month", "months"),
-        (_DAY, "a day", "days"),
-        (_HOUR, "an hour", "hours"),
-        (_MINUTE, "a minute", "minutes"),
-    ):
+    for size, one, many, _ in _AGES:
         count = int(seconds // size)
         if count == 1:
             return f"{one} ago"
         if count > 1:
             return f"{count} {many} ago"
     return "just now"
+
+
+def ago_within(seconds: float, cells: int) -> str:
+    """The same in so many cells: `2 minutes ago`, `2m ago`, `2m`."""
+    told = ago(seconds)
+    short = next(
+        (f"{seconds // size:.0f}{unit}" for size, *_, unit in _AGES if seconds >= size), ""
+    )
+    forms = (told, f"{short} ago", short) if short else (told, "now")
+    return next((form for form in forms if len(form) <= cells), forms[-1])
 
 
 def moment(seconds: float) -> str:

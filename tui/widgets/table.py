@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from nsml.view.tables import lay_out
-from nsml.view.text import pad, visible
+from nsml.view.text import fit, pad, visible
 from nsml.view.text import width as cells_of
 from tui import looks
 from tui.widgets.lines import Lines
@@ -32,6 +32,8 @@ MEASURED: Final = 200
 """Items by which columns are laid out, beside those in sight."""
 GAP: Final = "  "
 MARK: Final = "✓ "
+HIDDEN: Final = "+"
+"""At the end of the titles: there are columns for which there is no room, and how many."""
 
 
 class Table(Lines, ScrollView, Generic[T], can_focus=True):
@@ -262,8 +264,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
     def _titles(self, width: int) -> Strip:
         style = self.get_component_rich_style("table--title")
         layout = self._laid_out()
-        cells = map(pad, layout.titles(), layout.widths)
-        return _strip([Segment(" " * len(MARK) + GAP.join(cells), style)], width, style)
+        text = " " * len(MARK) + GAP.join(map(pad, layout.titles(), layout.widths))
+        if layout.hidden:
+            text = with_sign(text, layout.hidden, width)
+        return _strip([Segment(text, style)], width, style)
 
     def _line(self, place: int, width: int) -> Strip:
         """An item, as it was when items were shown last: while one moves among them, it is made once."""
@@ -354,6 +358,16 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             self._go(place)
             if event.chain > 1:
                 self.action_choose()
+
+
+def with_sign(titles: str, hidden: int, width: int) -> str:
+    """The line of titles, with how many more columns there are at its end."""
+    titles = titles.rstrip()
+    sign = f"{HIDDEN}{hidden}"
+    if cells_of(titles) + 1 + len(sign) > width:
+        sign = HIDDEN
+    left = width - len(sign)
+    return pad(fit(titles, left), left) + sign
 
 
 def _strip(segments: list[Segment], width: int, rest: Style) -> Strip:

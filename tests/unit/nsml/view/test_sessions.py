@@ -1,11 +1,15 @@
 """Sessions in a wide table: what ordinary ones say fits a terminal, and all that is not ordinary is there."""
 
+import re
+
 from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.sessions import COLUMNS, record, summary_text
-from nsml.view.tables import pick, render
+from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
 NOW = 1_795_411_218
@@ -55,6 +59,39 @@ def test_ordinary_sessions_fit_a_terminal():
     assert " ".join(shown[0].split()) == USUAL
     assert shown[2].rstrip().endswith("-")
     assert "11-23 02:50Z" in shown[2]
+
+
+def test_lists_of_sessions_say_in_few_cells_what_they_say_in_many():
+    failed = session(1, pb.SESSION_STATE_FAILED, simulated=True)
+    failed.end.cause, failed.end.exit_code = pb.CAUSE_OUT_OF_MEMORY, 137
+    failed.summary.update({"train/loss": 0.24871, "val/accuracy": 0.9912})
+    failed.episodes.add(kind=pb.EPISODE_KIND_IDLE, since=Timestamp(seconds=NOW - 720))
+    by_key = {one.key: one for one in COLUMNS}
+
+    def said(key, *rooms):
+        return [by_key[key].within(failed, NOW, room) for room in rooms]
+
+    assert by_key["state"].cell(failed, NOW) == "✗ Failed (out of memory)"
+    assert said("state", 23, 8, 7) == ["✗ Failed", "✗ Failed", "✗ FAI"]
+    assert by_key["gpus"].cell(failed, NOW) == "4 simulated (idle 12m)"
+    assert said("gpus", 21, 10, 6, 1) == ["4 sim (idle 12m)", "4 sim …", "4 sim", "4"]
+    assert said("args", 20, 13, 11, 8) == ["--epochs 20 …", "--epochs 20 …", "epochs=20 …", ""]
+    assert said("created", 12, 8, 4) == ["2 hours ago", "2h ago", "2h"]
+    assert said("summary", 20, 5) == ["train/loss=0.2487 …", "…"]
+
+
+@given(st.integers(40, 240))
+def test_no_number_of_a_list_is_cut(room):
+    some = ordinary()
+    layout = lay_out([one for one in COLUMNS if not one.is_wide], some, now=NOW, room=room)
+    assert sum(layout.widths) + 2 * (len(layout.widths) - 1) <= room
+    whole = {"2h", "2487", "24871"}
+    for one in some:
+        for column in COLUMNS:
+            whole |= set(re.findall(r"\w+", column.cell(one, NOW)))
+    told = [text for one in some for text in layout.row(one, NOW)]
+    numbers = [word for text in told for word in re.findall(r"\d\w*", text)]
+    assert set(numbers) <= whole
 
 
 def test_what_one_of_them_says_is_shown_of_all():

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.view.tables import Column, pick, render
+from nsml.view.tables import Column, lay_out, pick, render
 from nsml.view.text import width
 
 COLUMNS = (
@@ -89,7 +89,7 @@ def test_rows_that_cannot_be_cut_to_fit_are_blocks_of_lines():
     assert render([name, state, more], rows, now=0, room=25) == [
         "Name   kim/mnist/1",
         "State  running since long",
-        "Memo   a memo of many wo…",
+        "Memo   a memo of many …",
         "",
         "Name   -",
         "State  x",
@@ -97,7 +97,7 @@ def test_rows_that_cannot_be_cut_to_fit_are_blocks_of_lines():
     painted = render(
         [name, state], rows, now=0, room=20, paint=lambda text, colour: f"<{colour}:{text}>"
     )
-    assert painted[1] == "State  <red:running sinc…>"
+    assert painted[1] == "State  <red:running …>"
     assert len(render([name, state], rows, now=0, room=60)) == 4
     assert render([name, state], [], now=0, room=5) == ["Name…", "----…"]
 
@@ -105,6 +105,44 @@ def test_rows_that_cannot_be_cut_to_fit_are_blocks_of_lines():
 ROWS = st.lists(
     st.tuples(st.text("x", max_size=4), st.text("y", max_size=60), st.text("z", max_size=60))
 )
+
+
+SEVERAL = (
+    Column(key="n", title="Name", cell=lambda row, _: row[0], is_name=True),
+    Column(key="s", title="Sorted▾", cell=lambda row, _: row[1], stays=True),
+    Column(key="g", title="GPUs", cell=lambda row, _: row[2]),
+    Column(key="e", title="Empty", cell=lambda *_: "-", is_optional=True),
+    Column(key="w", title="Why", cell=lambda row, _: row[2] * 4, shrinks_to=8),
+)
+
+
+def test_what_has_no_room_is_left_out_whole_and_counted():
+    rows = [("kim/mnist/1", "0.99123", "12 wide")]
+
+    def shown(room):
+        layout = lay_out(SEVERAL, rows, now=0, room=room)
+        return "".join(column.key for column in layout.columns), layout.hidden
+
+    assert shown(80) == ("nsgew", 0)
+    assert shown(38) == ("nsgw", 0), "a column that says nothing is not missed"
+    assert shown(32) == ("nsg", 1)
+    assert shown(25) == ("ns", 2)
+    assert shown(10) == ("ns", 2), "whose it is, and what it is sorted by"
+    assert lay_out(SEVERAL, rows, now=0, room=25).row(rows[0], 0) == ["kim/mnist/1", "0.99123"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("x", max_size=40), st.text("y", max_size=9), st.text("z", max_size=60)),
+        min_size=1,
+    ),
+    st.integers(27, 120),
+)
+def test_a_list_never_goes_beyond_its_edge(rows, room):
+    layout = lay_out(SEVERAL, rows, now=0, room=room)
+    for texts in (layout.titles(), *(layout.row(row, 0) for row in rows)):
+        assert sum(layout.widths) + 2 * (len(layout.widths) - 1) <= room
+        assert all(width(text) <= cells for text, cells in zip(texts, layout.widths, strict=True))
 
 
 @given(ROWS, st.integers(4, 120))

@@ -10,6 +10,7 @@ from nsml.view.text import (
     fit,
     fit_coloured,
     fit_middle,
+    fit_words,
     folded,
     graphemes,
     pad,
@@ -118,6 +119,19 @@ def test_what_is_cut_in_the_middle_fits_and_keeps_its_ends(text, cells):
         assert text.endswith(tail)
 
 
+def test_words_are_cut_between_them_where_little_is_lost_by_it():
+    text = "needs 16 GPUs on one node"
+    assert [fit_words(text, cells) for cells in (25, 24, 16, 15, 9, 8, 5)] == [
+        text,
+        "needs 16 GPUs on one …",
+        "needs 16 GPUs …",
+        "needs 16 GPUs …",
+        "needs …",
+        "needs …",
+        "need…",
+    ]
+
+
 def test_widths():
     assert width("둘째") == width(unicodedata.normalize("NFD", "둘째")) == 4
     assert width("e\u0301") == 1
@@ -175,7 +189,7 @@ def test_what_is_cut_is_cut_between_letters_and_measured_as_a_terminal_does(text
     assert width(text) == cell_len(text)
     letters = [part for part, _ in graphemes(text)]
     assert "".join(letters) == text
-    for cut in (fit(text, cells), fit_middle(text, cells)):
+    for cut in (fit(text, cells), fit_middle(text, cells), fit_words(text, cells)):
         assert cell_len(cut) <= cells
         kept = [part for part, _ in graphemes(cut) if part != "…"]
         assert all(part in letters for part in kept)
