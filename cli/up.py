@@ -104,7 +104,9 @@ def standing_options(function: F) -> F:
 )
 @click.option("--listen", metavar="HOST:PORT", help="Also serve other machines there, with TLS.")
 @click.option(
-    "--http", metavar="HOST:PORT", help="Answer /healthz, /readyz and /metrics there over HTTP."
+    "--http",
+    metavar="HOST:PORT",
+    help="Answer over HTTP there: /healthz, /readyz, /metrics, what a browser shows.",
 )
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app
@@ -448,7 +450,7 @@ def _tell_up(
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
     gpus = 1 if agent.get("devices") else 0
-    steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml status", "nsml down"]
+    steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml-tui", "nsml down"]
     if agent and not gpus:
         steps.append("nsml up --simulate-gpus 2    (after down: to try GPUs without any)")
     if choices.listen:

@@ -71,7 +71,7 @@ class CompareScreen(ChartScreen):
         Binding("left,h", "aside(-1)", "Columns before", show=False, id="compare.left"),
         Binding("p", "below('plot')", "Plot", id="compare.plot"),
         Binding("c", "below('code')", "Code", id="compare.code"),
-        Binding("slash", "filter", "Seek", key_display="/", priority=True, id="compare.filter"),
+        Binding("slash", "filter", "Seek", key_display="/", id="compare.filter"),
         Binding("A", "mean", "Mean", show=False, id="compare.mean"),
         Binding("I", "ignore", "Leave columns out", show=False, id="compare.ignore"),
         Binding(

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.errors import NoWidget
 from textual.geometry import Offset
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Static
 
 from nsml.view.nodes import condition_name
 from nsml.view.text import visible
@@ -170,12 +170,6 @@ class Frame(LinesUnderMouse, Screen[None]):
         return self.words(topic) or nothing
 
     # What keys do
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A key that opens a field comes before all others, so that what is typed next goes there; in it, it is a letter."""
-        if action in {"filter", "search"} and isinstance(self.focused, Input):
-            return False
-        return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
         """Stop what is chosen, once that is confirmed."""

@@ -43,7 +43,7 @@ class Listing(Frame, Generic[T]):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/", id="list.filter", priority=True),
+        Binding("slash", "filter", "Filter", key_display="/", id="list.filter"),
         Binding("escape", "back", "Back", show=False, id="list.back"),
     ]
     shown_by: ClassVar[str] = ""

@@ -128,7 +128,7 @@ class SessionScreen(ChartScreen):
         Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
-        Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
+        Binding("slash", "search", "Search log", key_display="/", id="log.search"),
         Binding("r", "rank", "Rank", id="log.rank"),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),

@@ -67,7 +67,7 @@ class SessionsScreen(Frame):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/", id="sessions.filter", priority=True),
+        Binding("slash", "filter", "Filter", key_display="/", id="sessions.filter"),
         Binding("space", "mark", "Mark", id="sessions.mark"),
         Binding("u", "unmark", "Unmark all", show=False, id="sessions.unmark"),
         Binding(
@@ -211,6 +211,8 @@ class SessionsScreen(Frame):
 
     def _counts(self, count: int, known: int) -> str:
         listing = self._listing
+        if not known and not self.model.sources[Topic.SESSIONS].heard_at:
+            return "sessions"
         parts = [f"{count:,} of {counted(known, 'session')}"]
         parts += [f"filter: {visible(self._filter.text)}"] if self._filter.text else []
         parts += [f"of {visible(self.dashboard.user)}"] if listing.is_mine else []
