@@ -685,7 +685,9 @@ class Dashboard(App[None]):
     def action_jump(self, seconds: int) -> None:
         """Forward or back in the story."""
         if self.player is not None:
-            self.player.jump(seconds)
+            is_there = self.player.jump(seconds)
+            if not (is_there or self.player.is_over or self.player.is_paused):
+                self.say(f"this is the beginning of the {self.player.kind}")
             self._play()
 
     def say(self, text: str, *, is_bad: bool = False) -> None:

@@ -112,11 +112,13 @@ class Player:
         """Twice as fast (1), or half as fast (-1)."""
         self.speed = min(max(self.speed * 2 if by > 0 else self.speed // 2, 1), FASTEST)
 
-    def jump(self, seconds: float) -> None:
-        """Go so far forward, or back."""
-        self._at = min(max(self._at + seconds, self.story.begins), self.story.ends)
+    def jump(self, seconds: float) -> bool:
+        """Go so far forward, or back; whether there was so much of it."""
+        wanted = self._at + seconds
+        self._at = min(max(wanted, self.story.begins), self.story.ends)
         if seconds < 0:
             self.again()
+        return self._at == wanted
 
     def again(self) -> None:
         """Have the next step fold everything anew."""
@@ -172,13 +174,22 @@ class Player:
         """What it is."""
         return "demo" if self.story.is_made_up else "replay"
 
+    def _state(self) -> str:
+        if self.is_over:
+            return "over"
+        if self.is_paused:
+            return "paused at its beginning" if self._at <= self.story.begins else "paused"
+        return f"{self.speed}x"
+
     def words(self) -> str:
         """What the first line says of it: what it is, of when, how fast."""
         sign = "■" if self.is_over else "‖" if self.is_paused else "▶"
-        state = "over" if self.is_over else "paused" if self.is_paused else f"{self.speed}x"
+        when = datetime.fromtimestamp(self._at, tz=UTC)
+        state = self._state()
         if self.story.is_made_up:
-            return f"{sign} demo, made up · {state}"
+            # Of one that goes on as time does, nobody asks what time it is.
+            at = "" if state == "1x" else f"{when:%H:%M:%SZ} · "
+            return f"{sign} demo, made up · {at}{state}"
         done, whole = self._at - self.story.begins, self.story.ends - self.story.begins
         place = f"{duration_text(done)} of {duration_text(whole)}"
-        when = datetime.fromtimestamp(self._at, tz=UTC)
         return f"{sign} replay of {when:%Y-%m-%d %H:%M:%SZ} · {place} · {state}"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
-from nsml.view.sessions import SIMULATED, seconds_of
+from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
+from nsml.view.units import ago, ago_within, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -159,6 +159,14 @@ def _gpus(node: Node, _now: float) -> str:
     return f"{text} {SIMULATED}" if is_simulated(node) else text
 
 
+def _gpus_within(node: Node, now: float, _cells: int) -> str:
+    return _gpus(node, now).replace(SIMULATED, SIMULATED_SHORT)
+
+
+def _contact_within(node: Node, now: float, cells: int) -> str:
+    return ago_within(now - seconds_of(node.last_contact_at), cells)
+
+
 def _is_measured(node: Node) -> bool:
     """Whether this leader has had a measurement: no machine uses no memory at all."""
     return node.memory_used_bytes > 0
@@ -180,7 +188,7 @@ def _whole_note(node: Node, now: float) -> str:
 COLUMNS: tuple[Column[Node], ...] = (
     Column(key="name", title="Name", cell=lambda n, _: n.name, is_name=True),
     Column(key="state", title="State", cell=lambda n, _: state_word(n)),
-    Column(key="gpus", title="GPUs", cell=_gpus),
+    Column(key="gpus", title="GPUs", cell=_gpus, shrinks_to=9, least=9, within=_gpus_within),
     Column(
         key="cpus",
         title="CPUs",
@@ -195,6 +203,9 @@ COLUMNS: tuple[Column[Node], ...] = (
             ago(now - seconds_of(n.last_contact_at)) if n.HasField("last_contact_at") else "-"
         ),
         is_optional=True,
+        shrinks_to=8,
+        within=_contact_within,
+        title_within=lambda _: "Contact",
     ),
     Column(
         key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n), is_optional=True
@@ -231,6 +242,10 @@ def _model(item: NodeDevice, _now: float) -> str:
     if device.simulated and SIMULATED not in device.model.lower():
         return f"{device.model} ({SIMULATED})"
     return device.model
+
+
+def _model_within(item: NodeDevice, now: float, _cells: int) -> str:
+    return _model(item, now).replace(f"({SIMULATED})", f"({SIMULATED_SHORT})")
 
 
 def _clock(item: NodeDevice, _now: float) -> str:
@@ -280,7 +295,7 @@ def _sessions(item: NodeDevice, _now: float) -> str:
 DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
     Column(key="node", title="Node", cell=lambda i, _: i.node.name),
     Column(key="index", title="GPU", cell=lambda i, _: str(i.use.device.index)),
-    Column(key="model", title="Model", cell=_model, shrinks_to=20),
+    Column(key="model", title="Model", cell=_model, shrinks_to=16, within=_model_within),
     Column(key="load", title="Load", cell=_load),
     Column(key="memory", title="Memory", cell=_device_memory),
     Column(key="temperature", title="Temp", cell=_temperature, is_optional=True),

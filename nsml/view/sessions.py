@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
 
 SIMULATED = "simulated"
+SIMULATED_SHORT = "sim"
 _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
 """Behind the name of a value: of how many that is."""
@@ -292,7 +293,7 @@ def _gpu_parts(session: Session, now: float, simulated: str) -> list[str]:
 
 def _gpus_within(session: Session, now: float, cells: int) -> str:
     """How many, and as much of what there is to say of them as has room: `2 sim (idle 12m)`, `2 sim …`, `2`."""
-    parts = _gpu_parts(session, now, SIMULATED[:3])
+    parts = _gpu_parts(session, now, SIMULATED_SHORT)
     for count in range(len(parts), 0, -1):
         text = " ".join(parts[:count])
         for more in ("" if count == len(parts) else _MORE, ""):
@@ -402,7 +403,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=_created,
         tells=_never,
         is_optional=True,
-        shrinks_to=8,
+        shrinks_to=7,
         within=_created_within,
     ),
     Column(
@@ -428,7 +429,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         title="Summary",
         cell=_summary,
         tells=lambda s: bool(_summary(s, 0)),
-        shrinks_to=32,
+        shrinks_to=30,
         within=_summary_within,
     ),
     Column(

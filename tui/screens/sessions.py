@@ -98,6 +98,7 @@ class SessionsScreen(Frame):
         self._filter = Filter("")
         self._marks: frozenset[str] = frozenset()
         self._range_from = ""
+        self._wrong = ""
         self._listed: tuple[object, ...] = ()
         self._resting: Timer | None = None
         self._rows: Sequence[Row] = ()
@@ -343,13 +344,16 @@ class SessionsScreen(Frame):
             self._filter = Filter(event.value)
         except FilterError as failed:
             error.display = True
-            error.update(Text(f" {' ' * failed.place}^ {visible(failed.message)}"))
+            self._wrong = f" {' ' * failed.place}^ {visible(failed.message)}"
+            error.update(Text(self._wrong))
             self._filter = complete(event.value)
         self._change(filter=self._filter.text)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is, where it is understood."""
-        if self.query_one("#error").display:
+        """Leave it as it is, where it is understood; else say that it is not kept."""
+        error = self.query_one("#error", Static)
+        if error.display:
+            error.update(Text(f"{self._wrong}\n not kept: mend it, or esc drops it"))
             return
         event.input.display = False
         self.table.focus()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
@@ -34,6 +35,7 @@ GAP: Final = "  "
 MARK: Final = "✓ "
 HIDDEN: Final = "+"
 """At the end of the titles: there are columns for which there is no room, and how many."""
+SIGN_CELLS: Final = 3
 
 
 class Table(Lines, ScrollView, Generic[T], can_focus=True):
@@ -234,7 +236,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             self._wanted = {one.key for one in columns}
             room = self.scrollable_content_region.width - len(MARK)
             now = self._clock()
-            self._layout = lay_out(columns, sample, now=now, room=room, least=self._least)
+            fitted = partial(lay_out, columns, sample, now=now, least=self._least)
+            self._layout = fitted(room=room)
+            if self._layout.hidden:
+                self._layout = fitted(room=room - SIGN_CELLS)
             self._uncut = [
                 (column, cells)
                 for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)

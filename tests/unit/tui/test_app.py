@@ -87,6 +87,7 @@ async def test_a_filter_holds_while_it_is_typed_and_says_what_it_does_not_unders
         )
         await pilot.press("enter")
         assert isinstance(dashboard.focused, Input)
+        await shows(pilot, "^ no key 'colour'", "not kept: mend it, or esc drops it")
         await pilot.press("escape")
         await shows(pilot, "4 of 4 sessions")
         assert not isinstance(dashboard.focused, Input)

@@ -160,6 +160,19 @@ def test_a_log_of_the_demo_that_is_followed_is_the_one_that_is_read_at_once():
         assert lines[-200:] == whole.lines[-200:]
 
 
+def test_a_story_says_when_it_stands_still_and_where_it_begins_and_ends():
+    player = Player(Demo(AT), Hands())
+    assert player.words() == "▶ demo, made up · 1x"
+    player.pause()
+    assert player.words() == "‖ demo, made up · 10:00:00Z · paused"
+    assert player.jump(-60)
+    assert player.words() == "‖ demo, made up · 09:59:00Z · paused"
+    assert not player.jump(-(10**9))
+    assert player.words() == "‖ demo, made up · 09:00:00Z · paused at its beginning"
+    assert not player.jump(10**9)
+    assert player.words() == "■ demo, made up · 10:00:00Z · over"
+
+
 async def test_the_demo_is_shown_as_what_it_is_and_goes_on():
     clock = Hands()
     app = played(Demo(AT), clock)
@@ -186,7 +199,7 @@ async def test_a_story_is_paused_made_faster_and_wound_back_and_forward():
         clock.now += 30
         await until(pilot, lambda: app.player.time() == AT + 120)
         await pilot.press("P")
-        await shows(pilot, "‖ demo, made up · paused")
+        await shows(pilot, "‖ demo, made up · ", "Z · paused")
         clock.now += 1_000
         await pilot.press("right_square_bracket", "right_curly_bracket")
         await until(pilot, lambda: app.player.time() == AT + 190)
@@ -197,7 +210,7 @@ async def test_a_story_is_paused_made_faster_and_wound_back_and_forward():
         await pilot.press("P", *["less_than_sign"] * 9)
         await shows(pilot, "· 1x")
         app.player.jump(10**9)
-        await shows(pilot, "■ demo, made up · over")
+        await shows(pilot, "■ demo, made up · ", "Z · over")
         await pilot.press("P")
         await until(pilot, lambda: app.player.time() == app.player.story.begins)
 
