@@ -25,7 +25,7 @@ from nsml.view.text import visible
 from tui.actions import Actions
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
-from tui.model import TOPICS, Model, Refused
+from tui.model import TOPICS, Model, Refused, SessionsHeard
 from tui.prompt import Prompt
 from tui.screens.frame import NAMES, Frame
 from tui.screens.opening import Opening
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.filter import LineFilter
     from textual.screen import Screen
+    from textual.timer import Timer
     from textual.worker import WorkType
 
     from nsml.client.calls import Client
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
 """Repaints after which ages are drawn anew though nothing changed."""
+SETTLED_S: Final = 1.0
+"""So long after many things came they are taken to be there, and to stay."""
 PAUSE_S: Final = 0.15
 """The cursor rests for so long before a session is looked at closely."""
 LEAST_COMPARED: Final = 2
@@ -112,6 +115,7 @@ class Dashboard(App[None]):
         looks: how it looks at first.
         start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
         remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
+        settled: is called a moment after it has opened, or all sessions have come anew.
     """
 
     TITLE = "nsml"
@@ -194,7 +198,10 @@ class Dashboard(App[None]):
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
         start_with: str = "",
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
+        self._settled = settled
+        self._settling: Timer | None = None
         self._looks = looks or Looks()
         # Without colours those of the terminal are left out, and not turned to greys.
         super().__init__(ansi_color=True if self._looks.is_colourless else None)
@@ -256,6 +263,12 @@ class Dashboard(App[None]):
         await self.switch_mode("sessions")
         await self.remove_mode(OPENING)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._settling is not None:
+            self._settling.stop()
+        self._settling = self.set_timer(SETTLED_S, self._settled)
 
     async def _remember_kept(self) -> None:
         """Learn what is kept; what cannot be read is left alone, and said."""
@@ -366,6 +379,8 @@ class Dashboard(App[None]):
             if self.recorder.ended:
                 self.say(self.recorder.ended, is_bad=True)
                 self.recorder = None
+        if isinstance(event, SessionsHeard) and event.reset:
+            self._settle()
         if (topic := TOPICS.get(type(event))) in self._awaited:
             # Whoever has pressed a key for it need not wait for the next beat.
             self._awaited.discard(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -115,6 +116,8 @@ def main(
         _fail(f"{given[0]} goes without {given[1]}", "nsml-tui --help", USAGE_CODE)
     replayed = _read(replay) if replay is not None else None
     _check_place(web=web or visit is not None, host=host, port=port, record=record)
+    # Of what is imported nothing goes again: looking for that would only take its time.
+    gc.disable()
     order = {} if visit is None else _order(visit)
     # What is set here is of whoever serves, and not of whoever looks through a gateway.
     is_own = "server" not in order
@@ -167,6 +170,7 @@ def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
         _fail("--web needs what is not installed here", "pip install 'nsml[web]'", USAGE_CODE)
     from tui.web.local import NotServed, serve
 
+    gc.enable()  # it serves for days
     try:
         serve(arguments, host=host, port=port)
     except NotServed as error:
@@ -201,6 +205,7 @@ def _of_order(order: dict[str, Any]) -> Dashboard:
         lambda: connect.connect(context, token=order["token"]),
         clock=SystemClock(),
         platform=context.name,
+        settled=_spare,
     )
 
 
@@ -302,7 +307,13 @@ def _of_story(story: Story, looks: Looks | None) -> Dashboard:
         raise RuntimeError("a story has no platform")
 
     return Dashboard(
-        connect, clock=player, platform=story.platform, player=player, looks=looks, remember=_keep
+        connect,
+        clock=player,
+        platform=story.platform,
+        player=player,
+        looks=looks,
+        remember=_keep,
+        settled=_spare,
     )
 
 
@@ -338,7 +349,16 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         looks=looks,
         remember=_keep,
         start_with="nsml up" if contexts.may_be_ours(context) else "",
+        settled=_spare,
     )
+
+
+def _spare() -> None:
+    """Look for cycles in what is there no more: going through thousands of sessions that stay holds up keys."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _fail(message: str, advice: str, code: int) -> NoReturn:

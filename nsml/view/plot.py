@@ -20,13 +20,17 @@ from nsml.view.series import Axis
 from nsml.view.units import apart, counted, moment, number_text, spans_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nsml.view.series import Series
 
 BLANK = 0x2800
 # Bit of each dot of a cell: [row from the top][column].
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_LEFT, _RIGHT = (
+    [sum(DOTS[y][side] for y in range(4) if four >> y & 1) for four in range(16)] for side in (0, 1)
+)
+"""Bits of a cell by the four dots of a column, of which the lowest bit is that at the top."""
 _LABEL_CELLS = 9
 _LEAST_COLUMNS = 10
 _LARGEST_POWER = 308.25
@@ -78,24 +82,23 @@ def rasterise(lines: Sequence[Series], *, columns: int, rows: int) -> Raster:
     """Draw the lines over one another into `columns` x `rows` cells; the first one on top."""
     x_range = _range([x for line in lines for x in (line.x[0], line.x[-1])] if lines else [])
     y_range = _range(_extremes(lines), precision=10.0**-_PRECISION_DIGITS)
-    masks = [[0] * columns for _ in range(rows)]
-    owners: list[list[int | None]] = [[None] * columns for _ in range(rows)]
+    cells: list[list[tuple[str, int | None]]] = [
+        [(chr(BLANK), None)] * columns for _ in range(rows)
+    ]
     gaps: set[int] = set()
     for number in reversed(range(len(lines))):
         drawn, missing = _dot_columns(
             lines[number], width=columns * 2, height=rows * 4, x_range=x_range, y_range=y_range
         )
         gaps |= {place // 2 for place in missing}
-        for x, y in _dots(drawn):
-            row, column = y // 4, x // 2
-            if owners[row][column] != number:
-                owners[row][column], masks[row][column] = number, 0
-            masks[row][column] |= DOTS[y % 4][x % 2]
-    cells = tuple(
-        tuple((chr(BLANK + mask), owner) for mask, owner in zip(row, owned, strict=True))
-        for row, owned in zip(masks, owners, strict=True)
+        dots = _dots(drawn)
+        for column in {x // 2 for x in dots}:
+            pair = dots.get(2 * column, 0), dots.get(2 * column + 1, 0)
+            for row, shown in _letters(*pair):
+                cells[row][column] = shown, number
+    return Raster(
+        cells=tuple(map(tuple, cells)), x_range=x_range, y_range=y_range, gaps=tuple(sorted(gaps))
     )
-    return Raster(cells=cells, x_range=x_range, y_range=y_range, gaps=tuple(sorted(gaps)))
 
 
 def _extremes(lines: Sequence[Series]) -> list[float]:
@@ -126,11 +129,13 @@ def _range(values: Sequence[float], *, precision: float = 0.0) -> tuple[float, f
     return low, high
 
 
-def _scaled(value: float, low: float, high: float, dots: int) -> int:
+def _scaled(values: Iterable[float], low: float, high: float, dots: int) -> list[int]:
     # Halved first: the difference of two finite numbers may be infinite.
-    span = high / 2 - low / 2
-    share = (value / 2 - low / 2) / span if span else 0.0
-    return min(max(round(share * (dots - 1)), 0), dots - 1)
+    half, span, last = low / 2, high / 2 - low / 2, dots - 1
+    if not span:
+        return [0 for _ in values]
+    places = [round((value / 2 - half) / span * last) for value in values]
+    return [0 if place < 0 else min(place, last) for place in places]
 
 
 def _dot_columns(
@@ -144,51 +149,66 @@ def _dot_columns(
     columns: dict[int, _Column] = {}
     missing: set[int] = set()
     is_cut = True
-    for x, y in zip(line.x, line.y, strict=True):
-        place = _scaled(x, *x_range, width)
-        if not math.isfinite(y):
+    are_finite = list(map(math.isfinite, line.y))
+    places = _scaled(line.x, *x_range, width)
+    levels = iter(_scaled(compress(line.y, are_finite), *y_range, height))
+    for place, is_finite in zip(places, are_finite, strict=True):
+        if not is_finite:
             missing.add(place)
             is_cut = True
             continue
-        dot = height - 1 - _scaled(y, *y_range, height)
+        dot = height - 1 - next(levels)
         column = columns.get(place)
         if column is None:
             columns[place] = _Column(dot, dot, dot, dot, is_cut)
         else:
             column.last = dot
-            column.least = min(column.least, dot)
-            column.greatest = max(column.greatest, dot)
+            if dot < column.least:
+                column.least = dot
+            elif dot > column.greatest:
+                column.greatest = dot
         is_cut = False
     return columns, missing
 
 
-def _dots(columns: dict[int, _Column]) -> Iterator[tuple[int, int]]:
+def _dots(columns: dict[int, _Column]) -> dict[int, int]:
+    """The dots of each column as bits, of which the lowest is that at the top; columns are joined."""
+    dots: dict[int, int] = {}
     before: tuple[int, int] | None = None
-    for x in sorted(columns):
-        column = columns[x]
-        for y in range(column.least, column.greatest + 1):
-            yield x, y
+    for x, column in sorted(columns.items()):
+        dots[x] = dots.get(x, 0) | _bits(column.least, column.greatest)
         if before is not None and not column.is_cut:
-            yield from _segment(*before, x, column.first)
+            for at, top, bottom in _joined(*before, x, column.first):
+                dots[at] = dots.get(at, 0) | _bits(top, bottom)
         before = (x, column.last)
+    return dots
 
 
-def _segment(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int]]:
-    """The dots of a straight line (Bresenham)."""
-    run, rise = x1 - x0, -abs(y1 - y0)
-    step = 1 if y1 > y0 else -1
-    error = run + rise
-    while True:
-        yield x0, y0
-        if (x0, y0) == (x1, y1):
-            return
-        twice = 2 * error
-        if twice >= rise:
-            error += rise
-            x0 += 1
-        if twice <= run:
-            error += run
-            y0 += step
+def _bits(top: int, bottom: int) -> int:
+    return (1 << bottom + 1) - (1 << top)
+
+
+def _joined(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int, int]]:
+    """A straight line (Bresenham's) in bars: column, top and bottom of each."""
+    run, rise, step = x1 - x0, abs(y1 - y0), 1 if y1 > y0 else -1
+    for x in range(run + 1):
+        if rise <= run:
+            begin = end = (2 * x * rise + run) // (2 * run)
+        else:
+            # What is nearer to this column than to another.
+            begin = max(-((1 - 2 * x) * rise // (2 * run)), 0)
+            end = min(-((-1 - 2 * x) * rise // (2 * run)) - 1, rise)
+        top, bottom = sorted((y0 + step * begin, y0 + step * end))
+        yield x0 + x, top, bottom
+
+
+def _letters(left: int, right: int) -> Iterator[tuple[int, str]]:
+    """Two columns of dots beside one another as letters, with the rows of those that are not empty."""
+    row = 0
+    while left or right:
+        if mask := _LEFT[left & 15] | _RIGHT[right & 15]:
+            yield row, chr(BLANK + mask)
+        left, right, row = left >> 4, right >> 4, row + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,15 @@ async def test_sessions_come_and_change_while_one_looks(dashboard, server):
         assert "kim/mnist/1" in said(dashboard)
 
 
+async def test_it_says_when_all_sessions_have_come(make_dashboard, server, monkeypatch):
+    monkeypatch.setattr("tui.app.SETTLED_S", 0.01)
+    server.state.add("kim/mnist/1")
+    counts = []
+    dashboard = make_dashboard(settled=lambda: counts.append(dashboard.model.count))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: 1 in counts)
+
+
 async def test_what_is_reported_as_summary_is_seen_though_nothing_else_changes(dashboard, server):
     session = server.state.add("kim/mnist/1")
     async with dashboard.run_test(size=SIZE) as pilot:

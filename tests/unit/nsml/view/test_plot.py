@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsml.v1.sessions_pb2 import MetricPoint
-from nsml.view.plot import MARK, Average, axis_texts, chart, heights, rasterise, words
+from nsml.view.plot import BLANK, DOTS, MARK, Average, axis_texts, chart, heights, rasterise, words
 from nsml.view.series import Axis, Series, collect, smooth
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -61,6 +61,24 @@ def test_a_value_that_is_no_number_is_a_gap_and_a_mark():
     bottom = text[4][10:]
     assert bottom[12] == "\u2800"
     assert bottom[5] != "\u2800"
+
+
+@given(st.integers(1, 30), st.integers(1, 8), st.booleans())
+def test_two_points_are_joined_by_a_straight_line(columns, rows, falls):
+    ends = [(0.0, float(falls)), (1.0, float(not falls))]
+    raster = rasterise([line(ends)], columns=columns, rows=rows)
+    width, height = 2 * columns - 1, 4 * rows - 1
+    found = set()
+    for row, cells in enumerate(raster.cells):
+        for column, (letter, _) in enumerate(cells):
+            for y, pair in enumerate(DOTS):
+                for x, bit in enumerate(pair):
+                    if ord(letter) - BLANK & bit:
+                        found.add((2 * column + x, 4 * row + y))
+    assert len(found) == max(width, height) + 1
+    for x, y in found:
+        share = y / height if falls else 1 - y / height
+        assert abs(x - share * width) <= 0.5 or abs(x / width - share) * height <= 0.5
 
 
 def test_the_first_line_is_on_top():
