@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.app import App
+    from cli.choosing import Choosing
     from nsml.v1.sessions_pb2 import Session
 
 PAGE = 1000
 """Sessions; the longest list that one answer brings."""
 
 
-def show(app: App, found: Sequence[Session], *, include_ended: bool) -> None:
+def show(
+    app: App,
+    found: Sequence[Session],
+    *,
+    include_ended: bool,
+    choosing: Choosing | None = None,
+) -> None:
     """Write sessions in the chosen format, or say that there are none."""
     from cli.output import write_list
     from nsml.v1 import sessions_pb2
@@ -33,8 +40,8 @@ def show(app: App, found: Sequence[Session], *, include_ended: bool) -> None:
     write_list(
         app,
         found,
-        columns=view.COLUMNS,
-        record=view.record,
+        columns=view.COLUMNS if choosing is None else choosing.columns(app),
+        record=view.record if choosing is None else choosing.record(app),
         none=none,
         blank=sessions_pb2.Session(),
     )

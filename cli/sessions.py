@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,6 @@ from cli.arguments import (
     is_glob,
     session_argument,
     sessions_argument,
-    shell_words,
 )
 from cli.exits import CommandError, ExitCode
 from cli.group import GRACE, command, near, not_there_yet, pass_app
@@ -29,19 +29,12 @@ from nsml.view.units import counted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from cli.choosing import Choosing
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session, SessionFilter, SessionState
 
 _MANY = 10
 """Removing more than this is asked for by number."""
-_FILTER_KEYS = {
-    "state": "state",
-    "user": "user",
-    "ds": "ds",
-    "dataset": "ds",
-    "project": "project",
-    "name": "name",
-}
 
 
 @command(
@@ -52,7 +45,8 @@ _FILTER_KEYS = {
         "nsml ps -a -d mnist",
         "nsml ps --project vision",
         "nsml ps -n 3 -o wide",
-        "nsml ps --filter 'state:run user:kim lstm'",
+        "nsml ps --filter 'state:run user:kim lr>=1e-3 !baseline'",
+        "nsml ps -a --sort -val/acc --fields name,summary.val/acc,arg.lr",
         "nsml ps -w",
         "nsml ps -a -o name",
     ],
@@ -67,7 +61,7 @@ _FILTER_KEYS = {
 @click.option("--state", "states", multiple=True, metavar="STATE", help="In these states.")
 @click.option("--filter", "filters", multiple=True, metavar="FILTER", help="By the words above.")
 @click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
-@not_there_yet("--sort")
+@click.option("--sort", default="", metavar="KEY", help="By this; -KEY: the greatest first.")
 @pass_app
 def ps(
     app: App,
@@ -82,76 +76,91 @@ def ps(
     states: tuple[str, ...],
     filters: tuple[str, ...],
     watch: bool,
+    sort: str,
 ) -> int:
     """List sessions: those that live, or with -a all.
 
-    --filter takes words such as state:run,queued user:kim ds:mnist project:vision name:'kim/*/1*';
-    other words are looked for in name, memo and arguments. All of them must fit.
+    --filter takes words such as state:run,queued user:@me ds:mnist name:'kim/*/1*' lr>=1e-3 age<2h;
+    other words are looked for in name, memo, arguments, summary and state. All of them must fit; ! turns one
+    round, and | stands between alternatives. --sort takes a column of --fields, summary.val/acc, arg.lr,
+    or val/acc and lr alone; --fields takes these, too. nsml-tui knows the same words.
     """
-    words = [word for text in filters for word in shell_words("--filter", text)]
-    words += [f"user:{user}" for user in users] + (["user:@me"] if mine else [])
-    words += [f"state:{state}" for state in states] + ([f"ds:{dataset}"] if dataset else [])
-    words += [f"project:{project}"] if project else []
-    if search:
-        words.append(f"name:{search}" if is_glob(search) else search)
-    chosen = parse_filter(words, include_ended=include_ended or last is not None)
+    from cli.choosing import Choosing
+
+    choosing = Choosing(filters, sort)
+    chosen = wanted(
+        users=[*_parts(users), *(["@me"] if mine else [])],
+        states=_parts(states),
+        dataset=dataset or "",
+        project=project or "",
+        search=search or "",
+        include_ended=include_ended or last is not None,
+    )
+    choosing.narrow(chosen)
     if watch:
         if last is not None or include_ended:
             raise CommandError("-w shows live sessions: without -a and -n", code=ExitCode.USAGE)
         from cli.watching import watch_list
 
-        watch_list(app, chosen)
+        watch_list(app, chosen, choosing)
         return ExitCode.OK
-    return _list(app, chosen, last)
+    return _list(app, chosen, choosing, last)
 
 
-def _list(app: App, chosen: SessionFilter, last: int | None) -> int:
+def _parts(values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in value.split(",")]
+
+
+def _list(app: App, chosen: SessionFilter, choosing: Choosing, last: int | None) -> int:
     """Show them; PARTLY where the ended ones could not be had."""
     lacks: list[bool] = []
+    limit = None if choosing.filters else last
+    now = app.clock.time()
 
     async def fetch(client: Client) -> list[Session]:
-        every = client.sessions.every(chosen, limit=last, on_missing=lambda: lacks.append(True))
-        return [session async for session in every]
+        await choosing.know(client)
+        every = client.sessions.every(chosen, limit=limit, on_missing=lambda: lacks.append(True))
+        found: list[Session] = []
+        async with aclosing(every):
+            async for session in every:
+                if len(found) == last:
+                    break
+                if choosing.takes(session, now):
+                    found.append(session)
+        return found
 
-    show(app, app.call(fetch), include_ended=chosen.include_ended)
+    found = choosing.arranged(app.call(fetch), now)
+    choosing.refuse_unknown(found)
+    show(app, found, include_ended=chosen.include_ended, choosing=choosing)
     if not lacks:
         return ExitCode.OK
     app.say("ended sessions are missing: the platform's history does not answer (nsml status)")
     return ExitCode.PARTLY
 
 
-def parse_filter(words: Sequence[str], *, include_ended: bool) -> SessionFilter:
-    """The filter of `key:value` words; a usage error for a key or state that is not known."""
+def wanted(
+    *,
+    users: Sequence[str],
+    states: Sequence[str],
+    dataset: str,
+    project: str,
+    search: str,
+    include_ended: bool,
+) -> SessionFilter:
+    """What the platform is asked for; a usage error for a state that is not known."""
+    from nsml.client.streams import ENDED_STATES
     from nsml.v1 import sessions_pb2 as pb
 
-    chosen = pb.SessionFilter(include_ended=include_ended)
-    texts = []
-    for word in words:
-        key, colon, value = word.partition(":")
-        if not colon:
-            texts.append(word)
-            continue
-        match _FILTER_KEYS.get(key):
-            case "state":
-                chosen.states.extend(_state(part) for part in value.split(","))
-            case "user":
-                chosen.owners.extend(value.split(","))
-            case "ds":
-                chosen.dataset = value
-            case "project":
-                chosen.project = value
-            case "name":
-                chosen.name_glob = value
-            case _:
-                raise CommandError(
-                    f"cannot filter by {key!r}",
-                    code=ExitCode.USAGE,
-                    why=f"in {word!r}; keys are {', '.join(_FILTER_KEYS)}",
-                )
-    chosen.text = " ".join(texts)
-    ended = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
-    if ended & set(chosen.states):
-        chosen.include_ended = True
+    chosen = pb.SessionFilter(
+        owners=users,
+        states=[_state(one) for one in states],
+        dataset=dataset,
+        project=project,
+        include_ended=include_ended,
+    )
+    if search:
+        setattr(chosen, "name_glob" if is_glob(search) else "text", search)
+    chosen.include_ended |= bool(ENDED_STATES & set(chosen.states))
     return chosen
 
 

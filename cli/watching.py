@@ -13,6 +13,7 @@ from cli.redrawing import Redrawn
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from cli.choosing import Choosing
     from nsml.client.calls import Client
     from nsml.clock import Clock
     from nsml.v1.sessions_pb2 import Session, SessionFilter
@@ -27,8 +28,9 @@ _AGEING = 4
 class Watched:
     """The live sessions of a watch stream, newest first, and how they are shown."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, choosing: Choosing) -> None:
         self._app = app
+        self._choosing = choosing
         self._known: dict[str, Session] = {}
         self._screen = Redrawn(app)
         self._is_stale = False
@@ -68,24 +70,26 @@ class Watched:
             redrawing.cancel()
 
     def _lines(self, news: Sequence[Session]) -> None:
-        from nsml.view import sessions as view
-
-        for session in news:
+        now, choosing = self._app.clock.time(), self._choosing
+        for session in (one for one in news if choosing.takes(one, now)):
             if self._app.is_for_people:
-                for line in table_lines(self._app, [session], view.COLUMNS):
+                for line in table_lines(self._app, [session], choosing.columns(self._app)):
                     self._app.write(line)
                 self._app.flags.has_header = False
             else:
-                write_line(self._app, view.record(session))
+                write_line(self._app, choosing.record(self._app)(session))
         self._app.stdout.flush()
 
     def draw(self) -> None:
         """Draw the list over what was drawn before."""
-        from nsml.view import sessions as view
+        from nsml.view.sessions import seconds_of
 
-        newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
+        now, choosing = self._app.clock.time(), self._choosing
+        meant = [one for one in self._known.values() if choosing.takes(one, now)]
+        newest = sorted(meant, key=lambda one: -seconds_of(one.created_at))
+        shown = choosing.arranged(newest, now)
         self._is_stale = False
-        self._screen.show(table_lines(self._app, newest, view.COLUMNS))
+        self._screen.show(table_lines(self._app, shown, choosing.columns(self._app)))
 
 
 def _is_news(session: Session, known: Session | None) -> bool:
@@ -95,7 +99,7 @@ def _is_news(session: Session, known: Session | None) -> bool:
     return session.summary != known.summary or session.checkpoint_count != known.checkpoint_count
 
 
-def watch_list(app: App, chosen: SessionFilter) -> None:
+def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:
     """Show the live sessions and every change of them, until interrupted.
 
     Raises CommandError (USAGE) for a format that cannot be written line by line.
@@ -108,9 +112,10 @@ def watch_list(app: App, chosen: SessionFilter) -> None:
             code=ExitCode.USAGE,
             advice="nsml ps -w -o jsonl",
         )
-    watched = Watched(app)
+    watched = Watched(app, choosing)
 
     async def follow(client: Client) -> None:
+        await choosing.know(client)
         await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
         stream = watch_sessions(client, chosen, with_reports=True, on_link=watched.link)
         async with watched.kept_true(client.clock), aclosing(stream):

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from nsml.v1.sessions_pb2 import Session
-from nsml.view.ordering import AGING, ARGUMENT, SUMMARY, column, differing_text, order, value_of
-from nsml.view.sessions import COLUMNS, STATE_WORDS
-from nsml.view.text import fit
+from nsml.view.ordering import (
+    AGING,
+    ARGUMENT,
+    SUMMARY,
+    column,
+    differing_text,
+    marked,
+    order,
+    value_of,
+)
+from nsml.view.sessions import COLUMNS
 from nsml.view.units import thousandths
 from tui.model import tally_of
 
@@ -25,13 +33,7 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "created"
 """What is sorted by where nothing else was chosen, the newest first."""
-UP, DOWN = "▴", "▾"
 _TEXT_CELLS: Final = 12
-_PS_KEYS: Final = frozenset({"state", "user", "ds", "project", "name"})
-"""By which `nsml ps` filters, too."""
-_STATES: Final = frozenset(one.word.casefold() for one in STATE_WORDS.values())
-_STATES_OF_PS: Final = _STATES | {one.code.casefold() for one in STATE_WORDS.values()}
-_BEYOND_PS: Final = frozenset("<>=|!")
 
 
 class By(StrEnum):
@@ -159,14 +161,13 @@ def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool, quota: int |
 def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[Session]]:
     """The columns, with a mark at the one that is sorted by; `same` arguments are in none of the rows."""
     if listing.columns:
-        found = [_wanted(one) for key in listing.columns if (one := column(key)) is not None]
-        if not any(one.key == "name" for one in found):
-            found.insert(0, COLUMNS[0])
+        every = map(column, _with_name(listing.columns))
+        found = [_wanted(one) for one in every if one is not None]
     else:
         found = list(COLUMNS)
     if same:
         found = [_differing(one, same) if one.key == "args" else one for one in found]
-    return found if listing.is_plain else _marked(found, listing)
+    return found if listing.is_plain else marked(found, listing.sort, is_down=listing.is_down)
 
 
 def _wanted(one: Column[Session]) -> Column[Session]:
@@ -185,26 +186,6 @@ def _differing(one: Column[Session], same: Mapping[str, str | bool]) -> Column[S
     )
 
 
-def _marked(columns: Sequence[Column[Session]], listing: Listing) -> list[Column[Session]]:
-    mark = DOWN if listing.is_down else UP
-    found = [_sorted_by(one, mark) if one.key == listing.sort else one for one in columns]
-    if listing.sort not in {one.key for one in found} and (other := column(listing.sort)):
-        # What is sorted by is seen.
-        found.insert(1, _sorted_by(other, mark))
-    return found
-
-
-def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
-    shorter = one.title_within or (lambda cells: fit(one.title, cells))
-    return one._replace(
-        title=one.title + mark,
-        title_within=lambda cells: shorter(cells - 1) + mark,
-        is_wide=False,
-        is_optional=False,
-        stays=True,
-    )
-
-
 def title_of(key: str) -> str:
     """What people call a column."""
     if key.startswith(SUMMARY):
@@ -215,33 +196,22 @@ def title_of(key: str) -> str:
     return found.title if found is not None else key
 
 
+def _with_name(keys: Sequence[str]) -> Sequence[str]:
+    """The name tells sessions from one another, whatever was chosen."""
+    return keys if "name" in keys else ("name", *keys)
+
+
 def command_of(listing: Listing) -> tuple[str, str]:
     """How the command line shows the same, and what of it the command line does not know."""
     words, lacks = ["nsml", "ps"], []
     words += ["-a"] if listing.with_ended else []
     words += ["--mine"] if listing.is_mine else []
-    if listing.filter:
-        if _is_of_ps(listing.filter):
-            words += ["--filter", listing.filter]
-        else:
-            lacks.append("the filter")
-    fields = [key for key in listing.columns if not key.startswith((SUMMARY, ARGUMENT))]
-    words += ["--fields", ",".join(fields)] if fields else []
-    lacks += [] if len(fields) == len(listing.columns) else ["columns of single values"]
-    lacks += [] if listing.is_plain else ["the order"]
+    words += ["--filter", listing.filter] if listing.filter else []
+    words += [] if listing.is_plain else ["--sort", "-" * listing.is_down + listing.sort]
+    fields = [key for key in _with_name(listing.columns) if "," not in key]
+    words += ["--fields", ",".join(fields)] if listing.columns else []
+    lacks += (
+        ["columns with a comma in their name"] if any("," in key for key in listing.columns) else []
+    )
     lacks += ["groups"] if listing.by else []
     return shlex.join(words), " and ".join(lacks)
-
-
-def _is_of_ps(text: str) -> bool:
-    if any(letter in text for letter in _BEYOND_PS):
-        return False
-    return all(map(_is_word_of_ps, text.split()))
-
-
-def _is_word_of_ps(word: str) -> bool:
-    key, colon, values = word.partition(":")
-    if not colon:
-        # Here the words of states are looked through, too.
-        return not word.startswith("-") and not any(word.casefold() in one for one in _STATES)
-    return key in _PS_KEYS and (key != "state" or {*values.casefold().split(",")} <= _STATES_OF_PS)

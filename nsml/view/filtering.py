@@ -3,7 +3,7 @@
 Words are looked for in name, memo, arguments, summary and the word of the state, letter case aside. `key:value` asks for one of
 several values, in which `*` and `?` stand for text; `key<number` compares an argument, a number of the summary,
 `gpus` or `age`. What stands beside one another must all hold, `|` parts alternatives, and `!` or `-` before a
-term turns it round. Quotes keep spaces together.
+term turns it round. Quotes keep spaces together. `user:@me` is whoever asks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 from fnmatch import translate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from nsml.v1.sessions_pb2 import SessionState
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import Session
 
+ME: Final = "@me"
 LONGEST: Final = 1_000
 """Characters of a filter."""
 _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
@@ -143,7 +144,7 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "state": _states,
     "name": lambda one: (one.name,),
     "user": lambda one: (one.owner,),
-    "project": lambda one: (one.project,),
+    "project": lambda one: (one.project or one.owner,),
     "memo": lambda one: (one.memo,),
     "ds": _datasets,
     "node": lambda one: [each.node for each in one.replicas],
@@ -152,12 +153,17 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
 }
 KEYS: Final = tuple(_VALUES)
+_ALIASES: Final[Mapping[str, str]] = {"dataset": "ds"}
 
 
 class _Term(NamedTuple):
     asks: _Test | str
     """A test, or a word that is looked for."""
     is_negated: bool
+    key: str = ""
+    """What it asks for values of; "" where it does not."""
+    values: Sequence[str] = ()
+    """Of which one must fit."""
 
 
 class Filter:
@@ -165,18 +171,33 @@ class Filter:
 
     Args:
         text: as people write it; "" takes everything.
+        me: who asks; "": that is not known.
 
     Raises:
         FilterError: it says nothing.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, me: str = "") -> None:
         self.text = text
         if len(text) > LONGEST:
             raise FilterError(f"longer than {LONGEST} characters", LONGEST)
-        alternatives = [_terms(part, at) for part, at in _parts(text)]
+        alternatives = [_terms(part, at, me) for part, at in _parts(text)]
         # One that is not typed yet takes nothing, rather than everything.
         self._alternatives = list(filter(None, alternatives)) or [[]]
+
+    def required(self, key: str) -> Sequence[str]:
+        """Values with `*` and `?` of which one fits whatever is taken; none: nothing like that is known."""
+        if len(self._alternatives) > 1:
+            return ()
+        return next((one.values for one in self._asking(key)), ())
+
+    def named(self, key: str) -> Sequence[str]:
+        """All values that are asked for."""
+        return [value for one in self._asking(key) for value in one.values]
+
+    def _asking(self, key: str) -> Iterable[_Term]:
+        terms = (term for terms in self._alternatives for term in terms)
+        return (term for term in terms if term.key == key and not term.is_negated)
 
     def takes(self, one: Filtered, now: float) -> bool:
         """Whether a session is meant, at a moment (Unix seconds)."""
@@ -188,11 +209,11 @@ class Filter:
         return parts[0] if len(parts) == 1 else sorted({place for part in parts for place in part})
 
 
-def complete(text: str) -> Filter:
+def complete(text: str, *, me: str = "") -> Filter:
     """The filter of those terms that are understood: one that is being typed takes nothing away, and adds nothing."""
     while True:
         try:
-            return Filter(text)
+            return Filter(text, me=me)
         except FilterError as error:
             text = text[: error.begins] + text[error.ends :]
 
@@ -200,7 +221,7 @@ def complete(text: str) -> Filter:
 def _narrowed(terms: Iterable[_Term], ones: Sequence[Filtered], now: float) -> list[int]:
     places = list(range(len(ones)))
     for term in terms:
-        asks, is_not = term
+        asks, is_not = term.asks, term.is_negated
         if isinstance(asks, str):
             places = [place for place in places if (asks in ones[place].text) is not is_not]
         else:
@@ -224,23 +245,29 @@ def _parts(text: str) -> Iterable[tuple[str, int]]:
     yield text[begin:], begin
 
 
-def _terms(part: str, at: int) -> list[_Term]:
+def states_of(values: Iterable[str]) -> list[Any]:
+    """The states that one of these values fits; none of none."""
+    globs = list(values)
+    return [state for state in STATE_WORDS if state and globs and _fits(globs, _state_words(state))]
+
+
+def _terms(part: str, at: int, me: str) -> list[_Term]:
     terms = []
     for found in _TERM.finditer(part):
         begins = at + found.start()
         try:
-            terms.append(_term(found[0], begins))
+            terms.append(_term(found[0], begins, me))
         except FilterError as error:
             error.begins, error.ends = begins, at + found.end()
             raise
     return terms
 
 
-def _term(text: str, place: int) -> _Term:
+def _term(text: str, place: int, me: str) -> _Term:
     is_negated = len(text) > 1 and text[0] in "!-" and not text.startswith("--")
     body = text[is_negated:]
     if keyed := _KEYED.fullmatch(body):
-        key, values = keyed[1].casefold(), keyed[2]
+        key, values = _ALIASES.get(keyed[1].casefold(), keyed[1].casefold()), keyed[2]
         if key not in _VALUES:
             raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
         if not values:
@@ -248,7 +275,9 @@ def _term(text: str, place: int) -> _Term:
         globs = [_unquoted(value) for value in values.split(",")]
         if key == "state":
             globs = _states_meant(globs, place + len(text) - len(values))
-        return _Term(_one_of(key, globs), is_negated)
+        if key == "user":
+            globs = [me if glob == ME and me else glob for glob in globs]
+        return _Term(_one_of(key, globs), is_negated, key, globs)
     if _BEGUN.fullmatch(body):
         raise FilterError(f"{body} what?", place + len(text))
     if compared := _COMPARED.fullmatch(body):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from nsml.view.compare import arguments
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
 from nsml.view.tables import Column
-from nsml.view.text import fit_middle
+from nsml.view.text import fit, fit_middle
 from nsml.view.units import number_text, number_within
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "summary."
 ARGUMENT: Final = "arg."
+UP, DOWN = "▴", "▾"
 _ABSENT: Final = "-"
 _VALUE_CELLS: Final = 8
 _TITLE_CELLS: Final = 14
@@ -175,6 +176,38 @@ def column(key: str) -> Column[Session] | None:
         return _value_column(key, key.removeprefix(ARGUMENT), _given)
     found = _BY_KEY.get(key)
     return found._replace(is_wide=False, is_optional=True) if found is not None else None
+
+
+def is_single(key: str) -> bool:
+    """Whether a column is one value of a summary, or one argument."""
+    return key.startswith((SUMMARY, ARGUMENT))
+
+
+def single(session: Session, key: str) -> object:
+    """That value as it is; None where the session has none."""
+    if key.startswith(SUMMARY):
+        return _reported(session, key.removeprefix(SUMMARY))
+    return _arguments(session).get(key.removeprefix(ARGUMENT))
+
+
+def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> list[Column[Session]]:
+    """These with a mark at the one that is sorted by, which is seen."""
+    mark = DOWN if is_down else UP
+    found = [_sorted_by(one, mark) if one.key == key else one for one in columns]
+    if key not in {one.key for one in found} and (other := column(key)):
+        found.insert(1, _sorted_by(other, mark))
+    return found
+
+
+def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
+    shorter = one.title_within or (lambda cells: fit(one.title, cells))
+    return one._replace(
+        title=one.title + mark,
+        title_within=lambda cells: shorter(cells - 1) + mark,
+        is_wide=False,
+        is_optional=False,
+        stays=True,
+    )
 
 
 def _value_column(key: str, name: str, value: Callable[[Session, str], object]) -> Column[Session]:

@@ -96,6 +96,7 @@ class SessionsScreen(Frame):
         super().__init__()
         self._listing = Listing()
         self._filter = Filter("")
+        self._user = ""
         self._marks: frozenset[str] = frozenset()
         self._range_from = ""
         self._wrong = ""
@@ -168,6 +169,9 @@ class SessionsScreen(Frame):
         """Show the list, where it is another, and the preview."""
         ages = self.dashboard.clock.time() // AGES_S
         model, user = self.model, self.dashboard.user
+        if user != self._user:  # who looks is learned after the first sessions
+            self._user = user
+            self._filter = complete(self._filter.text, me=user)
         listed = (model.listed, user, self._none(model.count), ages)
         if listed != self._listed:
             self._listed = listed
@@ -341,12 +345,12 @@ class SessionsScreen(Frame):
         error = self.query_one("#error", Static)
         error.display = False
         try:
-            self._filter = Filter(event.value)
+            self._filter = Filter(event.value, me=self.dashboard.user)
         except FilterError as failed:
             error.display = True
             self._wrong = f" {' ' * failed.place}^ {visible(failed.message)}"
             error.update(Text(self._wrong))
-            self._filter = complete(event.value)
+            self._filter = complete(event.value, me=self.dashboard.user)
         self._change(filter=self._filter.text)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -131,8 +131,10 @@ from nsml.v1 import sessions_pb2 as pb
         (["rm", "kim/mnist/1"], 6, "has not ended"),
         (["memo", "1", "x"], 2, "one of: kim/cifar/1"),
         (["model", "pull", "kim/mnist/1", "44"], 5, "no checkpoint '44'"),
-        (["ps", "--filter", "stat:run"], 2, "cannot filter by 'stat'"),
-        (["ps", "--filter", "user:'kim"], 2, '--filter: No closing quotation in "user:\'kim"'),
+        (["ps", "--filter", "stat:run"], 2, "--filter: no key 'stat'; there are state, "),
+        (["ps", "--filter", "user:'kim"], 2, "--filter: a quote (') that nothing closes"),
+        (["ps", "--filter", "lr>high"], 2, "'high' is not a number"),
+        (["ps", "--sort", "staet"], 2, "--sort state"),
         (["ps", "--state", "runing"], 2, "state:running"),
         (["ps", "-o", "xml"], 2, "xml"),
         (["ps", "-w", "-o", "json"], 2, "nsml ps -w -o jsonl"),
@@ -362,7 +364,7 @@ def test_a_defect_is_told_as_one(nsml, monkeypatch):
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("here")
 
-    monkeypatch.setattr(cli.sessions, "parse_filter", broken)
+    monkeypatch.setattr(cli.sessions, "wanted", broken)
     result = nsml("ps", check=False)
     assert result.code == 1
     assert "a defect of nsml itself: ZeroDivisionError: here" in result.stderr

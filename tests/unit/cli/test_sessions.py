@@ -11,9 +11,9 @@ from tests.unit.nsml.client.contract_server import EPOCH
 
 @pytest.fixture
 def three(state):
-    state.add("kim/mnist/1")
+    state.add("kim/mnist/1").summary.update({"loss": 0.25})
     state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED, project="vision")
-    state.add("lee/cifar/1", memo="lstm")
+    state.add("lee/cifar/1", memo="lstm").summary.update({"loss": 0.5})
     return state
 
 
@@ -37,10 +37,36 @@ def names(result):
         (["--project", "kim"], ["kim/mnist/1"]),
         (["--filter", "project:lee"], ["lee/cifar/1"]),
         (["--filter", "name:'*/cifar/*'"], ["lee/cifar/1"]),
+        (["--filter", "user:@me"], ["kim/mnist/1"]),
+        (["--filter", "!user:@me", "-a"], ["lee/cifar/1"]),
+        (["--filter", "-lstm"], ["kim/mnist/1"]),
+        (["--filter", "state:succ"], ["kim/mnist/2"]),
+        (["--filter", "state:END | loss<0.3"], ["kim/mnist/2", "kim/mnist/1"]),
+        (["--filter", "state:run", "--filter", "loss<0.3"], ["kim/mnist/1"]),
+        (["--filter", "user:kim", "-n", "1"], ["kim/mnist/2"]),
+        (["-a", "--sort", "name"], ["kim/mnist/1", "kim/mnist/2", "lee/cifar/1"]),
+        (["-a", "--sort", "loss"], ["kim/mnist/1", "lee/cifar/1", "kim/mnist/2"]),
+        (["-a", "--sort", "-summary.loss"], ["lee/cifar/1", "kim/mnist/1", "kim/mnist/2"]),
     ],
 )
 def test_ps_narrows(nsml, three, words, expected):
     assert names(nsml("ps", "-o", "name", *words)) == expected
+
+
+def test_ps_shows_single_values_and_what_it_sorts_by(nsml, three):
+    three.add("kim/None/1", spec=pb.SessionSpec(args=["--lr", "0.1", "--amp"]))
+    lines = nsml("ps", "--sort", "-loss").stdout.splitlines()
+    assert lines[0].split()[:2] == ["Name", "loss▾"]
+    assert [line.split()[1] for line in lines[2:]] == ["0.5", "0.25", "-"]
+    fields = ("--fields", "name,arg.lr,summary.loss,arg.amp")
+    assert nsml("ps", *fields, "--filter", "lr=0.1").stdout.splitlines()[2].split() == [
+        "kim/None/1",
+        "0.1",
+        "-",
+        "set",
+    ]
+    one, *_ = json.loads(nsml("ps", *fields, "-j").stdout)["items"]
+    assert one == {"name": "kim/None/1", "arg.lr": "0.1", "summary.loss": None, "arg.amp": True}
 
 
 def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three):

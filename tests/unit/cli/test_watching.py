@@ -6,6 +6,7 @@ import json
 import pytest
 
 from cli.app import App, Format
+from cli.choosing import Choosing
 from cli.redrawing import Redrawn
 from cli.watching import Watched
 from nsml.client.streams import Link
@@ -41,7 +42,7 @@ def drawn(app):
 
 
 def test_the_newest_is_first_and_who_left_vanishes(app):
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     watched.take([session(1), session(3)], [], reset=True)
     assert drawn(app) == (["kim/None/3", "kim/None/1"], 0)
     watched.take([session(2)], ["s3"], reset=False)
@@ -53,7 +54,7 @@ def test_the_newest_is_first_and_who_left_vanishes(app):
 
 def test_what_a_session_reports_is_a_line_where_it_differs(app):
     app.flags.output = Format.JSONL
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     watched.take([session(1, revision=7)], [], reset=True)
     reported = session(1, revision=7)
     reported.summary.update({"loss": 0.5})
@@ -71,7 +72,7 @@ def lines_of(app):
 
 
 def test_what_the_terminal_has_no_room_for_is_counted(app):
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     watched.take([session(number) for number in range(1, 8)], [], reset=True)
     assert drawn(app) == (["kim/None/7", "kim/None/6", "..."], 0)
     assert app.stdout.raw_bytes.decode().endswith("... 5 more\n")
@@ -82,7 +83,7 @@ def lost(reason):
 
 
 def test_a_lost_connection_is_told_under_the_list_and_taken_away(app):
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     watched.take([session(1)], [], reset=True)
     watched.link(lost("reset"))
     assert app.stdout.raw_bytes.endswith(b"connection lost, reconnecting (reset)\n")
@@ -96,7 +97,7 @@ def test_a_lost_connection_is_told_under_the_list_and_taken_away(app):
 def test_no_line_is_wider_than_the_terminal(app, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     app.flags.output = Format.WIDE
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     watched.take([session(1, memo="m" * 200)], [], reset=True)
     watched.link(lost("reset " * 20))
     shown = app.stdout.raw_bytes.decode().rpartition("\x1b[J")[2].splitlines()
@@ -117,7 +118,7 @@ def test_where_nothing_is_drawn_lines_are_written_when_they_change(environ):
 async def test_ages_grow_while_nothing_changes(app):
     clock = SteppedClock(EPOCH + 1)
     app.given_clock = clock
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     made = session(1)
     made.created_at.seconds = int(EPOCH)
     async with watched.kept_true(clock):
@@ -125,11 +126,11 @@ async def test_ages_grow_while_nothing_changes(app):
         before = app.stdout.raw_bytes
         await clock.has_slept.wait()
     assert b"just now" in before
-    assert b"minutes ago" in app.stdout.raw_bytes[len(before) :]
+    assert b"m ago" in app.stdout.raw_bytes[len(before) :]
 
 
 async def test_changes_are_drawn_together(app):
-    watched = Watched(app)
+    watched = Watched(app, Choosing([], ""))
     clock = SteppedClock(EPOCH)
     async with watched.kept_true(clock):
         watched.take([session(1)], [], reset=True)

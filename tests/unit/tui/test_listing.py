@@ -64,12 +64,15 @@ def test_the_command_of_a_list_says_what_it_lacks():
     assert command_of(Listing()) == ("nsml ps -a", "")
     known = Listing(filter="state:run user:kim lstm", with_ended=False, is_mine=True)
     assert command_of(known) == ("nsml ps --mine --filter 'state:run user:kim lstm'", "")
-    for text in ("state:succ", "running", "state:r*"):
-        assert command_of(Listing(filter=text)) == ("nsml ps -a", "the filter")
-    beyond = Listing(filter="loss<0.3", columns=("name", "arg.lr"), is_down=False)
+    beyond = Listing(filter="loss<0.3 | -x", columns=("state", "arg.lr"), is_down=False)
     assert command_of(beyond) == (
-        "nsml ps -a --fields name",
-        "the filter and columns of single values and the order",
+        "nsml ps -a --filter 'loss<0.3 | -x' --sort created --fields name,state,arg.lr",
+        "",
+    )
+    down = Listing(sort="summary.loss", by=By.USER, columns=("name", "arg.a,b"))
+    assert command_of(down) == (
+        "nsml ps -a --sort -summary.loss --fields name",
+        "columns with a comma in their name and groups",
     )
 
 

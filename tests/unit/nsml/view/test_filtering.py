@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError, complete
+from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError, complete, states_of
 
 NOW = 1_700_010_000.0
 
@@ -175,3 +175,41 @@ def test_hangul_in_pieces_is_the_same_as_whole():
     assert pieces != "둘째"
     for memo, sought in (("둘째 시도", pieces), (pieces, "둘째")):
         assert Filter(sought).takes(Filtered(pb.Session(memo=memo)), 0.0)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "state:run",
+                "!state:run",
+                "state:st",
+                "user:kim,lee",
+                "user:@me",
+                "-user:kim",
+                "lr<1",
+                "|",
+            ]
+        ),
+        max_size=5,
+    ).map(" ".join),
+    st.sampled_from(["kim", "lee", "ann"]),
+    st.sampled_from([pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_STOPPED]),
+)
+def test_what_must_be_asked_of_all_leaves_out_nothing_that_is_taken(text, owner, state):
+    found = Filter(text, me="ann")
+    if found.takes(session(f"{owner}/mnist/1", state), NOW):
+        assert owner in (found.required("user") or [owner])
+        assert state in (states_of(found.required("state")) or [state])
+
+
+def test_values_that_are_asked_for_are_told():
+    found = Filter("state:end !state:run | dataset:mnist state:fai,pnd")
+    assert found.required("state") == ()
+    assert found.named("state") == ["end", "fai", "pnd"]
+    assert found.named("ds") == ["mnist"]
+    assert states_of(Filter("state:st").required("state")) == [
+        pb.SESSION_STATE_STOPPING,
+        pb.SESSION_STATE_STOPPED,
+    ]
+    assert states_of([]) == []

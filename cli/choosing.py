@@ -1,0 +1,126 @@
+"""Which sessions a list has, in what order, in which columns: --filter, --sort, and --fields of single values.
+
+These are the words of `nsml-tui`, understood by the same modules. What a filter asks for by owner and state narrows the
+list at the platform already; the rest is looked at here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cli.arguments import is_glob
+from cli.exits import CommandError, ExitCode
+from cli.group import near
+from nsml.view import ordering
+from nsml.view.filtering import ME, Filter, Filtered, FilterError, states_of
+from nsml.view.sessions import COLUMNS, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.app import App
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session, SessionFilter
+    from nsml.view.tables import Column
+
+
+class Choosing:
+    """What --filter and --sort say.
+
+    Args:
+        filters: all of them must hold.
+        sort: a column's key, `summary.NAME`, `arg.NAME`, or such a name alone; `-` before it: greatest first. "": newest first.
+
+    Raises CommandError (USAGE) for a filter that says nothing.
+    """
+
+    def __init__(self, filters: Sequence[str], sort: str) -> None:
+        self._texts = filters
+        self.filters = [_understood(text) for text in filters]
+        self._sort = sort.removeprefix("-")
+        self._is_down = sort.startswith("-") or not sort
+        self._key = ""
+
+    async def know(self, client: Client) -> None:
+        """Learn who asks, where that matters."""
+        if any(ME in text for text in self._texts):
+            me = (await client.accounts.caller()).user.name
+            self.filters = [Filter(text, me=me) for text in self._texts]
+
+    def narrow(self, chosen: SessionFilter) -> None:
+        """Have the platform leave out what is not meant anyway; who asks for an ended state wants ended ones."""
+        from nsml.client.streams import ENDED_STATES
+
+        for one in self.filters:
+            users = [name.casefold() for name in one.required("user")]
+            if not chosen.owners and not any(map(is_glob, users)):
+                chosen.owners.extend(users)
+            if not chosen.states:
+                chosen.states.extend(states_of(one.required("state")))
+            chosen.include_ended |= not ENDED_STATES.isdisjoint(states_of(one.named("state")))
+
+    def takes(self, session: Session, now: float) -> bool:
+        """Whether it is meant, at a moment (Unix seconds)."""
+        filtered = Filtered(session)
+        return all(one.takes(filtered, now) for one in self.filters)
+
+    def arranged(self, found: Sequence[Session], now: float) -> list[Session]:
+        """Sessions that came newest first in their order; as they came, where nothing of that name is there to sort by."""
+        if not self._sort:
+            return list(found)
+        every = [Filtered(one) for one in found]
+        self._key = self._key_among(every)
+        if not self._key:
+            return list(found)
+        values = [ordering.value_of(one, self._key, now) for one in every]
+        return [found[place] for place in ordering.order(values, is_down=self._is_down)]
+
+    def _key_among(self, every: Sequence[Filtered]) -> str:
+        known = ordering.keys_of(every)
+        for key in (self._sort, ordering.SUMMARY + self._sort, ordering.ARGUMENT + self._sort):
+            if key in known.columns:
+                return key
+        return ""
+
+    def refuse_unknown(self, found: Sequence[Session]) -> None:
+        """Raise CommandError (USAGE) where these have nothing of that name to sort by."""
+        if self._key or not self._sort or not found:
+            return
+        known = ordering.keys_of(map(Filtered, found))
+        nearest = near(self._sort, [*known.columns, *known.summary, *known.arguments])
+        raise CommandError(
+            f"nothing to sort by is called {self._sort!r}",
+            code=ExitCode.USAGE,
+            why="there are the columns of --fields, and what these sessions report as summary or got as arguments",
+            advice="\n".join(f"--sort {one}" for one in nearest),
+        )
+
+    def columns(self, app: App) -> Sequence[Column[Session]]:
+        """All columns; what is sorted by is seen, and marked."""
+        found = [*COLUMNS, *_asked(app)]
+        if not self._key:
+            return found
+        return ordering.marked(found, self._key, is_down=self._is_down)
+
+    @staticmethod
+    def record(app: App) -> Callable[[Session], dict[str, Any]]:
+        """The record of a session, with the single values among the fields that are asked for."""
+        some = list(filter(ordering.is_single, app.flags.fields))
+        return lambda one: {**record(one), **{key: ordering.single(one, key) for key in some}}
+
+
+def _asked(app: App) -> list[Column[Session]]:
+    """Those single values as columns."""
+    some = filter(ordering.is_single, app.flags.fields)
+    return [one for key in some if (one := ordering.column(key)) is not None]
+
+
+def _understood(text: str) -> Filter:
+    try:
+        return Filter(text)
+    except FilterError as error:
+        raise CommandError(
+            f"--filter: {error.message}",
+            code=ExitCode.USAGE,
+            why=f"{text}\n{' ' * error.place}^",
+        ) from error
