@@ -221,6 +221,20 @@ def folded(line: str, cells: int) -> list[str]:
     return [line[:indent] + first, *[" " * indent + one for one in rest]]
 
 
+def wrapped(text: str, cells: int) -> list[str]:
+    """`text` in lines of at most `cells`, broken between words, and all as far in as the first."""
+    words = text.lstrip()
+    lead = text[: len(text) - len(words)]
+    room = cells - len(lead)
+    lines: list[str] = []
+    for word in words.split():
+        if lines and width(lines[-1]) + 1 + width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(fit(word, room))
+    return [lead + line for line in lines]
+
+
 def fit_coloured(text: str, cells: int) -> str:
     """Like `fit`, for text with colours: they take no room, and what was opened is closed."""
     parts = re.split(r"(\x1b\[[0-9;]*m)", text)

@@ -109,7 +109,15 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options(Option(self._prompt(one)) for one in self._found)
+        if not self._found:
+            options.add_option(Option(Text(self._nothing(text)), disabled=True))
         options.highlighted = 0 if self._found else None
+
+    def _nothing(self, text: str) -> str:
+        """What is said where there is nothing to choose."""
+        if not self._choices:
+            return "there is none to choose"
+        return f"none of {len(self._choices):,} is called so: {visible(text)}"
 
     def _prompt(self, one: Choice) -> Text:
         mark = "✓ " if one.key in self._chosen else "  "

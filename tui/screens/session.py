@@ -21,7 +21,7 @@ from nsml.view.sessions import (
     state_text,
     summary_text,
 )
-from nsml.view.text import visible
+from nsml.view.text import folded, visible
 from nsml.view.units import counted, moment, size_text
 from tui import looks
 from tui.model import TAIL_LINES
@@ -96,7 +96,9 @@ class Preview(Horizontal):
         charts, log, words = self.query_one(Charts), self.query_one(LogView), self.query_one(Static)
         charts.display, log.display, words.display = not waits, not waits, waits
         if row is not None and waits:
-            tell(words, Text("\n".join(explanation(frame, row.session))))
+            told = explanation(frame, row.session)
+            room = self.content_size.width
+            tell(words, Text("\n".join(part for line in told for part in folded(line, room))))
             return
         draw_charts(frame, charts, row)
         draw_log(frame, log, row)

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from nsml.view.plot import Average, chart, heights
 from nsml.view.series import Axis, smooth
+from nsml.view.text import fit, wrapped
 from nsml.view.units import counted
 from tui import looks
 from tui.widgets.lines import Lines
@@ -114,7 +115,8 @@ class Charts(Lines):
     def _drawn(self) -> list[Strip]:
         names = list(self._groups)[self.first :]
         if not names:
-            return [Strip([Segment(self.none, self.rich_style)])]
+            told = wrapped(self.none, self.size.width)
+            return [Strip([Segment(line, self.rich_style)]) for line in told]
         room = self.size.height
         drawn = [self._groups[name] for name in names]
         named = [self._named(name) for name in names]
@@ -125,7 +127,7 @@ class Charts(Lines):
                 lines.append(Strip.blank(self.size.width, self.rich_style))
             lines += [self._strip(pieces) for pieces in self._chart(name, high)]
         if left := len(names) - len(rows):
-            more = f"{counted(left, 'more metric')} {self.more_by}"
+            more = fit(f"{counted(left, 'more metric')} {self.more_by}", self.size.width)
             lines = [*lines[: room - 1], Strip([Segment(more, self.rich_style)])]
         return lines
 

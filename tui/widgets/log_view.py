@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from nsml.view.text import wrapped
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class LogView(Lines, ScrollView, can_focus=True):
         place = y + int(self.scroll_offset.y)
         width = self.size.width
         if place >= len(self._lines):
-            text = self.none if place == 0 else ""
+            told = [] if self._lines else wrapped(self.none, width)
+            text = told[place] if place < len(told) else ""
             return Strip([Segment(text, self.rich_style)]).adjust_cell_length(
                 width, self.rich_style
             )

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from nsml.view.tables import lay_out
-from nsml.view.text import fit, pad, visible
+from nsml.view.text import fit, pad, visible, wrapped
 from nsml.view.text import width as cells_of
 from tui import looks
 from tui.widgets.lines import Lines
@@ -261,9 +261,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         place = y - 1 + int(self.scroll_offset.y)
         if place < len(self.items):
             return self._line(place, width)
-        if place == 0 and self.none:
+        told = [] if self.items else wrapped(f"  {self.none}", width)
+        if place < len(told):
             style = self.get_component_rich_style("table--none")
-            return _strip([Segment(f"  {self.none}", style)], width, self.rich_style)
+            return _strip([Segment(told[place], style)], width, self.rich_style)
         return Strip.blank(width, self.rich_style)
 
     def _titles(self, width: int) -> Strip:

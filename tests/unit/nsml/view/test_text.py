@@ -16,6 +16,7 @@ from nsml.view.text import (
     pad,
     visible,
     width,
+    wrapped,
 )
 
 SAFE = {"\n", "\t"}
@@ -130,6 +131,20 @@ def test_words_are_cut_between_them_where_little_is_lost_by_it():
         "needs …",
         "need…",
     ]
+
+
+def test_hints_are_wrapped_between_words_as_far_in_as_they_begin():
+    hint = "  nothing was shown yet: nsml.image(NAME, pixels)"
+    assert wrapped(hint, 80) == [hint]
+    assert wrapped(hint, 25) == ["  nothing was shown yet:", "  nsml.image(NAME,", "  pixels)"]
+    assert wrapped("", 9) == []
+
+
+@given(st.text(" xy둘", max_size=60), st.integers(4, 40))
+def test_nothing_of_what_is_wrapped_is_beyond_its_edge(text, cells):
+    lines = wrapped(text.strip(), cells)
+    assert all(width(line) <= cells for line in lines)
+    assert sum(len(line.split()) for line in lines) == len(text.split())
 
 
 def test_widths():
