@@ -22,6 +22,7 @@ OWN: Final[Mapping[str, str]] = {
     "plot": "the charts of a session: plot NAME",
     "ctx": "another platform: ctx NAME",
     "theme": "other colours: theme NAME",
+    "history": "what was typed before, to be typed again",
 }
 """The dashboard's own words, and what they do."""
 

@@ -34,15 +34,15 @@ class Prompt:
         self._refused = ""
         """The line of a new run that came to nothing."""
 
-    def ask(self) -> None:
-        """Ask for a line, and do what it says."""
+    def ask(self, begun: str = "") -> None:
+        """Ask for a line, and do what it says; it can have begun."""
         from tui.commands import offered
         from tui.screens.command_line import CommandLine
 
         def offer(text: str) -> Sequence[str]:
             return offered(text, sessions=self._session_names, contexts=self._context_names)
 
-        self._app.push_screen(CommandLine(self._app.kept.typed, offer), self.obey)
+        self._app.push_screen(CommandLine(self._app.kept.typed, offer, begun), self.obey)
 
     def _context_names(self) -> Sequence[str]:
         """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
@@ -96,8 +96,25 @@ class Prompt:
                 self._open_plot(command.rest)
             case "theme":
                 self._choose_theme(command.rest)
+            case "history":
+                self._choose_typed()
             case _:
                 self._go_to_context(command.rest)
+
+    def _choose_typed(self) -> None:
+        """Choose one of the lines that were typed, the last one first, and ask for it once more."""
+        from tui.screens.picking import Choice, Picker
+
+        before = [one for one in reversed(self._app.kept.typed) if one != "history"]
+        if not before:
+            self._app.say("nothing was typed before")
+            return
+
+        def go(chosen: tuple[str, ...] | None) -> None:
+            for text in chosen or ():
+                self.ask(text)
+
+        self._app.push_screen(Picker("Typed before", [Choice(one, one) for one in before]), go)
 
     def _open_plot(self, name: str) -> None:
         session = self._named(name)

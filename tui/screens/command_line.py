@@ -42,6 +42,7 @@ class CommandLine(ModalScreen[str | None]):
     Args:
         typed: what was typed before, the last one last.
         offer: how a line can go on.
+        begun: what stands there at first.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -62,8 +63,11 @@ class CommandLine(ModalScreen[str | None]):
         Binding("escape", "leave", "Leave", priority=True, id="command.leave"),
     ]
 
-    def __init__(self, typed: Sequence[str], offer: Callable[[str], Sequence[str]]) -> None:
+    def __init__(
+        self, typed: Sequence[str], offer: Callable[[str], Sequence[str]], begun: str = ""
+    ) -> None:
         super().__init__()
+        self._begun = begun
         self._typed = Recalled(typed)
         self._offer = offer
         self._offered: Sequence[str] = ()
@@ -81,7 +85,8 @@ class CommandLine(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Type at once."""
         self.query_one(Input).focus()
-        self._show("")
+        self._put(self._begun)
+        self._show(self._begun)
 
     def _show(self, text: str) -> None:
         self._offered, self._turn = self._offer(text), -1

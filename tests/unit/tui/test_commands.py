@@ -20,6 +20,7 @@ from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, under
 from tui.running import run
 from tui.screens.command_line import CommandLine
 from tui.screens.output import Output, OutputView, end_text
+from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
 
 SIZE = (120, 40)
@@ -187,6 +188,12 @@ async def test_a_line_is_recalled_and_completed(make_dashboard, server, tmp_path
         await until(pilot, lambda: line.value == "theme dark")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(again.screen, CommandLine))
+        await typed(pilot, "history")
+        await until(pilot, lambda: isinstance(again.screen, Picker))
+        assert [one.key for one in again.screen._found] == ["ps user:kim", "ps state:run"]
+        await pilot.press(*"run", "enter")
+        await until(pilot, lambda: isinstance(again.screen, CommandLine))
+        await until(pilot, lambda: again.screen.query_one("Input").value == "ps state:run")
 
 
 @pytest.fixture
