@@ -29,7 +29,7 @@ simulate: setup  ## The platform under faults on virtual time: NSML_SEEDS=1000 s
 
 soak: setup      ## Properties with all examples; faults: NSML_SOAK_FAULTS=300, NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
 	@NSML_THOROUGH=1 $(BIN)/python -m pytest -n auto --dist loadfile tests/unit/controlplane/scheduler tests/unit/controlplane/operations tests/unit/nsml/test_sdk_report.py
-	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e
+	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e tests/integration/test_dashboard_chaos.py
 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .

@@ -1,25 +1,56 @@
-"""What passes bytes on between two programs, until it is told to go silent."""
+"""What passes bytes on between two programs, and does to them what networks do."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Self
 
 
+class _Way:
+    """One connection through it."""
+
+    def __init__(self) -> None:
+        self.passes = asyncio.Event()
+        self.passes.set()
+        self.left: int | None = None
+        """Bytes that are passed on still before it is cut; None: it is not."""
+        self.is_lost = False
+        self.writers: list[asyncio.StreamWriter] = []
+
+    def take(self, data: bytes) -> bytes:
+        """What of it is passed on."""
+        if self.left is not None:
+            data = data[: self.left]
+            self.left -= len(data)
+        return data
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+
 class Proxy:
-    """Between a client and a server, HOST:PORT or /PATH, until it goes silent without closing anything.
+    """Between a client and a server, HOST:PORT or /PATH.
+
+    It passes on until it is told otherwise: `silence`, `lose`, `refuse`, `cut`, and `lag_s`, by which each part is late;
+    `heal` undoes them. What was cut or lost stays so.
 
     Args:
         port: where it listens; 0: any free one.
+        lag_s: by how much the next part is late, in seconds.
     """
 
-    def __init__(self, target: str, port: int = 0) -> None:
+    def __init__(
+        self, target: str, port: int = 0, *, lag_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._target = target
         self._port = port
-        self._passes = asyncio.Event()
-        self._passes.set()
+        self._ways: set[_Way] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_silent = self._refuses = False
+        self.lag_s = lag_s
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
@@ -31,24 +62,77 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for way in self._ways:
+            way.cut()
 
     def silence(self) -> None:
         """As a process that was stopped: what is sent is taken, and nothing comes."""
-        self._passes.clear()
+        self._is_silent = True
+        for way in self._ways:
+            way.passes.clear()
+
+    def lose(self) -> None:
+        """As a laptop that slept: the connections of now are dead, which nobody says; others can be made."""
+        for way in self._ways:
+            way.is_lost = True
+            way.passes.clear()
+
+    def refuse(self) -> None:
+        """As a machine that restarts: what is connected is cut, and so is whoever comes."""
+        self._refuses = True
+        self.cut()
+
+    def cut(self, after_bytes: int = 0) -> None:
+        """Cut each connection of now, in the middle of what it says: once it has passed on so many bytes more."""
+        for way in self._ways:
+            way.left = after_bytes
+            if not after_bytes:
+                way.cut()
+
+    def heal(self) -> None:
+        """Pass on again, also what was held."""
+        self._is_silent = self._refuses = False
+        self.lag_s = lambda: 0.0
+        for way in self._ways:
+            if not way.is_lost:
+                way.passes.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._target.startswith("/"):
-            far_reader, far_writer = await asyncio.open_unix_connection(self._target)
-        else:
-            host, _, port = self._target.rpartition(":")
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        if self._refuses:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await self._connect()
+        except OSError:
+            writer.transport.abort()
+            return
+        way = _Way()
+        way.writers = [writer, far_writer]
+        if self._is_silent:
+            way.passes.clear()
+        self._ways.add(way)
         for source, sink in ((reader, far_writer), (far_reader, writer)):
-            self._tasks.add(asyncio.create_task(self._pass(source, sink)))
+            task = asyncio.create_task(self._pass(way, source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._target.startswith("/"):
+            return await asyncio.open_unix_connection(self._target)
+        host, _, port = self._target.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+    async def _pass(
+        self, way: _Way, source: asyncio.StreamReader, sink: asyncio.StreamWriter
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(1 << 16):
-                await self._passes.wait()
-                sink.write(data)
+                if lag_s := self.lag_s():
+                    await asyncio.sleep(lag_s)
+                await way.passes.wait()
+                sink.write(way.take(data))
                 await sink.drain()
+                if way.left == 0:
+                    way.cut()
         sink.close()
+        self._ways.discard(way)

@@ -10,6 +10,7 @@ from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
+from tui.behind import behind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -183,7 +184,7 @@ class Actions:
                     words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
                     self._app.say("\n".join(words), is_bad=True)
 
-        self._app.run_worker(act(), name="act", group="act")
+        behind(self._app, "act", act, is_alone=False)
 
 
 def _none_runs(sessions: Sequence[Session]) -> str:

@@ -23,6 +23,7 @@ from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 from tui.actions import Actions
+from tui.behind import behind
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsHeard
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from textual.filter import LineFilter
     from textual.screen import Screen
     from textual.timer import Timer
-    from textual.worker import WorkType
 
     from nsml.client.calls import Client
     from nsml.clock import Clock
@@ -256,12 +256,13 @@ class Dashboard(App[None]):
         await in_thread(_import_rest)
         await self._remember_kept()
         if self.player is None:
-            self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+            behind(self, "feed", self._listen)
         else:
             self._play()
             self.set_interval(1 / STEPS_A_SECOND, self._play)
+        if not self.is_running:  # it was left already
+            return
         await self.switch_mode("sessions")
-        await self.remove_mode(OPENING)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
         self._settle()
 
@@ -356,7 +357,7 @@ class Dashboard(App[None]):
             self._awaited |= anew
             for topic in anew:
                 self.model.ask(topic, self.clock.time())
-            self.run_worker(self._feed.hear(wanted), name="screen", group="screen", exclusive=True)
+            behind(self, "screen", partial(self._feed.hear, wanted))
 
     async def _know_user(self, client: Client) -> None:
         """Learn who looks; until then nothing is one's own."""
@@ -439,7 +440,7 @@ class Dashboard(App[None]):
             self._hear_details(pause_s=PAUSE_S if is_other else 0.0)
 
     def _hear_details(self, *, pause_s: float = 0.0) -> None:
-        self.run_worker(self._details(pause_s), name="details", group="details", exclusive=True)
+        behind(self, "details", partial(self._details, pause_s))
 
     async def _details(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -484,12 +485,10 @@ class Dashboard(App[None]):
                 await self._look[2](self._feed)
 
         if self._look is not None:
-            self.run_worker(hear(), name="look", group="look", exclusive=True)
+            behind(self, "look", hear)
 
     def _hear(self, *, pause_s: float) -> None:
-        # Not begun yet: one that another replaces at once would never be awaited.
-        work: WorkType[None] = partial(self._closely, pause_s)
-        self.run_worker(work, name="shown", group="shown", exclusive=True)
+        behind(self, "shown", partial(self._closely, pause_s))
 
     async def _closely(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -563,7 +562,7 @@ class Dashboard(App[None]):
             if self._feed is not None:
                 await self._feed.code((first, second))
 
-        self.run_worker(compare(), name="code", group="code", exclusive=True)
+        behind(self, "code", compare)
 
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
@@ -591,7 +590,9 @@ class Dashboard(App[None]):
         from tui.screens.session import SessionScreen
 
         self.look_at(session)
-        self.push_screen(SessionScreen(session.id, tab=tab))
+        is_open = isinstance(self.screen, SessionScreen) and self.screen.is_of(session)
+        if not is_open or tab:  # an Enter that was pressed twice opens it once
+            self.push_screen(SessionScreen(session.id, tab=tab))
 
     # What keys do
 
@@ -613,7 +614,7 @@ class Dashboard(App[None]):
         if self.player is not None:
             self.player.again()
             return
-        self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+        behind(self, "feed", self._listen)
 
     def copy(self, text: str) -> None:
         """Copy a text to the clipboard, through the terminal (OSC 52)."""

@@ -120,7 +120,8 @@ class Source:
 
     def answered(self, now: float) -> Source:
         """The platform answered another call: what was tried again since is open, or would have failed."""
-        is_open = self.broken_at and now > self.retry_at + OPEN_S
+        # A clock that was set back says nothing of when; who is wrong is told by the next try.
+        is_open = self.broken_at and not self.broken_at <= now <= self.retry_at + OPEN_S
         return self.linked(Link(is_live=True), now) if is_open else self
 
     def back(self, now: float) -> str:
@@ -144,7 +145,8 @@ class Source:
             return State.LOADING
         if not self.heard_at:
             return State.LOADING
-        is_old = self.is_polled and now - self.heard_at > STALE_S
+        # Also where the clock was set back since.
+        is_old = self.is_polled and abs(now - self.heard_at) > STALE_S
         return State.STALE if is_old else State.LIVE
 
     @property

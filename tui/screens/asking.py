@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from nsml.view.text import visible
+from tui.screens.modal import Modal
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -24,7 +24,7 @@ _CSS = """
 """
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Modal[bool]):
     """Whether something is to be done; `command` is how the command line does the same."""
 
     DEFAULT_CSS: ClassVar[str] = f"Confirm {{ {_CSS} }}"
@@ -48,14 +48,14 @@ class Confirm(ModalScreen[bool]):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Take the answer."""
-        self.dismiss(event.button.id == "yes")
+        self.leave(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:
         """Take the answer."""
-        self.dismiss(answer)
+        self.leave(answer)
 
 
-class Ask(ModalScreen[str | None]):
+class Ask(Modal[str | None]):
     """A line of text, with what a terminal would obey made visible; None: it was left."""
 
     DEFAULT_CSS: ClassVar[str] = f"Ask {{ {_CSS} }}"
@@ -76,8 +76,8 @@ class Ask(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the text."""
-        self.dismiss(event.value)
+        self.leave(event.value)
 
     def action_leave(self) -> None:
         """Leave it."""
-        self.dismiss(None)
+        self.leave(None)

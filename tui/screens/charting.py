@@ -13,6 +13,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.view.series import Axis
 from nsml.view.text import visible
 from nsml.view.units import counted
+from tui.behind import behind
 from tui.screens.frame import Frame
 from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
@@ -106,7 +107,8 @@ class ChartScreen(Frame):
 
     def action_back(self) -> None:
         """To where it was opened."""
-        self.app.pop_screen()
+        if self.is_current:
+            self.app.pop_screen()
 
     def action_axis(self) -> None:
         """Another axis, from its beginning to its end."""
@@ -138,7 +140,7 @@ class ChartScreen(Frame):
 
     def action_metrics(self) -> None:
         """Choose metrics by name, also such that there is no room for among all."""
-        self.run_worker(self._choose_metrics(), group="metrics", exclusive=True)
+        behind(self, "metrics", self._choose_metrics)
 
     async def _choose_metrics(self) -> None:
         shown = self.model.shown

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from nsml.view.text import visible
+from tui.screens.modal import Modal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Recalled:
         return self._own if is_own else self._typed[self._place]
 
 
-class CommandLine(ModalScreen[str | None]):
+class CommandLine(Modal[str | None]):
     """A line; None: it was left.
 
     Args:
@@ -111,7 +111,7 @@ class CommandLine(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take it."""
-        self.dismiss(event.value)
+        self.leave(event.value)
 
     def _put(self, text: str) -> None:
         field = self.query_one(Input)
@@ -139,4 +139,4 @@ class CommandLine(ModalScreen[str | None]):
 
     def action_leave(self) -> None:
         """Leave it."""
-        self.dismiss(None)
+        self.leave(None)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.segment import Segment
 from rich.text import Text
 from textual.binding import Binding
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from nsml.view.text import visible
 from nsml.view.units import duration_text
 from tui import running
+from tui.behind import behind
 from tui.screens.frame import LinesUnderMouse
+from tui.screens.modal import Modal
 from tui.widgets.diff_view import DiffView
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class OutputView(DiffView):
         ]
 
 
-class Output(LinesUnderMouse, ModalScreen[int | None]):
+class Output(LinesUnderMouse, Modal[int | None]):
     """A command of `nsml` as it runs, and what it writes; it ends when this is left. Gives its exit code; None: it had none.
 
     Args:
@@ -92,7 +93,7 @@ class Output(LinesUnderMouse, ModalScreen[int | None]):
     def on_mount(self) -> None:
         """Run it."""
         self.query_one(OutputView).focus()
-        self.run_worker(self._run(), group="output", exclusive=True)
+        behind(self, "output", self._run)
 
     async def _run(self) -> None:
         begun = self._clock.monotonic()
@@ -121,7 +122,7 @@ class Output(LinesUnderMouse, ModalScreen[int | None]):
     def action_leave(self) -> None:
         """Back, and end what still runs."""
         self.workers.cancel_node(self)
-        self.dismiss(self._code)
+        self.leave(self._code)
 
     def action_copy(self) -> None:
         """Copy the command."""

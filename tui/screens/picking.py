@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from nsml.view.text import visible
 from tui.fuzzy import fuzzy
+from tui.screens.modal import Modal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ class _Seeking(Input):
         return key != "space" and super().check_consume_key(key, character)
 
 
-class Picker(ModalScreen[tuple[str, ...] | None]):
+class Picker(Modal[tuple[str, ...] | None]):
     """Chooses by name: letters seek, arrows move, `enter` takes; None: it was left.
 
     Args:
@@ -174,10 +174,10 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
     def action_take(self) -> None:
         """Give back what is chosen."""
         if self._several:
-            self.dismiss(tuple(self._chosen))
+            self.leave(tuple(self._chosen))
         elif (current := self._current) is not None:
-            self.dismiss((current.key,))
+            self.leave((current.key,))
 
     def action_leave(self) -> None:
         """Leave it as it was."""
-        self.dismiss(None)
+        self.leave(None)

@@ -182,6 +182,10 @@ class SessionScreen(ChartScreen):
         }.get(self.query_one("#tabs", TabbedContent).active, ())
         return shlex.join(self.tab.command(row.session) if self.tab else words), ""
 
+    def is_of(self, session: Session) -> bool:
+        """Whether it shows this one."""
+        return session.id == self._session_id
+
     @property
     def row(self) -> Row | None:
         """The session; None: it is gone."""

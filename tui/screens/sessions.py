@@ -17,6 +17,7 @@ from nsml.view.ordering import agreed, keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
+from tui.behind import behind
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
 from tui.screens.charting import draw_as_kept
 from tui.screens.frame import Frame, tell
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.timer import Timer
-    from textual.worker import WorkType
 
     from nsml.view.tables import Column
     from tui.listing import Item
@@ -194,9 +194,7 @@ class SessionsScreen(Frame):
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
         if rows != self._rows:
             self._rows = rows
-            # Not begun yet: one that another replaces at once would never be awaited.
-            work: WorkType[None] = partial(self._compare_arguments, rows)
-            self.run_worker(work, group="arguments", exclusive=True)
+            behind(self, "arguments", partial(self._compare_arguments, rows))
         known = self.model.count
         table = self.table
         table.none = self._none(known)
@@ -323,7 +321,7 @@ class SessionsScreen(Frame):
         field = self.query_one("#filter", Input)
         field.display = True  # at once, so that what is typed next goes there
         self.set_focus(field)
-        self.run_worker(self._prepare(), group="filter", exclusive=True)
+        behind(self, "filter", self._prepare)
 
     def filter_by(self, text: str) -> None:
         """Show those that a filter takes; `esc` shows all again."""

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from nsml.view.text import visible
 from tui import running
+from tui.behind import behind
 from tui.commands import CommandError, run_of
 from tui.screens.command_line import Recalled
 from tui.screens.frame import LinesUnderMouse
+from tui.screens.modal import Modal
 from tui.screens.output import OutputView
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-class Submit(LinesUnderMouse, ModalScreen[str | None]):
+class Submit(LinesUnderMouse, Modal[str | None]):
     """A line that submits, which was understood; None: it was left.
 
     Args:
@@ -92,7 +93,7 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
         self.call_after_refresh(self._ask)
 
     def _ask(self) -> None:
-        self.run_worker(self._tell(), group="help", exclusive=True)
+        behind(self, "help", self._tell)
 
     async def _tell(self) -> None:
         words = [self._nsml, "run", "--help"]
@@ -121,7 +122,7 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
             error.update(Text(visible(failed.message)))
             return
         self.workers.cancel_node(self)
-        self.dismiss(command.text)
+        self.leave(command.text)
 
     def action_recall(self, by: int) -> None:
         """What was submitted before, or after that."""
@@ -132,4 +133,4 @@ class Submit(LinesUnderMouse, ModalScreen[str | None]):
     def action_leave(self) -> None:
         """Leave it."""
         self.workers.cancel_node(self)
-        self.dismiss(None)
+        self.leave(None)

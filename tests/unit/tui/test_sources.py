@@ -40,6 +40,15 @@ def test_silence_of_what_is_asked_again_is_told():
     assert source.heard(200).state(201) is State.LIVE
 
 
+def test_a_clock_that_is_set_back_makes_nothing_new_and_holds_nothing_back():
+    source = Source(is_polled=True).heard(5_000)
+    assert source.state(1_400) is State.STALE
+    assert source.heard(1_400).state(1_401) is State.LIVE
+    stream = Source().heard(5_000).linked(DOWN, 5_001)
+    assert stream.state(1_400) is State.OFFLINE
+    assert stream.answered(1_400).state(1_400) is State.LIVE
+
+
 def test_what_nobody_listened_to_for_a_while_is_loading_and_old_once_it_could_have_answered():
     source = Source(is_polled=True).heard(100).asked(200)
     assert source.state(200.5) is State.LOADING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
@@ -18,6 +19,7 @@ from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui import looks
+from tui.behind import behind
 from tui.model import ContentHeard, Detail, MediaHeard, medium_key
 from tui.screens.frame import tell
 from tui.screens.tabs.split import SplitTab
@@ -141,7 +143,7 @@ class MediaTab(SplitTab):
             return _Ready(key, why=frame.none(Topic.CONTENT, "loading..."))
         if self._preparing != key:
             self._preparing = key
-            self.run_worker(self._prepare(medium, heard.data), group="prepare", exclusive=True)
+            behind(self, "prepare", partial(self._prepare, medium, heard.data))
         return _Ready(key, why="loading...")
 
     async def _prepare(self, medium: Media, data: bytes) -> None:

@@ -88,6 +88,9 @@ class State:
         self.searches: list[pb.SearchLogsRequest] = []
         self.points: dict[str, list[pb.MetricPoint]] = {}
         self.leader = "cp-1"
+        self.term = 3
+        self.away: frozenset[str] = frozenset()
+        """Methods that nobody answers for now."""
         self.last_reports: list[pb.SessionReport] = []
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
@@ -789,7 +792,7 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
         return nodes_pb2.GetClusterResponse(
             version="0.1.0",
             leader=self.state.leader,
-            term=3,
+            term=self.state.term,
             coordination="embedded",
             capacity=resources_pb2.Resources(gpu_thousandths=2000, cpu_thousandths=4000),
             allocated=resources_pb2.Resources(gpu_thousandths=500, cpu_thousandths=1000),
@@ -1051,10 +1054,13 @@ class Gate(grpc.ServerInterceptor):
         self.state.calls.append(method)
         token = dict(details.invocation_metadata).get("authorization", "").removeprefix("Bearer ")
         found = continuation(details)
-        if token in self.state.tokens:
+        is_away = method in self.state.away
+        if token in self.state.tokens and not is_away:
             return found
 
         def unary(_request, context):
+            if is_away:
+                refuse(context, grpc.StatusCode.UNAVAILABLE, "it is away for now", "UNAVAILABLE")
             refuse(context, grpc.StatusCode.UNAUTHENTICATED, "no valid token", "NOT_SIGNED_IN")
 
         if found.response_streaming:
@@ -1105,7 +1111,14 @@ class ContractServer:
     def restore(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=16)
         self.server = grpc.server(
-            self.pool, interceptors=[Gate(self.state)], options=(("grpc.so_reuseport", 0),)
+            self.pool,
+            interceptors=[Gate(self.state)],
+            # Pings are taken as often as clients of several control planes send them.
+            options=(
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 50),
+            ),
         )
         sessions_pb2_grpc.add_SessionServiceServicer_to_server(Sessions(self.state), self.server)
         content_pb2_grpc.add_ContentServiceServicer_to_server(Content(self.state), self.server)
