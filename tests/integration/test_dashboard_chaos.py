@@ -41,6 +41,7 @@ from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 from tui.app import Dashboard
 from tui.listing import Listing
 from tui.screens.frame import NAMES, Frame
+from tui.screens.nodes import NodesScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.sources import STALE_S
@@ -202,10 +203,18 @@ class Chaos:
     # Keys
 
     async def press(self, *keys: str) -> None:
+        """Type them, however fast, and wait until all have had their turn, which is soon."""
         self.done.append("+".join(keys))
         for key in keys:
             await self.pilot.press(key)
             self.look()
+        order = self.app._key_order
+        for _ in range(TURNS):
+            if not order._waiting and order._settling is None:
+                return
+            await self.pilot.pause(0.01)
+            self.look()
+        raise AssertionError(f"keys are held back: {self.explain()}")
 
     async def press_some(self, count: int) -> None:
         for _ in range(count):
@@ -303,6 +312,9 @@ class Chaos:
         for place, kinds in enumerate(("memo log", "why", "node", "data", "memo", "proj")):
             await self.go(place)
             await self.press("escape")
+            screen = self.app.screen
+            while isinstance(screen, NodesScreen) and not screen.nodes.display:
+                await self.press("h")
             await self.shows(kinds)
         await self.go(0)
         await self.press("enter")
