@@ -138,6 +138,14 @@ class Dashboard(App[None]):
         Binding("5", "go('events')", "Events", show=False, id="go.events"),
         Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
+        Binding(
+            "escape",
+            "close_help",
+            "Close keys",
+            show=False,
+            priority=True,
+            id="app.help-leave",
+        ),
         Binding("colon", "command", "Command", show=False, key_display=":", id="app.command"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
         Binding("Y", "copy_command", "Copy command", show=False, id="app.copy-command"),
@@ -604,10 +612,17 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """The keys of what has the focus, or no more."""
-        if self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
+        if self._has_help():
+            self.action_close_help()
         else:
             self.action_show_help_panel()
+
+    def action_close_help(self) -> None:
+        """The keys no more."""
+        self.action_hide_help_panel()
+
+    def _has_help(self) -> bool:
+        return bool(self.screen.query_children("HelpPanel"))
 
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
@@ -682,7 +697,9 @@ class Dashboard(App[None]):
     # How a story is played
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only a story has a time that is one's own."""
+        """Only a story has a time that is one's own; only what is open is closed."""
+        if action == "close_help":
+            return self._has_help()
         if action in {"pause", "pace", "jump"} and self.player is None:
             return False
         return super().check_action(action, parameters)

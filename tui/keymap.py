@@ -64,6 +64,7 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
         "list.back": _BACK,
         "charts.back": _BACK,
         "ask.leave": _BACK,
+        "app.help-leave": _BACK,
     },
 }
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})

@@ -11,12 +11,13 @@ from textual.containers import Vertical
 from textual.errors import NoWidget
 from textual.geometry import Offset
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from nsml.view.nodes import condition_name
 from nsml.view.text import visible
 from tui import looks
 from tui.sources import State, Topic
+from tui.widgets.keys import Keys
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ NAMES: Final = {
     "projects": "6 Projects",
 }
 """Screens that are always there, as the line of them calls them."""
+OF_A_PLATFORM: Final = frozenset({"stop", "remove", "memo", "new_run", "screen.pull"})
+"""What a story does not offer; whoever presses the key is told why."""
 _BOLD: Final = Style(bold=True)
 SLOW_S: Final = 1.0
 """So long an answer takes that is called slow."""
@@ -96,7 +99,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Static(id="trouble")
         with Vertical(id="body"):
             yield from self.body()
-        yield Footer(show_command_palette=False)
+        yield Keys(without=OF_A_PLATFORM if self.dashboard.player is not None else ())
 
     def body(self) -> ComposeResult:
         """What is in the frame."""

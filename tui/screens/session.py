@@ -256,7 +256,8 @@ class SessionScreen(ChartScreen):
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
         """Keys go to what the tab shows, which is heard from now on."""
         if event.pane.id == "logs":
-            self.query_one(LogView).focus()
+            search = self.query_one("#search", Input)
+            (search if search.display else self.query_one(LogView)).focus()
         elif self.tab is not None and (front := self.tab.front()) is not None:
             front.focus()
         self.refresh_bindings()

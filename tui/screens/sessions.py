@@ -68,27 +68,27 @@ class SessionsScreen(Frame):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/", id="sessions.filter"),
+        Binding("n", "new_run", "New run", id="sessions.submit"),
         Binding("space", "mark", "Mark", id="sessions.mark"),
+        Binding("x", "compare", "Compare", id="sessions.compare"),
+        Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
+        Binding("E", "ended", "Ended", id="sessions.ended"),
+        Binding("a", "whose", "Mine/all", id="sessions.whose"),
+        Binding("o", "sort", "Sort", id="sessions.sort"),
+        Binding("v", "preview", "Preview", id="sessions.preview"),
+        Binding("m", "memo", "Memo", id="sessions.memo"),
+        Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
         Binding("u", "unmark", "Unmark all", show=False, id="sessions.unmark"),
         Binding(
             "asterisk", "mark_all", "Mark all", show=False, key_display="*", id="sessions.mark-all"
         ),
         Binding("V", "range", "Mark a range", show=False, id="sessions.range"),
-        Binding("o", "sort", "Sort", id="sessions.sort"),
         Binding("O", "reverse", "Reverse", show=False, id="sessions.reverse"),
         Binding("C", "columns", "Columns", show=False, id="sessions.columns"),
         Binding("b", "group", "By project", show=False, id="sessions.group"),
         Binding("left", "fold(True)", "Fold", show=False, id="sessions.fold"),
         Binding("right", "fold(False)", "Unfold", show=False, id="sessions.unfold"),
         Binding("c", "copy", "Copy name", show=False, id="sessions.copy"),
-        Binding("a", "whose", "Mine/all", id="sessions.whose"),
-        Binding("E", "ended", "Ended", id="sessions.ended"),
-        Binding("v", "preview", "Preview", id="sessions.preview"),
-        Binding("x", "compare", "Compare", id="sessions.compare"),
-        Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
-        Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
-        Binding("m", "memo", "Memo", id="sessions.memo"),
-        Binding("n", "submit", "New run", id="sessions.submit"),
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
     ]
 
@@ -454,11 +454,11 @@ class SessionsScreen(Frame):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In a browser there is no folder whose code could be sent."""
-        if action == "submit" and self.dashboard.is_web:
+        if action == "new_run" and self.dashboard.is_web:
             return False
         return super().check_action(action, parameters)
 
-    def action_submit(self) -> None:
+    def action_new_run(self) -> None:
         """Submit the folder, as the one under the cursor was."""
         self.dashboard.prompt.submit(self.row.session if self.row is not None else None)
 

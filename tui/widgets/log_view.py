@@ -136,7 +136,7 @@ class LogView(Lines, ScrollView, can_focus=True):
     def action_first(self) -> None:
         """To the first line."""
         self._follow(is_on=False)
-        self.scroll_home(animate=False)
+        self.scroll_home(animate=False, immediate=True)  # what is sought next is sought from there
 
     def action_scroll_up(self) -> None:
         """A line up; the end is followed no more."""
@@ -160,7 +160,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self.app.bell()
             return
         self._follow(is_on=False)
-        self.scroll_to(y=found, animate=False, force=True)
+        self.scroll_to(y=found, animate=False, force=True, immediate=True)
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._follow(is_on=False)

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from textual.binding import Binding, BindingsMap
 from textual.command import CommandPalette
+from textual.events import AppBlur
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, TabbedContent
 
 from nsml.clock import SystemClock
 from nsml.view.series import Axis
-from tests.unit.tui.conftest import until
+from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
 from tui.listing import Listing
 from tui.looks import Looks
@@ -357,6 +358,9 @@ CASES = {
     "sessions.remove": Case("sessions", lambda app: "can be removed" in str(told(app)), True),
     "app.palette": Case("sessions", lambda app: on(app, CommandPalette), True),
     "app.help": Case("sessions", lambda app: bool(app.screen.query("HelpPanel")), True),
+    "app.help-leave": Case(
+        "sessions", lambda app: bool(app.screen.query("HelpPanel")), False, ["question_mark"]
+    ),
     "app.refresh": Case("sessions", lambda app: id(app.model), OTHER),
     "app.quit": Case("sessions", lambda app: app._exit, True),
     "story.pause": Case("sessions", lambda app: app.player.is_paused, True),
@@ -444,8 +448,9 @@ CASES = {
 }
 
 
-GIVES_WAY = {"story.on", "story.back"}
-"""Keys of stories where a screen has them for itself: there the other keys of time lead on and back."""
+GIVES_WAY = {"story.on", "story.back", "app.help-leave"}
+"""Keys of stories where a screen has them for itself: there the other keys of time lead on and back; and the key that first
+closes what lies beside a screen."""
 
 
 def bindings():
@@ -516,3 +521,55 @@ async def check(pilot, case, key):
     assert not is_value or was != case.then, "it was so before"
     await pilot.press(key)
     await until(pilot, lambda: is_then(case, was, case.sees(app)))
+
+
+async def test_help_and_the_way_out_are_in_sight_on_every_screen_however_narrow():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(60, 24)) as pilot:
+        await shows(pilot, "39 of 39")
+        for key in ("1", "2", "3", "4", "5", "6", "1", "enter"):
+            await pilot.press(key)
+            await until(pilot, lambda: foot(app).endswith("? Keys  ^q Quit"))
+
+
+async def test_a_story_does_not_offer_what_is_done_on_a_platform():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(200, 40)) as pilot:
+        for key in ("1", "2"):
+            await pilot.press(key)
+            await shows(pilot, "? Keys")
+            await until(pilot, lambda: "Open" in foot(app))
+            assert not {"Stop", "Memo", "New"} & set(foot(app).split())
+
+
+async def test_keys_at_the_foot_are_whole_or_not_there():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(200, 24)) as pilot:
+        await until(pilot, lambda: "Preview" in foot(app))
+        every = offered(app)
+        for width in range(89, 40, -7):
+            await pilot.resize_terminal(width, 24)
+            await until(
+                pilot, lambda: offered(app) in [every[:count] for count in range(2, len(every))]
+            )
+        await pilot.press("slash")
+        await until(pilot, lambda: offered(app) == ["⏎ Keep", "esc Drop"])
+
+
+async def test_the_keys_are_there_in_a_window_that_was_never_given_the_focus():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(AppBlur())
+        await until(pilot, lambda: not app.app_focus)
+        app.action_go("nodes")
+        await until(pilot, lambda: "Heat map" in foot(app))
+
+
+def foot(app):
+    return said(app).rpartition("\n")[2].rstrip()
+
+
+def offered(app):
+    """The keys at the left."""
+    keys = foot(app).removesuffix("^q Quit").rstrip().removesuffix("? Keys")
+    return [key.strip() for key in keys.split("  ") if key.strip()]

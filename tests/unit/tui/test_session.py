@@ -6,6 +6,7 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
+from tui.widgets.log_view import LogView
 
 SIZE = (120, 40)
 
@@ -65,3 +66,14 @@ async def test_the_log_of_any_replica_is_shown(dashboard, server, count):
         await shows(pilot, "more", "2 lines")
         await picked(pilot, "r", *"rank0", "enter")
         await shows(pilot, "this is rank 0", "hidden")
+
+
+async def test_what_is_typed_right_behind_the_search_is_sought_from_any_tab(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"a line\n" * 100 + b"the end\n")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "p", "slash", *"end", "enter")
+        await shows(pilot, "the end")
+        await pilot.press("g", "n")
+        view = dashboard.screen.query_one(LogView)
+        await until(pilot, lambda: view.has_found and view.top == view.max_scroll_y)

@@ -1,0 +1,74 @@
+"""The line of keys: those for help and for the way out are in sight however narrow it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.cells import cell_len
+from textual.containers import HorizontalGroup
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey  # what Footer makes of each key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from textual.app import ComposeResult
+    from textual.screen import Screen
+
+ALWAYS: Final = ("help", "quit")
+"""Actions of which the keys are at its right end, in this order."""
+
+
+class Keys(Footer):
+    """The keys of what has the focus, the most used first: as many as there is room for.
+
+    Args:
+        without: actions that are not offered.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Keys > HorizontalGroup { dock: right; width: auto; height: 1; background: $footer-background; }
+    """
+
+    def __init__(self, *, without: Collection[str] = ()) -> None:
+        super().__init__(show_command_palette=False)
+        self._without = without
+
+    def compose(self) -> ComposeResult:
+        """Those that are always there apart from the others."""
+        offered = [key for key in super().compose() if isinstance(key, FooterKey)]
+        always = {key.action: key for key in offered if key.action in ALWAYS}
+        room = self.size.width - sum(map(_width, always.values()))
+        for key in offered:
+            if key.action in ALWAYS or key.action in self._without or self._is_typed(key):
+                continue
+            room -= _width(key)
+            if room < 0:
+                break
+            yield key
+        yield HorizontalGroup(*(always[action] for action in ALWAYS if action in always))
+
+    def _is_typed(self, key: FooterKey) -> bool:
+        """Whether it is a letter for what has the focus: Textual, which leaves those out, does not know this one."""
+        focused = self.screen.focused
+        return (
+            key.key == "slash" and focused is not None and focused.check_consume_key("slash", "/")
+        )
+
+    def on_resize(self) -> None:
+        """There is room for others."""
+        self._show_others()
+
+    def bindings_changed(self, screen: Screen[object]) -> None:
+        """Show others, in a window without the focus, too: a browser gives it with the first key alone."""
+        self._bindings_ready = True
+        if screen is self.screen:
+            self._show_others()
+
+    def _show_others(self) -> None:
+        if self.is_attached and self._bindings_ready:
+            self.call_after_refresh(self.recompose)
+
+
+def _width(key: FooterKey) -> int:
+    return cell_len(f" {key.key_display} {key.description} ")
