@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "events": ("cli.events:events", "Show the reported values themselves."),
         "export": ("cli.export:export", "Write what sessions reported to a file."),
         "eventlen": ("cli.events:eventlen", "Count the reported values."),
-        "memo": ("cli.sessions:memo", "Write a session's note."),
+        "memo": ("cli.sessions:memo", "Write a session's memo."),
         "getid": ("cli.sessions:getid", "Show a session's id."),
         "command": ("cli.sessions:repeat", "Show the command line that repeats a session."),
         "media": ("cli.media:media", "Show what a session showed: images, texts, tables."),

@@ -179,7 +179,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 )
 @click.option("-e", "--entry", metavar="FILE", help=f"The program; default {DEFAULT_ENTRY}.")
 @click.option("-a", "--args", "arguments", default="", metavar="ARGS", help="Its arguments.")
-@click.option("-m", "--memo", default="", metavar="TEXT", help="A note for yourself.")
+@click.option("-m", "--memo", default="", metavar="TEXT", help="Memo: a text of your own.")
 @click.option(
     "-n",
     "--nodes",

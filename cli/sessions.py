@@ -380,10 +380,10 @@ def _report(
 @session_argument()
 @click.argument("text", required=False)
 @click.option("--append", is_flag=True, help="After what is there.")
-@click.option("--clear", is_flag=True, help="Take the note away.")
+@click.option("--clear", is_flag=True, help="Take the memo away.")
 @pass_app
 def memo(app: App, *, session: str, text: str | None, append: bool, clear: bool) -> None:
-    """Write a session's note; without TEXT show it."""
+    """Write a session's memo, a text of your own; without TEXT show it."""
     if clear and text is not None:
         raise CommandError("--clear takes no text", code=ExitCode.USAGE)
     if append and text is None:
@@ -392,19 +392,19 @@ def memo(app: App, *, session: str, text: str | None, append: bool, clear: bool)
     async def act(client: Client) -> str:
         if text is None and not clear:
             return (await client.sessions.get(session)).memo
-        note = "" if clear else text or ""
+        written = "" if clear else text or ""
         if append:
             before = (await client.sessions.get(session)).memo
-            note = f"{before} {note}" if before else note
-        return (await client.sessions.update(session, memo=note)).memo
+            written = f"{before} {written}" if before else written
+        return (await client.sessions.update(session, memo=written)).memo
 
     from nsml.view.text import visible
 
-    note = app.call(act)
+    said = app.call(act)
     if text is None and not clear:
-        app.write(visible(note))
+        app.write(visible(said))
     else:
-        app.say(f"memo: {visible(note)}" if note else "memo cleared")
+        app.say(f"memo: {visible(said)}" if said else "memo cleared")
 
 
 @command("getid", reads=True, examples=["nsml getid @last", "nsml getid kim/mnist/3"])

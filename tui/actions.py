@@ -105,13 +105,13 @@ class Actions:
         return call
 
     def write_memo(self, sessions: Sequence[Session]) -> None:
-        """Ask for a note, and write it to one session."""
+        """Ask for a memo, and write it to one session."""
         from tui.screens.asking import Ask
 
-        if self._app.is_of_the_past("noted"):
+        if self._app.is_of_the_past("given a memo"):
             return
         if len(sessions) != 1:
-            self._app.say("a note is for one session")
+            self._app.say("a memo is for one session")
             return
         (session,) = sessions
 
@@ -121,7 +121,7 @@ class Actions:
                 each = {command: lambda client: client.sessions.update(session.id, memo=text)}
                 self._act(command, each)
 
-        self._app.push_screen(Ask(f"Note of {session.name}", session.memo), go)
+        self._app.push_screen(Ask(f"Memo of {session.name}", session.memo), go)
 
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""

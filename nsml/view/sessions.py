@@ -434,7 +434,7 @@ COLUMNS: tuple[Column[Session], ...] = (
     ),
     Column(
         key="memo",
-        title="Description",
+        title="Memo",
         cell=lambda s, _: s.memo,
         tells=lambda s: bool(s.memo),
         shrinks_to=12,

@@ -183,7 +183,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         self.dashboard.actions.remove(self.chosen())
 
     def action_memo(self) -> None:
-        """Write a note to what is chosen."""
+        """Write a memo to what is chosen."""
         self.dashboard.actions.write_memo(self.chosen())
 
     # The frame itself

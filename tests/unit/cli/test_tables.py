@@ -12,13 +12,13 @@ from tests.unit.nsml.client.contract_server import EPOCH
 def test_ps(nsml, everything):
     assert nsml("ps").stdout == (
         "Name         Created    Args      Status     GPUs         Summary"
-        "                               Description  # of Models\n"
+        "                               Memo       # of Models\n"
         "-----------  ---------  --------  ---------  -----------  "
-        "------------------------------------  -----------  -----------\n"
+        "------------------------------------  ---------  -----------\n"
         "kim/mnist/1  a day ago  --lr 0.1  ● Running  2 simulated  "
-        "train/loss=0.25, val/accuracy=0.9877  first try    1\n"
+        "train/loss=0.25, val/accuracy=0.9877  first try  1\n"
     ).replace("a day ago", "23 hours ago").replace("Created  ", "Created     ").replace(
-        "-----------  ---------  --", "-----------  ------------  --"
+        "-----------  ---------  --", "-----------  ------------  --", 1
     )
 
 
@@ -291,7 +291,7 @@ def test_a_field_that_is_not_there_is_told_of_an_empty_list_too(nsml, words, for
 def test_a_field_that_is_called_as_its_column_is_headed_is_told_its_name(nsml, everything):
     for form, heading, field in (
         ("table", "status", "state"),
-        ("table", "Description", "memo"),
+        ("table", "Memo", "memo"),
         ("table", "# of Models", "checkpoints"),
         ("table", "nmae", "name"),
         ("json", "status", "state"),

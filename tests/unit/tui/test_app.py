@@ -213,7 +213,7 @@ async def test_a_note_that_a_terminal_would_obey_is_shown_where_it_is_written_an
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "kim/mnist/1")
         await pilot.press("m")
-        await shows(pilot, "Note of kim/mnist/1", "␛]0;owned␇ base")
+        await shows(pilot, "Memo of kim/mnist/1", "␛]0;owned␇ base")
         assert "\x1b" not in said(dashboard)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))

@@ -217,7 +217,7 @@ async def picker(pilot):
 async def ask(pilot):
     await sessions(pilot)
     pilot.app.answers = []
-    pilot.app.push_screen(Ask("A note?", "text"), pilot.app.answers.append)
+    pilot.app.push_screen(Ask("A memo?", "text"), pilot.app.answers.append)
     await until(pilot, lambda: on(pilot.app, Ask))
 
 
@@ -378,7 +378,7 @@ CASES = {
     "sessions.preview": Case("sessions", lambda app: app.screen._listing.has_preview, False),
     "sessions.compare": Case("sessions", lambda app: on(app, CompareScreen), True, ["space"] * 2),
     "sessions.stop": Case("sessions", lambda app: "can be stopped" in str(told(app)), True),
-    "sessions.memo": Case("sessions", lambda app: "can be noted" in str(told(app)), True),
+    "sessions.memo": Case("sessions", lambda app: "can be given a memo" in str(told(app)), True),
     "sessions.back": Case("sessions", lambda app: app.screen._listing.is_mine, False, ["a"]),
     "table.down": Case("sessions", line, 1),
     "table.up": Case("sessions", line, 0, ["down"]),
@@ -396,7 +396,7 @@ CASES = {
     "session.tab-before": Case("session", tab, "overview"),
     "models.pull": Case("models", lambda app: bool(told(app)), True),
     "session.stop": Case("session", lambda app: "can be stopped" in str(told(app)), True),
-    "session.memo": Case("session", lambda app: "can be noted" in str(told(app)), True),
+    "session.memo": Case("session", lambda app: "can be given a memo" in str(told(app)), True),
     "charts.back": Case("session", lambda app: on(app, SessionsScreen), True),
     "plot.axis": Case("session", lambda app: wish(app).axis, OTHER),
     "plot.rougher": Case("session", lambda app: charts(app).smoothing, 0.0, ["full_stop"]),

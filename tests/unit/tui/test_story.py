@@ -233,7 +233,7 @@ async def test_nothing_can_be_done_to_a_story():
         said_of_it = [one.message for one in app._notifications]
         assert said_of_it == [
             f"this is a demo, and no platform: nothing can be {done}"
-            for done in ("stopped", "noted", "removed")
+            for done in ("stopped", "given a memo", "removed")
         ]
 
 

@@ -14,7 +14,7 @@ from nsml.view.text import width
 
 NOW = 1_795_411_218
 USUAL = "Name Args Status GPUs Summary Ran for Nodes Saved Created at Ended at"
-RARE = "Models Description Priority Retries CPUs Memory Attempt Visibility"
+RARE = "Models Memo Priority Retries CPUs Memory Attempt Visibility"
 
 
 def session(number, state, **facts):
