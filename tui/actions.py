@@ -100,7 +100,7 @@ class Actions:
     def _removing(self, session: Session) -> Callable[[Client], Awaitable[object]]:
         async def call(client: Client) -> None:
             await client.sessions.remove(session.id)
-            self._app.model.forget(session.id)
+            self._app.model.forget(session.id, self._app.clock.time())
 
         return call
 

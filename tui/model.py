@@ -672,9 +672,18 @@ class Model:
             if self._live.pop(session_id, None) is not None:
                 self._sorted = None
 
-    def forget(self, session_id: str) -> None:
+    @property
+    def seen(self) -> Iterable[Happening]:
+        """What was seen beside what records tell; of a session that is listed no more it goes with its record."""
+        return (one for one in self.turns if not one.session_id or self.row(one.session_id))
+
+    def forget(self, session_id: str, now: float) -> None:
         """One that has ended was removed; that comes on no stream."""
-        if self._ended.pop(session_id, None) is not None:
+        row = self._ended.pop(session_id, None)
+        if row is not None:
+            session = row.session
+            told = "with all that happened to it"
+            self.turns.append(Happening(now, "removed", session.name, told, owner=session.owner))
             self.version += 1
             self.listed += 1
             self._sorted = None

@@ -55,7 +55,7 @@ class EventsScreen(Listing[Happening]):
                 (one for row in model.every_row() for one in of_session(row.session)),
                 (one for node in model.nodes for one in of_node(node)),
                 of_cluster(model.cluster) if model.cluster is not None else (),
-                model.turns,
+                model.seen,
             )
             self._gathered = newest(parts)
         return self._gathered

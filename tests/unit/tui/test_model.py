@@ -190,13 +190,26 @@ def test_live_sessions_are_those_of_the_stream_whatever_came(steps):
         assert len(listed) == len(set(listed)) == model.count
 
 
+def test_of_one_that_was_removed_it_is_told_that_it_was_and_nothing_else():
+    model = Model()
+    for at, state in enumerate((pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING, ENDED), 1):
+        model.fold(SessionsHeard([session(1, state), session(2, state)], []), float(at))
+    placed = [("placed", "kim/mnist/1"), ("placed", "kim/mnist/2")]
+    assert [(one.what, one.subject) for one in model.seen] == placed
+    model.forget("s1", 9.0)
+    assert [(one.at, one.what, one.subject) for one in model.seen] == [
+        (2.0, "placed", "kim/mnist/2"),
+        (9.0, "removed", "kim/mnist/1"),
+    ]
+
+
 def test_one_that_was_removed_is_listed_no_more():
     model = Model()
     model.fold(EndedHeard([session(1, ENDED)]), 1.0)
     assert model.rows(Filter(""), 1.0)
     listed = model.listed
-    model.forget(session(1).id)
+    model.forget(session(1).id, 100.0)
     assert not model.rows(Filter(""), 1.0)
     assert model.listed > listed
-    model.forget("gone")
+    model.forget("gone", 100.0)
     assert model.listed == listed + 1
