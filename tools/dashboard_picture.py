@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 from nsml.client.calls import Client
 from nsml.clock import SystemClock
 from tui.app import AGES_EVERY, REPAINTS_A_SECOND, Dashboard
-from tui.demo import Demo
+from tui.demo.story import Demo
 from tui.screens.sessions import SessionsScreen
 from tui.story import Player
 

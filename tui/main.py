@@ -210,7 +210,7 @@ def _of_order(order: dict[str, Any]) -> Dashboard:
 
 
 def _of_demo(looks: Looks | None) -> Dashboard:
-    from tui.demo import Demo
+    from tui.demo.story import Demo
 
     return _of_story(Demo(SystemClock().time()), looks)
 

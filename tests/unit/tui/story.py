@@ -10,7 +10,7 @@ from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtering import Filter
 from tui.app import Dashboard
-from tui.demo import Demo
+from tui.demo.story import Demo
 from tui.story import Player
 
 AT = 1_767_607_200.0

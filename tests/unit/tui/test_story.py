@@ -11,7 +11,8 @@ from nsml.view.filtering import Filter
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tui.app import Dashboard
-from tui.demo import GPUS, Demo
+from tui.demo.scenery import GPUS
+from tui.demo.story import Demo
 from tui.main import main
 from tui.model import ChartWish, Model, Refused, SeriesHeard, medium_key
 from tui.recording import Recorder, Recording

@@ -18,13 +18,14 @@ from nsml.v1.checkpoints_pb2 import (
 from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_SAVED, Media
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.units import parse_duration
+from tui.demo.machines import figures_of
+from tui.demo.part import stamp
+from tui.demo.scenery import NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
-    from tui.demo import Part
+    from tui.demo.part import Part
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
@@ -76,7 +77,7 @@ def saved(part: Part, origin: float, now: float) -> list[Checkpoint]:
             step=report * part.program.steps,
         )
         one.summary.update({name: part.value(name, report) for name in part.program.metrics})
-        _stamp(one.saved_at, origin + part.started + ran_s)
+        stamp(one.saved_at, origin + part.started + ran_s)
         found.append(one)
     return found
 
@@ -86,16 +87,15 @@ def telemetry(
     origin: float,
     now: float,
     span: str,
-    figures: Callable[[int, int, Part, float], Mapping[str, float]],
 ) -> ReadTelemetryResponse:
-    """What its devices did and its processes took; `figures` are those of a device at a moment."""
+    """What its devices did and its processes took."""
     answer = ReadTelemetryResponse()
     until = min(now, part.stopped)
     since = max(until - parse_duration(span), part.placed) if span else part.placed
     if until <= since:
         return answer
-    _stamp(answer.since, origin + since)
-    _stamp(answer.until, origin + until)
+    stamp(answer.since, origin + since)
+    stamp(answer.until, origin + until)
     # Middles of cells that stay where they are as time goes on.
     each = max((until - since) / CELLS, 1.0)
     first = math.ceil(since / each)
@@ -105,8 +105,8 @@ def telemetry(
             _series(
                 answer,
                 origin,
-                {at: figures(node, device, part, at) for at in moments},
-                node=_node(node),
+                {at: figures_of(node, device, part, at) for at in moments},
+                node=NODES[node],
                 device_uuid=f"GPU-demo-{node}-{device}",
                 device_index=device,
                 thousandths=1000,
@@ -115,7 +115,7 @@ def telemetry(
             )
     for rank, (node, _) in enumerate(part.places):
         used = {at: _taken(part, rank, at) for at in moments if part.started <= at}
-        _series(answer, origin, used, node=_node(node), rank=rank, attempt=1)
+        _series(answer, origin, used, node=NODES[node], rank=rank, attempt=1)
     return answer
 
 
@@ -138,12 +138,6 @@ def _taken(part: Part, rank: int, at: float) -> dict[str, float]:
         "memory_used_bytes": (11 * part.gpus + 2 * min((at - part.started) / 600, 3)) * 1024.0**3,
         "process_count": 2 + 4 * part.gpus,
     }
-
-
-def _node(place: int) -> str:
-    from tui.demo import NODES
-
-    return NODES[place]
 
 
 # Its code
@@ -215,7 +209,7 @@ def shown(part: Part, origin: float, now: float) -> list[Media]:
                 file=f"{name}-{number}",
             )
             one.facts.update(_FACTS.get(kind, {}))
-            _stamp(one.time, origin + part.started + ran_s)
+            stamp(one.time, origin + part.started + ran_s)
             found.append(one)
     return found
 
@@ -351,7 +345,3 @@ _MADE: Final[Mapping[str, Callable[[str, float, random.Random], bytes]]] = {
     "histogram": _histogram,
     "embedding": _embedding,
 }
-
-
-def _stamp(stamp: Timestamp, seconds: float) -> None:
-    stamp.FromNanoseconds(int(seconds * 1e9))

@@ -1,0 +1,120 @@
+"""What sessions of the demo report and print."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.series import Axis, gather
+from nsml.view.units import counted
+from tui.model import LogHeard, SeriesHeard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.view.series import Series
+    from tui.demo.part import Part
+    from tui.model import ChartWish
+
+TAIL_LINES: Final = 1_000
+
+
+class Reports:
+    """All of them, with moments in seconds from `origin` on (Unix seconds)."""
+
+    def __init__(self, origin: float) -> None:
+        self._origin = origin
+
+    def series(self, parts: Sequence[Part], wish: ChartWish, now: float) -> SeriesHeard:
+        """What these reported, drawn as it is wished for."""
+        low = -math.inf if wish.low is None else wish.low
+        high = math.inf if wish.high is None else wish.high
+        groups: dict[str, list[Series]] = {}
+        owners: dict[str, list[str]] = {}
+        for part in parts:
+            columns = [
+                (series, low, high)
+                for metric in part.program.metrics
+                if (series := self._columns(part, metric, wish, part.reports(now))) is not None
+            ]
+            for name, lines in gather(columns, session=part.name).items():
+                groups.setdefault(name, []).extend(lines)
+                owners.setdefault(name, []).extend([part.id] * len(lines))
+        ids = tuple(part.id for part in parts)
+        return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners)
+
+    def _columns(self, part: Part, metric: str, wish: ChartWish, count: int) -> pb.Series | None:
+        start, step = self._axis(part, wish.axis)
+        first = 0 if wish.low is None else max(math.ceil((wish.low - start) / step), 0)
+        last = count - 1
+        if wish.high is not None:
+            last = min(math.floor((wish.high - start) / step), last)
+        if last < first:
+            return None
+        series = pb.Series(session_id=part.id, name=metric)
+        each = max(math.ceil((last - first + 1) / max(wish.width, 1)), 1)
+        scatter = part.program.metrics[metric][1]
+        for begin in range(first, last + 1, each):
+            end = min(begin + each - 1, last)
+            values = [part.value(metric, begin), part.value(metric, end)]
+            mean = part.mean(metric, begin, end)
+            series.x_low.append(start + step * begin)
+            series.x_high.append(start + step * end)
+            series.time.append(self._origin + part.started + end * part.program.every_s)
+            reach = scatter if end - begin > 1 else 0.0
+            series.low.append(min(*values, mean - reach))
+            series.high.append(max(*values, mean + reach))
+            series.mean.append(mean if end > begin else values[0])
+            series.last.append(values[-1])
+            series.finite.append(end - begin + 1)
+            series.odd.append(0)
+        return series
+
+    def _axis(self, part: Part, axis: Axis) -> tuple[float, float]:
+        """Where its reports begin on an axis, and how far they are apart."""
+        if axis is Axis.STEP:
+            return 0.0, float(part.program.steps)
+        start = 0.0 if axis is Axis.RELATIVE else self._origin + part.started
+        return start, part.program.every_s
+
+    def log(self, part: Part, before: float | None, now: float) -> LogHeard:
+        """What it printed since a moment; None: the last lines."""
+        count = part.reports(now)
+        first = max(count - TAIL_LINES, 0) if before is None else part.reports(before)
+        lines = [_printed(part, number) for number in range(first, count)]
+        if before is None and first == 0 and count:
+            lines = [*_beginning(part), *lines]
+        is_at_end = part.started + part.runs_s <= now
+        if is_at_end and (before is None or before < part.started + part.runs_s):
+            lines += _farewell(part)
+        return LogHeard(part.id, lines, is_anew=before is None)
+
+
+def _printed(part: Part, number: int) -> str:
+    values = {name: part.value(name, number) for name in part.program.metrics}
+    text = part.program.log.replace("{step", "{0")
+    for place, name in enumerate(values, 1):
+        text = text.replace(f"{{{name}", f"{{{place}")
+    return text.format(number * part.program.steps, *values.values())
+
+
+def _beginning(part: Part) -> list[str]:
+    return [
+        f"{part.program.entry}: {part.program.dataset} is at /data/{part.program.dataset}",
+        f"{counted(part.gpus * part.replicas, 'GPU')} on {counted(part.replicas, 'node')}: {part.program.args}",
+    ]
+
+
+def _farewell(part: Part) -> list[str]:
+    match part.outcome:
+        case pb.SESSION_STATE_SUCCEEDED:
+            return ["done: saved as 'best'"]
+        case pb.SESSION_STATE_STOPPED:
+            return ["SIGTERM: saving and leaving"]
+    return [
+        "Traceback (most recent call last):",
+        f'  File "/app/{part.program.entry}", line 88, in <module>',
+        '    raise ValueError("loss is nan")',
+        "ValueError: loss is nan",
+    ]

@@ -1,0 +1,151 @@
+"""A cluster that never was, for `nsml-tui --demo` and pictures: users, sessions and figures are made up.
+
+It is a story like a recording. What happens is played through once from a seed, session by session, and all
+else follows from the moment: at the same one the same is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tui.demo import tabs
+from tui.demo.accounts import Accounts, files_of
+from tui.demo.machines import Machines
+from tui.demo.plan import AFTER_S, played
+from tui.demo.reports import Reports
+from tui.demo.scenery import NODES, PROJECTS
+from tui.demo.sessions import Sessions
+from tui.model import (
+    CheckpointsHeard,
+    ClusterHeard,
+    ContentHeard,
+    DatasetsHeard,
+    EndedHeard,
+    ExplanationHeard,
+    FileHeard,
+    FilesHeard,
+    MediaHeard,
+    NodesHeard,
+    ProjectHeard,
+    ProjectsHeard,
+    QueueHeard,
+    Refused,
+    SessionsHeard,
+    TelemetryHeard,
+    TreeHeard,
+)
+from tui.sources import OF_TABS, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tui.demo.part import Part
+    from tui.model import ChartWish, DetailHeard, Event
+
+HEARD_EVERY_S: Final = 2.0
+MOST_ENDED: Final = 16
+_FOR_GOOD: Final = frozenset({Topic.FILES, Topic.FILE, Topic.CONTENT})
+
+
+class Demo:
+    """A made-up cluster.
+
+    Args:
+        origin: when it begins to be shown, Unix seconds; what it shows began `BEFORE_S` earlier.
+    """
+
+    platform = "garden"
+    user = "ada"
+    is_made_up = True
+
+    def __init__(self, origin: float) -> None:
+        self.origin = self.opens = origin
+        self.begins = origin - 3_600.0
+        self.ends = origin + AFTER_S
+        self.parts = played()
+        self._sessions = Sessions(self.parts, origin)
+        self._machines = Machines(origin)
+        self._accounts = Accounts(self.parts, origin)
+        self._reports = Reports(origin)
+        self._by_id = {part.id: part for part in self.parts}
+
+    def heard(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
+        """All that is known at a moment, told anew every two seconds."""
+        if not _is_due(after, at):
+            return
+        now = at - self.origin
+        live = [part for part in self.parts if part.created <= now < part.gone]
+        ended = sorted((part for part in self.parts if part.gone <= now), key=_gone)
+        waiting = [part for part in live if part.placed > now]
+        nodes = [self._machines.node(place, live, now) for place in range(len(NODES))]
+        yield (
+            at,
+            SessionsHeard([self._sessions.session(part, now) for part in live], (), reset=True),
+        )
+        yield (
+            at,
+            EndedHeard([self._sessions.session(one, now) for one in reversed(ended[-MOST_ENDED:])]),
+        )
+        yield at, QueueHeard(self._sessions.queue(waiting, nodes, now))
+        yield at, NodesHeard(nodes)
+        yield at, DatasetsHeard(self._accounts.datasets())
+        yield at, ProjectsHeard([self._accounts.project(name, now) for name in PROJECTS])
+        yield at, ClusterHeard(self._machines.cluster(live, nodes, now), 0.0)
+
+    def heard_of(
+        self,
+        topic: Topic,
+        names: tuple[str, ...],
+        wish: ChartWish,
+        after: float | None,
+        at: float,
+        *,
+        what: str = "",
+    ) -> Iterator[tuple[float, Event]]:
+        """What sessions reported; what one printed, or waits for, or its tabs show; what a dataset or a project holds."""
+        parts = [self._by_id[one] for one in names if one in self._by_id]
+        now = at - self.origin
+        if topic is Topic.CODE:
+            if after is None:
+                yield at, Refused(topic, "the demo has no code")
+        elif topic is Topic.TREE and after is None:
+            yield at, TreeHeard(names[0], files_of(names[0]))
+        elif topic is Topic.PROJECT and _is_due(after, at):
+            yield at, ProjectHeard(self._accounts.project_shown(names[0], now))
+        elif topic is Topic.LOG:
+            yield (
+                at,
+                self._reports.log(parts[0], None if after is None else after - self.origin, now),
+            )
+        elif topic is Topic.SERIES and _is_due(after, at):
+            yield at, self._reports.series(parts, wish, now)
+        elif topic is Topic.EXPLANATION and _is_due(after, at):
+            yield at, ExplanationHeard(parts[0].id, self._sessions.explanation(parts[0], now))
+        elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
+            yield at, self._detail(parts[0], topic, what, now)
+
+    def _detail(self, part: Part, topic: Topic, what: str, now: float) -> DetailHeard | Refused:
+        """What a tab shows of a session."""
+        match topic:
+            case Topic.CHECKPOINTS:
+                return CheckpointsHeard(part.id, tabs.saved(part, self.origin, now))
+            case Topic.TELEMETRY:
+                told = tabs.telemetry(part, self.origin, now, what)
+                return TelemetryHeard(part.id, what, told)
+            case Topic.FILES:
+                return FilesHeard(part.id, tabs.files(part))
+            case Topic.FILE:
+                return FileHeard(part.id, what, tabs.code(part).get(what, []))
+            case Topic.MEDIA:
+                return MediaHeard(part.id, tabs.shown(part, self.origin, now))
+        data = tabs.content(part, what)
+        return ContentHeard(part.id, what, data) if data else Refused(topic, "nobody made that up")
+
+
+def _is_due(after: float | None, at: float) -> bool:
+    """Whether two seconds began since."""
+    return after is None or at // HEARD_EVERY_S > after // HEARD_EVERY_S
+
+
+def _gone(part: Part) -> float:
+    return part.gone
