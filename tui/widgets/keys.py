@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from textual.app import ComposeResult
+    from textual.binding import Binding
     from textual.screen import Screen
 
 ALWAYS: Final = ("help", "quit")
@@ -33,6 +34,7 @@ class Keys(Footer):
     def __init__(self, *, without: Collection[str] = ()) -> None:
         super().__init__(show_command_palette=False)
         self._without = without
+        self._made_of: tuple[list[tuple[Binding, bool, str]], int, bool] | None = None
 
     def compose(self) -> ComposeResult:
         """Those that are always there apart from the others."""
@@ -40,7 +42,9 @@ class Keys(Footer):
         always = {key.action: key for key in offered if key.action in ALWAYS}
         room = self.size.width - sum(map(_width, always.values()))
         for key in offered:
-            if key.action in ALWAYS or key.action in self._without or self._is_typed(key):
+            if key.action in ALWAYS or key.action in self._without:
+                continue
+            if key.key == "slash" and self._is_slash_typed:
                 continue
             room -= _width(key)
             if room < 0:
@@ -48,12 +52,22 @@ class Keys(Footer):
             yield key
         yield HorizontalGroup(*(always[action] for action in ALWAYS if action in always))
 
-    def _is_typed(self, key: FooterKey) -> bool:
+    async def recompose(self) -> None:
+        """Make it anew where it is another: Textual does whenever the focus moves, a widget for each key."""
+        if not self.is_attached:
+            return
+        active = self.screen.active_bindings.values()
+        keys = [(key.binding, key.enabled, key.tooltip) for key in active if key.binding.show]
+        made_of = keys, self.size.width, self._is_slash_typed
+        if made_of != self._made_of:
+            self._made_of = made_of
+            await super().recompose()
+
+    @property
+    def _is_slash_typed(self) -> bool:
         """Whether it is a letter for what has the focus: Textual, which leaves those out, does not know this one."""
         focused = self.screen.focused
-        return (
-            key.key == "slash" and focused is not None and focused.check_consume_key("slash", "/")
-        )
+        return focused is not None and focused.check_consume_key("slash", "/")
 
     def on_resize(self) -> None:
         """There is room for others."""

@@ -7,6 +7,7 @@ from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import demo
 from tui.keymap import PRESETS, KeymapError, clashing, normal, parts, read, table
 from tui.main import main
+from tui.widgets.keys import Keys
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,21 @@ def test_the_table_has_every_id_with_its_keys(tmp_path, monkeypatch, every_part)
     assert [line.split() for line in result.stdout.splitlines() if "sessions.filter" in line] == [
         ["sessions.filter", "f5", "Filter"]
     ]
+
+
+async def test_the_foot_of_a_screen_is_made_anew_only_where_its_keys_are_others():
+    app = demo()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Mark" in said(app))
+        await until(pilot, lambda: app.screen.table.items)
+        await pilot.pause()
+        foot = app.screen.query_one(Keys)
+        before = list(foot.children)
+        app.screen.refresh_bindings()
+        await pilot.pause()
+        assert list(foot.children) == before
+        await pilot.press("slash")
+        await until(pilot, lambda: foot.children and foot.children[0] not in before)
 
 
 async def test_another_key_does_it_and_the_foot_of_the_screen_says_so():
