@@ -29,11 +29,24 @@ MOST_WORKERS = 16
 LONGEST_REASON = 500
 LONGEST_WORDS = 160
 UNIT = Path(__file__).parent / "unit"
+DASHBOARD = UNIT / "tui"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Small files come last: a long one would keep one worker at the end while the others idle."""
-    items.sort(key=lambda item: item.path.is_relative_to(UNIT))
+    """Put files that wait for programs among those that compute, and the small ones last.
+
+    Files of one kind after another would leave processors idle first and want more than there are
+    then; a long one at the end would keep one worker while the others idle.
+    """
+    files = dict.fromkeys(item.path for item in items)
+    small = [file for file in files if file.is_relative_to(UNIT) and file.parent != DASHBOARD]
+    places = {file: 1 + number for number, file in enumerate(small)}
+    for kind in (
+        [file for file in files if file.parent == DASHBOARD],
+        [file for file in files if not file.is_relative_to(UNIT)],
+    ):
+        places |= {file: number / len(kind) for number, file in enumerate(kind)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
