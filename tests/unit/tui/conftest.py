@@ -1,15 +1,41 @@
 """Dashboards on a platform that keeps the contract."""
 
+import asyncio
 import time
 from functools import partial
 
 import pytest
+from textual._context import active_app
 
 from nsml.client.connect import connect
 from nsml.client.contexts import Context
 from nsml.clock import SystemClock
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 from tui.app import Dashboard
+
+TURNS = 3
+"""So many of the loop in a row must find nothing to do before a dashboard counts as at rest."""
+
+
+async def _rest(_least_s=0.0, most_s=1.0):
+    """Wait until nothing is left to do but what waits for time, a thread or the network, and all is drawn."""
+    app, loop, ends_at = active_app.get(), asyncio.get_running_loop(), time.monotonic() + most_s
+    idle = 0
+    while idle < TURNS and time.monotonic() < ends_at:
+        await asyncio.sleep(0)
+        idle += 1
+        if loop._ready:
+            idle = 0
+        elif app._screen_stack and app.screen._update_timer._active.is_set():
+            app.screen._on_timer_update()
+            idle = 0
+
+
+@pytest.fixture(autouse=True)
+def _rest_is_seen_in_the_loop(monkeypatch):
+    """Textual takes a processor that idles for rest: on a busy machine that is a second for each key."""
+    monkeypatch.setattr("textual.app.wait_for_idle", _rest)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", _rest)
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ class State:
         self.views = {}
         self.webhook = ""
         self.projects: dict[str, projects_pb2.Project] = {}
-        self.revision = 0
+        self.revision = 1
         self.simulated = False
         self.join_address = self.login_address = ""
         self.calls: list[str] = []
