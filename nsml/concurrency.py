@@ -49,6 +49,19 @@ async def beside_each_other() -> AsyncIterator[TaskGroup]:
         raise failed.exceptions[0] from None
 
 
+async def first_to_end(*ways: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, and end the others; raises what that one raised."""
+    tasks = [asyncio.ensure_future(one) for one in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
 async def to_its_end(
     work: Coroutine[Any, Any, T], *, cancel: Callable[[], object] | None = None
 ) -> T:

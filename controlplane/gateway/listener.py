@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from controlplane.gateway.extras import shows_dashboards
+from nsml.serving import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS: Final = 500
 IDLE_S: Final = 30
 """So long a connection stays on which nothing is asked."""
-MOST_MESSAGE: Final = 64 << 10
-"""Bytes of what a browser says at once on a connection that stays."""
-PING_EVERY_S: Final = 15.0
-"""Whoever does not answer to that on such a connection, for as long again, is gone."""
 STOP_WITHIN_S: Final = 1
 """So long what is being answered may take when we stop."""
 _MOST_HEADERS: Final = 32 << 10
@@ -40,25 +37,16 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, taken: socket.socket, identity: Identity | None) -> None:
-        options: dict[str, Any] = {}
+        options = dict(SETTINGS)
+        if not shows_dashboards():
+            options["ws"] = "none"  # there is nothing to connect to
         if identity is not None:
             context = _context(identity)
             options["ssl_context_factory"] = lambda *_: context
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
-                # There is nothing to connect to where the dashboard cannot be shown.
-                ws="websockets-sansio" if shows_dashboards() else "none",
-                ws_max_size=MOST_MESSAGE,
-                ws_ping_interval=PING_EVERY_S,
-                ws_ping_timeout=PING_EVERY_S,
                 loop="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=STOP_WITHIN_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import httpx
 from starlette.background import BackgroundTask
@@ -12,10 +12,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from nsml.concurrency import first_to_end
 from nsml.hosts import is_same_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.websockets import WebSocket
@@ -152,7 +153,7 @@ async def _carried(socket: WebSocket, place: str, is_admitted: Callable[[], bool
         ) as inner:
             await socket.accept()
             with contextlib.suppress(WebSocketException):
-                await _first(
+                await first_to_end(
                     _to_view(socket, inner), _to_browser(inner, socket), _while(is_admitted)
                 )
             if (said := inner.close_code) is not None and said in _SAYS:
@@ -181,16 +182,3 @@ async def _to_browser(inner: ClientConnection, socket: WebSocket) -> None:
 async def _while(holds: Callable[[], bool]) -> None:
     while holds():  # noqa: ASYNC110 - nobody tells who is admitted
         await asyncio.sleep(USED_EVERY_S)
-
-
-async def _first(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends; raises what that raised."""
-    tasks = [asyncio.ensure_future(one) for one in ways]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from nsml.serving import SETTINGS
+
 if TYPE_CHECKING:
     import socket
 
@@ -14,10 +16,6 @@ if TYPE_CHECKING:
 
     from tui.web.visits import Visits
 
-MOST_MESSAGE: Final = 64 << 10
-"""Bytes of what a page says at once: a paste of that much is no typing."""
-PING_EVERY_S: Final = 15.0
-"""A browser that does not answer to that, for as long again, is gone."""
 STOP_WITHIN_S: Final = 5
 
 
@@ -25,22 +23,7 @@ class PageServer(uvicorn.Server):
     """Answers for a page; its visits end with it."""
 
     def __init__(self, app: ASGIApp, visits: Visits) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="websockets-sansio",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                ws_max_size=MOST_MESSAGE,
-                ws_ping_interval=PING_EVERY_S,
-                ws_ping_timeout=PING_EVERY_S,
-                timeout_graceful_shutdown=STOP_WITHIN_S,
-            )
-        )
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=STOP_WITHIN_S, **SETTINGS))
         self._visits = visits
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
+from nsml.concurrency import first_to_end
 from nsml.view.text import LogText
 from tui.web.messages import Focused, Pinged, Resized, Typed, first_size, understood
 
@@ -69,7 +70,7 @@ class Visits:
                 await self._make_room()
                 self._open.append(visit)
                 await visit.start(*first_size(socket.query_params))
-            await _first([_hear(socket, visit), visit.gone()])
+            await first_to_end(_hear(socket, visit), visit.gone())
         finally:
             await visit.stop()
             if visit in self._open:
@@ -212,17 +213,6 @@ async def _hear(socket: WebSocket, visit: Visit) -> None:
         visit.why = UNUSED
     except (WebSocketDisconnect, KeyError):
         visit.why = NOT_UNDERSTOOD  # where nobody is there, nobody hears it
-
-
-async def _first(waits: Sequence[Awaitable[None]]) -> None:
-    """Wait for the first of them, and end the others."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _nothing() -> None:

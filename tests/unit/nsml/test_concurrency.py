@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsml.concurrency import TaskGroup, to_its_end
+from nsml.concurrency import TaskGroup, first_to_end, to_its_end
 
 
 async def fails_when_cancelled() -> None:
@@ -78,3 +78,26 @@ async def waits_beside_a_failure() -> None:
 
 async def fails() -> None:
     raise OSError("at once")
+
+
+async def test_the_first_to_end_ends_the_others_and_says_how_it_ended() -> None:
+    ended = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def at_once() -> None:
+        await asyncio.sleep(0)
+
+    await first_to_end(never(), at_once())
+    assert ended.is_set()
+    with pytest.raises(OSError, match="broken"):
+        await first_to_end(never(), fails_with(OSError("broken")))
+
+
+async def fails_with(error: Exception) -> None:
+    await asyncio.sleep(0)
+    raise error
