@@ -257,7 +257,7 @@ class Prompt:
             with self._app.suspend():
                 click.echo(f"$ {visible(text)}")
                 code = subprocess.run(words, env=environ, check=False).returncode
-                click.echo(f"exit code {code} · Enter leads back to the dashboard")
+                click.echo(f"exit code {code} · Enter or Ctrl-C leads back to the dashboard")
                 _until_read()
         except SuspendNotSupported:
             self._app.say("this terminal cannot be handed over", is_bad=True)

@@ -103,22 +103,28 @@ def lay_out(
     now: float,
     room: int,
     least: Mapping[str, int] | None = None,
+    sign: int = 0,
 ) -> Layout[T]:
     """How a table of these resources, and others like them, fits into `room` cells.
 
     Where cutting does not suffice columns are left out from the right: names stay, and what is sorted by.
-    `least`: by key, what columns want whatever is in them.
+    `least`: by key, what columns want whatever is in them. `sign`: cells that stay free where columns are left out.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     widths = _widths(columns, rows, header=True)
     for index, column in enumerate(columns):
         widths[index] = max(widths[index], (least or {}).get(column.key, 0))
     kept, cut = _fitting(columns, widths, room)
-    hidden = sum(
-        any(row[index] not in {"", _NOTHING} for row in rows)
-        for index in set(range(len(columns))) - set(kept)
-    )
+    if hidden := _missed(rows, kept):
+        kept, cut = _fitting(columns, widths, room - sign)
+        hidden = _missed(rows, kept)
     return Layout([columns[index] for index in kept], cut, hidden)
+
+
+def _missed(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+    """How many columns say something and are not among those that are kept."""
+    places = set(range(len(rows[0]))) - set(kept) if rows else set[int]()
+    return sum(any(row[place] not in {"", _NOTHING} for row in rows) for place in places)
 
 
 def _fitting(

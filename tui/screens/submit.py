@@ -44,7 +44,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         & .folder { height: auto; max-height: 2; color: $text-muted; }
         & Input { margin: 1 0; }
         & .error { height: auto; max-height: 3; color: $text-error; display: none; }
-        & .keys { height: 1; color: $text-muted; }
+        & .keys { height: auto; color: $text-muted; }
         & OutputView { height: 1fr; border-top: solid $rule; }
     }
     """

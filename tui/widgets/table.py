@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
@@ -236,10 +235,9 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             self._wanted = {one.key for one in columns}
             room = self.scrollable_content_region.width - len(MARK)
             now = self._clock()
-            fitted = partial(lay_out, columns, sample, now=now, least=self._least)
-            self._layout = fitted(room=room)
-            if self._layout.hidden:
-                self._layout = fitted(room=room - SIGN_CELLS)
+            self._layout = lay_out(
+                columns, sample, now=now, room=room, least=self._least, sign=SIGN_CELLS
+            )
             self._uncut = [
                 (column, cells)
                 for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)
