@@ -11,6 +11,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui.behind import behind
+from tui.hints import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,7 +47,7 @@ class Actions:
             return
         live = [one for one in sessions if one.state not in ENDED_STATES]
         if not live:
-            self._app.say(_none_runs(sessions))
+            self._app.say(_none_runs(sessions, key_of(self._app, "sessions.unmark")))
             return
         if len(live) > MOST_STOPPED:
             self._app.say(
@@ -76,7 +77,8 @@ class Actions:
             return
         ended = [one for one in sessions if one.state in ENDED_STATES]
         if not ended:
-            live = "nothing to remove: it has not ended · ctrl+k stops it"
+            stop = key_of(self._app, "sessions.stop")
+            live = f"nothing to remove: it has not ended · {stop} stops it"
             self._app.say(live if sessions else "nothing is chosen")
             return
         if len(ended) > MOST_REMOVED:
@@ -187,10 +189,10 @@ class Actions:
         behind(self._app, "act", act, is_alone=False)
 
 
-def _none_runs(sessions: Sequence[Session]) -> str:
+def _none_runs(sessions: Sequence[Session], unmark: str) -> str:
     """Why there is nothing to stop; several are chosen only where they are marked, wherever the cursor is."""
     if not sessions:
         return "nothing is chosen"
     if len(sessions) > 1:
-        return f"of the {len(sessions)} marked ones none runs: u unmarks"
+        return f"of the {len(sessions)} marked ones none runs: {unmark} unmarks"
     return f"nothing to stop: {sessions[0].name} has ended"

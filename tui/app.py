@@ -24,6 +24,7 @@ from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 from tui.actions import Actions
 from tui.behind import behind
+from tui.hints import key_of
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsHeard
@@ -577,7 +578,8 @@ class Dashboard(App[None]):
         from tui.screens.compare import CompareScreen
 
         if len(sessions) < LEAST_COMPARED:
-            self.say("mark two sessions or more with space, then x compares them")
+            mark, compare = key_of(self, "sessions.mark"), key_of(self, "sessions.compare")
+            self.say(f"mark two sessions or more with {mark}, then {compare} compares them")
         elif len(sessions) > MOST_COMPARED:
             self.say(
                 f"{len(sessions):,} are marked: at most {MOST_COMPARED:,} at a time", is_bad=True
@@ -664,7 +666,7 @@ class Dashboard(App[None]):
         self.say(
             "the mouse is taken"
             if self.has_mouse
-            else "the mouse is the terminal's now: % gives it back to nsml-tui"
+            else f"the mouse is the terminal's now: {key_of(self, 'app.mouse')} gives it back to nsml-tui"
         )
 
     def action_command(self) -> None:

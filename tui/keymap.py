@@ -15,7 +15,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any, Final
 
 from textual.binding import Binding
@@ -85,7 +87,9 @@ def parts() -> dict[type[DOMNode], tuple[Binding, ...]]:
     from textual.dom import DOMNode
 
     from tui import app, screens  # noqa: F401 - what is imported is found
-    from tui.screens import command_line, modes, output, palette, picking, submit  # noqa: F401
+
+    for module in walk_packages(screens.__path__, f"{screens.__name__}."):
+        import_module(module.name)
 
     found: dict[type[DOMNode], tuple[Binding, ...]] = {}
     left: list[type[DOMNode]] = [DOMNode]

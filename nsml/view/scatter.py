@@ -124,7 +124,7 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
 
 def scatter(found: Embedding, *, columns: int, rows: int) -> list[list[Piece]]:
     """Dots in so many cells, and below them which label has which colour; a cell is its last dot's."""
-    rows = max(rows - 1, 1)
+    columns, rows = max(columns, 1), max(rows - 1, 1)  # a widget may have no room yet
     spans = [(min(values), max(values)) for values in zip(*found.places, strict=True)]
     masks = [[0] * columns for _ in range(rows)]
     owners: list[list[int | None]] = [[None] * columns for _ in range(rows)]

@@ -169,6 +169,13 @@ class Chaos:
         """Whether a whole screen is in front, and nothing before it."""
         return isinstance(self.app.screen, Frame) and self.app.screen.is_mounted
 
+    @property
+    def says_old(self) -> bool:
+        """Whether the screen in front says how old it is, or when it is tried again; on as many lines as that takes."""
+        at = self.app.screen.query_one("#trouble").region
+        lines = [line[at.x : at.right] for line in self.lines[at.y : at.bottom]]
+        return bool(OLD.search(" ".join(" ".join(lines).split())))
+
     def explain(self) -> str:
         return "\n".join([f"after {self.done}", *self.lines])
 
@@ -186,7 +193,7 @@ class Chaos:
         says_live = "● live" in text
         if self.is_gone:
             assert not says_live, self.explain()
-        if not says_live or OLD.search(text):
+        if not says_live or self.says_old:
             self.was_old = 0
             return
         old = {kind: at for kind, at in shown(text).items() if at < self.floor}
@@ -258,7 +265,7 @@ class Chaos:
         )
         self.is_gone = True
         await self.press_some(4)
-        await self.until(lambda: not self.is_framed or OLD.search("\n".join(self.lines)), "told")
+        await self.until(lambda: not self.is_framed or self.says_old, "told")
         self.is_gone = False
         self.floor = since
         if begin == "kill":
@@ -267,8 +274,7 @@ class Chaos:
             proxy.heal()
 
     def says_gone(self) -> bool:
-        text = "\n".join(self.lines)
-        return self.is_framed and "● live" not in text and bool(OLD.search(text))
+        return self.is_framed and "● live" not in "\n".join(self.lines) and self.says_old
 
     def fall_asleep(self) -> None:
         """For an hour; there is no network where it wakes up."""
@@ -332,7 +338,7 @@ class Chaos:
                 wanted.items() <= shown("\n".join(self.lines)).items()
                 and "● live" in self.lines[0]
                 and leader in self.lines[0]
-                and not OLD.search("\n".join(self.lines))
+                and not self.says_old
             ),
             f"live with {wanted}, {leader}",
         )

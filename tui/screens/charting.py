@@ -86,6 +86,7 @@ class ChartScreen(Frame):
         super().on_mount()
         for charts in self.query(Charts):
             draw_as_kept(self, charts)
+            charts.more_by = f"below: {self.key_of('plot.next')}"
 
     def _keep(self, **fields: Any) -> None:
         kept = self.dashboard.kept
@@ -99,10 +100,16 @@ class ChartScreen(Frame):
         parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
         parts += ["log y"] if charts.is_log else []
         if left_out := self.model.shown.left_out:
-            parts.append(f"{left_out:,} more left out: i chooses by name")
-        parts += [f"{counted(len(wish.names), 'metric')} chosen: i"] if wish.names else []
+            parts.append(
+                f"{left_out:,} more left out: {self.key_of('plot.metrics')} chooses by name"
+            )
+        parts += (
+            [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
+            if wish.names
+            else []
+        )
         if wish.low is not None or wish.high is not None:
-            parts.append("a part of it: 0 shows the whole")
+            parts.append(f"a part of it: {self.key_of('plot.whole')} shows the whole")
         return " · ".join(parts)
 
     def action_back(self) -> None:

@@ -173,7 +173,9 @@ class CompareScreen(ChartScreen):
 
     def _matrix(self) -> None:
         table, baseline = self.table, self.baseline
-        table.none = self.none(Topic.SESSIONS, "they were removed: esc leads back")
+        table.none = self.none(
+            Topic.SESSIONS, f"they were removed: {self.key_of('charts.back')} leads back"
+        )
         self._aside = min(self._aside, max(len(self._differing) - 1, 0))
         if baseline is None:
             table.show(())
@@ -201,7 +203,7 @@ class CompareScreen(ChartScreen):
         parts.append(many if differing else "nothing differs")
         parts += [f"columns: {visible(self._sought.pattern)}"] if self._sought.pattern else []
         ignored = set(self.dashboard.kept.compare.ignored) & set(map(_name, self._rows))
-        parts += [f"{len(ignored)} left out: I"] if ignored else []
+        parts += [f"{len(ignored)} left out: {self.key_of('compare.ignore')}"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
         parts += [f"{self._aside} more left"] if self._aside else []
@@ -252,7 +254,11 @@ class CompareScreen(ChartScreen):
             none = self.none(Topic.SERIES, nothing)
         charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
         whose = [f"{letter(crowd.front)} bright"] if crowd else []
-        whose += ["mean and standard deviation of all: A"] if is_mean else []
+        whose += (
+            [f"mean and standard deviation of all: {self.key_of('compare.mean')}"]
+            if is_mean
+            else []
+        )
         self._say("#below-state", " · ".join([self.chart_words(), *whose]))
 
     def _compared(self) -> tuple[Session, Session] | None:

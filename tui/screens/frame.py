@@ -16,6 +16,7 @@ from textual.widgets import Static
 from nsml.view.nodes import condition_name
 from nsml.view.text import visible
 from tui import looks
+from tui.hints import key_of
 from tui.sources import State, Topic
 from tui.widgets.keys import Keys
 from tui.widgets.lines import Lines
@@ -42,6 +43,8 @@ NAMES: Final = {
 OF_A_PLATFORM: Final = frozenset({"stop", "remove", "memo", "new_run", "screen.pull"})
 """What a story does not offer; whoever presses the key is told why."""
 _BOLD: Final = Style(bold=True)
+LEAST_COLUMNS: Final = 80
+LEAST_ROWS: Final = 24
 SLOW_S: Final = 1.0
 """So long an answer takes that is called slow."""
 _DOTS: Final = {
@@ -58,6 +61,13 @@ def tell(line: Static, text: Text) -> None:
     if line.content != text:
         # One that is as high whatever it says moves nothing else.
         line.update(text, layout=line.styles.auto_dimensions)
+
+
+def small_words(columns: int, rows: int) -> str:
+    """What is said of a terminal in which not all has room; "" of others."""
+    if columns >= LEAST_COLUMNS and rows >= LEAST_ROWS:
+        return ""
+    return f"{columns}x{rows} is below {LEAST_COLUMNS}x{LEAST_ROWS}: compact view"
 
 
 class LinesUnderMouse(Screen[Any]):
@@ -164,6 +174,10 @@ class Frame(LinesUnderMouse, Screen[None]):
         """How the command line shows the same, and what of it that lacks; "" where it does not."""
         return "", ""
 
+    def key_of(self, name: str) -> str:
+        """What the key of a binding is called."""
+        return key_of(self.app, name)
+
     def words(self, topic: Topic) -> str:
         """How it stands with hearing something."""
         return visible(self.model.sources[topic].words(self.dashboard.clock.time()))
@@ -221,6 +235,10 @@ class Frame(LinesUnderMouse, Screen[None]):
         return line
 
     def _screens(self) -> Text:
+        if words := small_words(*self.app.size):
+            return Text.assemble(
+                " ", (f" {NAMES.get(self.name_of, '')} ", "reverse bold"), f" {words}"
+            )
         line = Text(" ")
         for key, name in NAMES.items():
             line.append(f" {name} ", "reverse bold" if key == self.name_of else "")

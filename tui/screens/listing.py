@@ -117,7 +117,9 @@ class Listing(Frame, Generic[T]):
         every = self.items()
         shown = [one for one in every if self._words.take(*self.texts(one))]
         table = self.table
-        table.none = "none of them: esc shows all again" if every else self.nothing()
+        table.none = (
+            f"none of them: {self.key_of('list.back')} shows all again" if every else self.nothing()
+        )
         table.show(shown, is_other=is_other)
         said = [self.counts(len(shown), len(every))]
         said += [f"filter: {self._words.text}"] if self._words.text else []

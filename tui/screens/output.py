@@ -14,6 +14,7 @@ from nsml.view.text import visible
 from nsml.view.units import duration_text
 from tui import running
 from tui.behind import behind
+from tui.hints import key_of
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
 from tui.widgets.diff_view import DiffView
@@ -88,7 +89,9 @@ class Output(LinesUnderMouse, Modal[int | None]):
         """The command, its lines, and how it stands with it."""
         yield Static(Text(f" $ {visible(self._command)}", no_wrap=True), classes="title")
         yield OutputView()
-        yield Static(Text(" running · esc ends it"), classes="state")
+        yield Static(
+            Text(f" running · {key_of(self.app, 'output.leave')} ends it"), classes="state"
+        )
 
     def on_mount(self) -> None:
         """Run it."""
@@ -106,7 +109,8 @@ class Output(LinesUnderMouse, Modal[int | None]):
             self._state(f"not started: {error.strerror}")
             return
         ended = end_text(self._code, self._clock.monotonic() - begun)
-        self._state(f"{ended} · Y copies the command · esc leads back")
+        copy, leave = key_of(self.app, "output.copy"), key_of(self.app, "output.leave")
+        self._state(f"{ended} · {copy} copies the command · {leave} leads back")
 
     def _state(self, text: str) -> None:
         self.query_one(".state", Static).update(Text(f" {visible(text)}"))

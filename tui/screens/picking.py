@@ -12,6 +12,7 @@ from textual.widgets.option_list import Option
 
 from nsml.view.text import visible
 from tui.fuzzy import fuzzy
+from tui.hints import key_of
 from tui.screens.modal import Modal
 
 if TYPE_CHECKING:
@@ -89,8 +90,11 @@ class Picker(Modal[tuple[str, ...] | None]):
             yield Static(Text(visible(self._question)))
             yield _Seeking(placeholder="letters of its name", compact=True)
             yield OptionList(markup=False)
-            keys = "space takes in or out · enter done" if self._several else "enter takes"
-            yield Static(Text(f"{keys} · esc leaves"), classes="keys")
+            toggle, take, leave = (
+                key_of(self.app, f"picker.{name}") for name in ("toggle", "take", "leave")
+            )
+            keys = f"{toggle} takes in or out · {take} done" if self._several else f"{take} takes"
+            yield Static(Text(f"{keys} · {leave} leaves"), classes="keys")
 
     def on_mount(self) -> None:
         """Show all of them."""

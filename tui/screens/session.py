@@ -24,6 +24,7 @@ from nsml.view.sessions import (
 from nsml.view.text import folded, visible
 from nsml.view.units import counted, moment, size_text
 from tui import looks
+from tui.hints import key_of
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
 from tui.screens.frame import tell
@@ -85,7 +86,7 @@ class Preview(Horizontal):
     def compose(self) -> ComposeResult:
         """The two."""
         charts = Charts()
-        charts.more_by = "in its own screen: enter"
+        charts.more_by = f"in its own screen: {key_of(self.app, 'table.open')}"
         yield charts
         yield LogView()
         yield Static(classes="words")
@@ -211,11 +212,11 @@ class SessionScreen(ChartScreen):
         log = self.query_one(LogView)
         draw_log(self, log, row)
         shown = self.model.shown
-        parts = [_log_words(row, is_following=log.is_following)]
+        parts = [_log_words(row, self.key_of("log.follow"), is_following=log.is_following)]
         count = shown.first + len(shown.lines)
         parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
-            parts.append(f"of rank {shown.rank}: r chooses another")
+            parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
         tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
@@ -282,6 +283,8 @@ class SessionScreen(ChartScreen):
             return False
         if action == "rank" and not self._has_ranks():
             return False
+        if action == "search" and self.tab is not None:  # which shows a list, and no log
+            return False
         if action == "pull" and self.app.is_web:
             return False
         return super().check_action(action, parameters)
@@ -345,10 +348,10 @@ class SessionScreen(ChartScreen):
             self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
 
 
-def _log_words(row: Row | None, *, is_following: bool) -> str:
+def _log_words(row: Row | None, follow: str, *, is_following: bool) -> str:
     if row is None or row.session.state in ENDED_STATES:
         return "ended"
-    return "following" if is_following else "paused: f follows again"
+    return "following" if is_following else f"paused: {follow} follows again"
 
 
 def _pairs(words: Sequence[str]) -> list[str]:

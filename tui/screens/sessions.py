@@ -222,7 +222,11 @@ class SessionsScreen(Frame):
         parts += [f"by {listing.by}"] if listing.by else []
         parts += [] if listing.with_ended else ["without ended ones"]
         parts += [f"{len(self._marks)} marked"] if self._marks else []
-        parts += ["V marks from there to here"] if self._range_from else []
+        parts += (
+            [f"{self.key_of('sessions.range')} marks from there to here"]
+            if self._range_from
+            else []
+        )
         parts += [f"all: {visible(words_of(self._same))}"] if self._same else []
         return " · ".join(parts)
 
@@ -250,9 +254,10 @@ class SessionsScreen(Frame):
 
     def _none(self, known: int) -> str:
         if known:
-            return "none of them: esc shows all again"
+            return f"none of them: {self.key_of('sessions.back')} shows all again"
         return self.none(
-            Topic.SESSIONS, "no sessions yet · n submits one, as nsml run -e main.py does"
+            Topic.SESSIONS,
+            f"no sessions yet · {self.key_of('sessions.submit')} submits one, as nsml run -e main.py does",
         )
 
     # What keys do
@@ -355,7 +360,9 @@ class SessionsScreen(Frame):
         """Leave it as it is, where it is understood; else say that it is not kept."""
         error = self.query_one("#error", Static)
         if error.display:
-            error.update(Text(f"{self._wrong}\n not kept: mend it, or esc drops it"))
+            error.update(
+                Text(f"{self._wrong}\n not kept: mend it, or {self.key_of('filter.drop')} drops it")
+            )
             return
         event.input.display = False
         self.table.focus()

@@ -13,6 +13,7 @@ from nsml.view.text import visible
 from tui import running
 from tui.behind import behind
 from tui.commands import CommandError, run_of
+from tui.hints import key_of
 from tui.screens.command_line import Recalled
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
@@ -81,8 +82,8 @@ class Submit(LinesUnderMouse, Modal[str | None]):
             )
             yield Static(classes="error")
             yield Static(
-                "enter submits · ↑ what was submitted before · ctrl+u begins anew"
-                " · tab to the flags · esc leaves",
+                f"enter submits · {key_of(self.app, 'submit.before')} what was submitted before"
+                f" · ctrl+u begins anew · tab to the flags · {key_of(self.app, 'submit.leave')} leaves",
                 classes="keys",
             )
             yield OutputView()

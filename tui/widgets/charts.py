@@ -62,7 +62,7 @@ class Charts(Lines):
         self.smoothing = 0.0
         self.is_log = False
         self.none = ""
-        self.more_by = "below: n"
+        self.more_by = "left out"
         """Where metrics are for which there is no room, and how they are seen."""
 
     def draw(

@@ -11,7 +11,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.text import wrapped
+from nsml.view.sought import Sought, untabbed
+from nsml.view.text import width, wrapped
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         super().__init__(id=id)
         self._lines: Sequence[str] = ()
         self._count = 0
-        self._sought = ""
+        self._sought = Sought()
         self.is_following = True
         self.none = ""
 
@@ -67,16 +68,16 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     def seek(self, text: str) -> None:
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
-        self._sought = text.casefold()
+        self._sought = Sought(text)
         self.refresh()
 
     @property
     def has_found(self) -> bool:
         """Whether any line has what is sought."""
-        return any(self._sought in line.casefold() for line in self._lines)
+        return any(map(self._sought.is_in, self._lines))
 
     def _fit(self) -> None:
-        widest = max((len(line) for line in self._in_sight()), default=0)
+        widest = max((width(untabbed(line)) for line in self._in_sight()), default=0)
         self.virtual_size = Size(widest, len(self._lines))
         if self.is_following:
             self.scroll_end(animate=False, force=True, immediate=True)
@@ -96,29 +97,21 @@ class LogView(Lines, ScrollView, can_focus=True):
     def make_line(self, y: int) -> Strip:
         """A line of the log."""
         place = y + int(self.scroll_offset.y)
-        width = self.size.width
+        room = self.size.width
         if place >= len(self._lines):
-            told = [] if self._lines else wrapped(self.none, width)
+            told = [] if self._lines else wrapped(self.none, room)
             text = told[place] if place < len(told) else ""
-            return Strip([Segment(text, self.rich_style)]).adjust_cell_length(
-                width, self.rich_style
-            )
-        strip = Strip(self._pieces(self._lines[place].expandtabs()))
+            return Strip([Segment(text, self.rich_style)]).adjust_cell_length(room, self.rich_style)
+        strip = Strip(self._pieces(untabbed(self._lines[place])))
         left = int(self.scroll_offset.x)
-        return strip.crop(left, left + width).adjust_cell_length(width, self.rich_style)
+        return strip.crop(left, left + room).adjust_cell_length(room, self.rich_style)
 
     def _pieces(self, line: str) -> list[Segment]:
-        style, sought = self.rich_style, self._sought
-        if not sought or sought not in line.casefold():
-            return [Segment(line, style)]
-        found = self.get_component_rich_style("log-view--found")
-        pieces, at, low = [], 0, line.lower()
-        while (place := low.find(sought, at)) >= 0:
-            pieces += [
-                Segment(line[at:place], style),
-                Segment(line[place : place + len(sought)], found),
-            ]
-            at = place + len(sought)
+        style, pieces, at = self.rich_style, [], 0
+        for begin, end in self._sought.spans(line):
+            found = self.get_component_rich_style("log-view--found")
+            pieces += [Segment(line[at:begin], style), Segment(line[begin:end], found)]
+            at = end
         return [*pieces, Segment(line[at:], style)]
 
     # How one moves in it
@@ -155,7 +148,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         lines, at = self._lines, int(self.scroll_offset.y)
         count = len(lines)
         places = range(at + 1, count) if by > 0 else range(at - 1, -1, -1)
-        found = next((place for place in places if self._sought in lines[place].casefold()), None)
+        found = next((place for place in places if self._sought.is_in(lines[place])), None)
         if found is None:
             self.app.bell()
             return

@@ -76,7 +76,9 @@ class DevicesTab(SessionTab):
         view.tell([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
         span = self.span(session)
         shown = f"the last {span}" if span else "all since it was placed"
-        self.say(frame, session, [f"{shown}: w another span"], Topic.TELEMETRY)
+        self.say(
+            frame, session, [f"{shown}: {frame.key_of('gpu.span')} another span"], Topic.TELEMETRY
+        )
 
 
 def _nothing(session: Session) -> str:

@@ -31,6 +31,13 @@ def test_labels_have_a_letter_and_places_of_their_own() -> None:
     assert max(columns[0]) < min(columns[1]) or max(columns[1]) < min(columns[0])
 
 
+@pytest.mark.parametrize("size", [(0, 0), (0, 5), (5, 0), (1, 1)])
+def test_where_there_is_no_room_it_is_drawn_all_the_same(size: tuple[int, int]) -> None:
+    found = embedding(told(["label", "0", "1"], [["a", 0, 0], ["b", 9, 1]]))
+    lines = scatter(found, columns=size[0], rows=size[1])
+    assert any(piece.series is not None for line in lines[:-1] for piece in line)
+
+
 def test_the_plane_is_that_of_the_greatest_spread() -> None:
     vectors = [[0.0, float(at), 0.001 * (at % 3), 100.0] for at in range(50)]
     places = plane(vectors)

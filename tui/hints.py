@@ -1,0 +1,36 @@
+"""How hints call keys: as their user has them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.keys import format_key
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+
+def key_of(app: App[Any], name: str) -> str:
+    """What the first key of a binding is called: of the keymap, else its own.
+
+    Raises:
+        KeyError: there is no such binding.
+    """
+    keys = app._keymap.get(name) or _usual(name)  # noqa: SLF001 - what set_keymap was given
+    key = keys.split(",")[0]
+    return key if key == "enter" else format_key(key)
+
+
+@cache
+def _usual(name: str) -> str:
+    left: list[type[DOMNode]] = [DOMNode]
+    while left:
+        for part in left.pop().__subclasses__():
+            left.append(part)
+            for one in part.__dict__.get("BINDINGS", ()):
+                if isinstance(one, Binding) and one.id == name:
+                    return one.key
+    raise KeyError(name)
