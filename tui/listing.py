@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -21,7 +22,7 @@ from nsml.view.ordering import (
     order,
     value_of,
 )
-from nsml.view.sessions import COLUMNS
+from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
 from nsml.view.units import thousandths
 from tui.model import tally_of
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "created"
 """What is sorted by where nothing else was chosen, the newest first."""
+_HELD: Final = partial(held_text, simulated=SIMULATED_SHORT)
 _TEXT_CELLS: Final = 12
 
 
@@ -165,6 +167,7 @@ def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[
         found = [_wanted(one) for one in every if one is not None]
     else:
         found = list(COLUMNS)
+    found = [_short(one) for one in found]
     if same:
         found = [_differing(one, same) if one.key == "args" else one for one in found]
     return found if listing.is_plain else marked(found, listing.sort, is_down=listing.is_down)
@@ -174,6 +177,11 @@ def _wanted(one: Column[Session]) -> Column[Session]:
     """One that was chosen: it is cut rather than left out."""
     cells = one.shrinks_to and min(one.shrinks_to, _TEXT_CELLS)
     return one._replace(is_optional=False, shrinks_to=cells)
+
+
+def _short(one: Column[Session]) -> Column[Session]:
+    """In few words what the first line says in full: that GPUs are simulated."""
+    return one._replace(cell=_HELD) if one.key == "gpus" else one
 
 
 def _differing(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:

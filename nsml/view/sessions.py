@@ -277,8 +277,9 @@ def _options(words: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _gpus(session: Session, now: float) -> str:
-    return " ".join(_gpu_parts(session, now, SIMULATED))
+def held_text(session: Session, now: float, *, simulated: str = SIMULATED) -> str:
+    """How many GPUs, whether they are simulated, and what is made of them: `2 simulated (idle 12m)`."""
+    return " ".join(_gpu_parts(session, now, simulated))
 
 
 def _gpu_parts(session: Session, now: float, simulated: str) -> list[str]:
@@ -423,7 +424,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=12,
         within=_state_within,
     ),
-    Column(key="gpus", title="GPUs", cell=_gpus, shrinks_to=8, within=_gpus_within),
+    Column(key="gpus", title="GPUs", cell=held_text, shrinks_to=8, within=_gpus_within),
     Column(
         key="summary",
         title="Summary",

@@ -54,6 +54,14 @@ def test_the_column_that_is_sorted_by_is_there_and_marked():
     assert state.title_within(4) == "St…▴"
 
 
+def test_that_gpus_are_simulated_is_said_in_few_words_as_the_first_line_says_it_in_full():
+    one = pb.Session(simulated=True)
+    one.spec.resources.gpu_thousandths = 2000
+    for listing in (Listing(), Listing(columns=("gpus",))):
+        [gpus] = [each for each in columns_of(listing, {}) if each.key == "gpus"]
+        assert gpus.cell(one, 0.0) == "2 sim"
+
+
 def test_chosen_columns_stand_in_their_order_with_the_name_always():
     found = columns_of(Listing(columns=("state", "arg.lr", "gone"), filter="x"), {})
     assert [one.key for one in found] == ["name", "state", "arg.lr"]
