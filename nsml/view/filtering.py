@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 ME: Final = "@me"
 LONGEST: Final = 1_000
 """Characters of a filter."""
+_MOST_REMEMBERED: Final = 1_000
+"""Values of which is remembered whether a term means them: thousands of sessions share a few."""
 _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
 _COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)(.+)")
 _BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)")
@@ -118,9 +120,9 @@ class Filtered:
             self._arguments = {name.lstrip("-"): value for name, value in words.items()}
         return self._arguments
 
-    def values(self, key: str) -> Iterable[str]:
+    def values(self, key: str) -> tuple[str, ...]:
         """What `key:value` is matched with."""
-        return _VALUES[key](self.session)
+        return tuple(_VALUES[key](self.session))
 
 
 def _states(session: Session) -> Iterable[str]:
@@ -315,7 +317,12 @@ def _fits(globs: Iterable[str], values: Iterable[str]) -> bool:
 
 def _one_of(key: str, globs: Iterable[str]) -> _Test:
     fits = re.compile("|".join(translate(glob.casefold()) for glob in globs)).match
-    return lambda one, _: any(fits(value.casefold()) for value in one.values(key))
+
+    @lru_cache(maxsize=_MOST_REMEMBERED)
+    def meant(values: tuple[str, ...]) -> bool:
+        return any(fits(value.casefold()) for value in values)
+
+    return lambda one, _: meant(one.values(key))
 
 
 def _compares(key: str, holds: Callable[[float, float], bool], bound: float) -> _Test:

@@ -83,6 +83,8 @@ class Layout(NamedTuple, Generic[T]):
     widths: Sequence[int]
     hidden: int = 0
     """Columns that say something and for which there is no room."""
+    uncut: frozenset[str] = frozenset()
+    """Keys of columns in which nothing is cut."""
 
     def titles(self) -> list[str]:
         """Those of the columns, within their cells."""
@@ -111,14 +113,18 @@ def lay_out(
     `least`: by key, what columns want whatever is in them. `sign`: cells that stay free where columns are left out.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
-    widths = _widths(columns, rows, header=True)
-    for index, column in enumerate(columns):
-        widths[index] = max(widths[index], (least or {}).get(column.key, 0))
+    texts = _widths(columns, rows, header=False)
+    widths = [
+        max(widest, width(column.title), (least or {}).get(column.key, 0))
+        for column, widest in zip(columns, texts, strict=True)
+    ]
     kept, cut = _fitting(columns, widths, room)
     if hidden := _missed(rows, kept):
         kept, cut = _fitting(columns, widths, room - sign)
         hidden = _missed(rows, kept)
-    return Layout([columns[index] for index in kept], cut, hidden)
+    chosen = [columns[index] for index in kept]
+    uncut = {columns[at].key for at, cells in zip(kept, cut, strict=True) if texts[at] <= cells}
+    return Layout(chosen, cut, hidden, frozenset(uncut))
 
 
 def _missed(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widgets import Input
 
 if TYPE_CHECKING:
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 class FilterLine(Input):
     """A line that is kept or dropped, as the foot of the screen says meanwhile."""
+
+    # What is typed moves nothing around it.
+    virtual_size = Reactive(Size(0, 0), repaint=False)
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Keep", key_display="⏎", id="filter.keep"),

@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.binding import Binding
 from textual.geometry import Region, Size
 from textual.message import Message
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MEASURED: Final = 200
+MEASURED: Final = 100
 """Items by which columns are laid out, beside those in sight."""
 GAP: Final = "  "
 MARK: Final = "✓ "
@@ -59,7 +60,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
     DEFAULT_CSS: ClassVar[str] = """
     Table {
         height: 1fr;
-        overflow: hidden auto;
+        overflow: hidden scroll;
         scrollbar-size: 0 0;
         & > .table--title { color: $text-muted; text-style: bold; }
         & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: $block-cursor-text-style; }
@@ -78,6 +79,9 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         Binding("G,end", "edge(1)", "Last", show=False, id="table.last"),
         Binding("enter", "choose", "Open", id="table.open"),
     ]
+
+    # How long it is moves nothing around it, where it is not as high as that, and no line of it.
+    virtual_size = Reactive(Size(0, 0), repaint=False)
 
     class Moved(Message):
         """The cursor is on another item, or on none: `current` says on which."""
@@ -106,7 +110,6 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._sampled: dict[int, T] = {}
         self._least: Mapping[str, int] = {}
         self._wanted: set[str] = set()
-        self._uncut: list[tuple[Column[T], int]] = []
         self._at = 0
         self._cursor_key = ""
         self._was_moved = False
@@ -134,11 +137,17 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         if is_other:
             self._least = {}
         # Before anything is scrolled: there is no further than to its end.
-        self.virtual_size = Size(self.size.width, len(items) + 1)
+        self._fit()
         self._settle()
         if is_other or not self._still_fits():
             self._layout = None
         self.refresh_changed()
+
+    def _fit(self) -> None:
+        before, self.virtual_size = self.virtual_size, Size(self.size.width, len(self.items) + 1)
+        if self.styles.auto_dimensions and self.virtual_size != before:
+            self.refresh(layout=True)
+        self.scroll_y = min(self.scroll_y, self.max_scroll_y)
 
     def mark(self, keys: Collection[str]) -> None:
         """Show these items as marked."""
@@ -219,18 +228,19 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._sampled = {id(item): item for item in sample}
         if {one.key for one in self._columns_for(fresh)} - self._wanted:
             return False
-        now = self._clock()
+        now, layout = self._clock(), self._layout
         return all(
             cells_of(visible(column.cell(item, now))) <= cells
+            for column, cells in zip(layout.columns, layout.widths, strict=True)
+            if column.key in layout.uncut
             for item in (*fresh, *seen)
-            for column, cells in self._uncut
         )
 
     def _laid_out(self) -> Layout[T]:
         if self._layout is None:
             self._drawn.clear()
-            sample = [*self._measured(), *self._seen()]
-            self._sampled = {id(item): item for item in sample}
+            self._sampled = {id(item): item for item in (*self._measured(), *self._seen())}
+            sample = list(self._sampled.values())
             columns = self._columns_for(sample)
             self._wanted = {one.key for one in columns}
             room = self.scrollable_content_region.width - len(MARK)
@@ -238,11 +248,6 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             self._layout = lay_out(
                 columns, sample, now=now, room=room, least=self._least, sign=SIGN_CELLS
             )
-            self._uncut = [
-                (column, cells)
-                for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)
-                if all(cells_of(visible(column.cell(item, now))) <= cells for item in sample)
-            ]
             # A column that has become wider stays so: what is read does not jump.
             self._least = {
                 column.key: cells
@@ -311,11 +316,11 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             segments += [Segment(pad(text, cells), style), Segment(GAP, base)]
         return _strip(segments, width, base)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """Lay it out for the new width."""
         self._layout = None
         self._least = {}
-        self.virtual_size = Size(event.size.width, len(self.items) + 1)
+        self._fit()
 
     # How one moves in it
 
