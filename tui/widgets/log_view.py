@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
+def scrolling(of: str) -> list[BindingType]:
+    """The keys of a view of lines that are read from the first on; `of`: what their ids begin with."""
+    return [
+        Binding("down,j", "scroll_down", "Down", show=False, id=f"{of}.down"),
+        Binding("up,k", "scroll_up", "Up", show=False, id=f"{of}.up"),
+        Binding("pagedown", "page_down", "Page down", show=False, id=f"{of}.page-down"),
+        Binding("pageup", "page_up", "Page up", show=False, id=f"{of}.page-up"),
+        Binding("left,h", "scroll_left", "Left", show=False, id=f"{of}.left"),
+        Binding("right,l", "scroll_right", "Right", show=False, id=f"{of}.right"),
+        Binding("g,home", "first", "First", show=False, id=f"{of}.first"),
+        Binding("G,end", "scroll_end", "Last", show=False, id=f"{of}.last"),
+    ]
+
+
 class LogView(Lines, ScrollView, can_focus=True):
     """Shows lines, and follows their end until somebody scrolls up."""
 

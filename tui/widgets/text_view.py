@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding
 
 from nsml.view.telemetry import BARS
 from tui import looks
-from tui.widgets.log_view import LogView
+from tui.widgets.log_view import LogView, scrolling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,16 +24,7 @@ _BARS: Final = re.compile(f"[{BARS}][{BARS} ]*[{BARS}]")
 class TextView(LogView, inherit_bindings=False):
     """Shows lines from the first on; with `has_titles` those that are not indented stand out, and bars."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "scroll_down", "Down", show=False, id="text.down"),
-        Binding("up,k", "scroll_up", "Up", show=False, id="text.up"),
-        Binding("pagedown", "page_down", "Page down", show=False, id="text.page-down"),
-        Binding("pageup", "page_up", "Page up", show=False, id="text.page-up"),
-        Binding("left,h", "scroll_left", "Left", show=False, id="text.left"),
-        Binding("right,l", "scroll_right", "Right", show=False, id="text.right"),
-        Binding("g,home", "first", "First", show=False, id="text.first"),
-        Binding("G,end", "scroll_end", "Last", show=False, id="text.last"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = scrolling("text")
 
     def __init__(self, *, has_titles: bool = False, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
