@@ -197,7 +197,8 @@ class SessionScreen(ChartScreen):
         return [self.row.session] if self.row else []
 
     def draw(self) -> None:
-        """Show what is known of it."""
+        """Show what is known of it, whatever the screen below looked at when it was left."""
+        self.dashboard.look_at(*self.chosen())
         row = self.row
         title = Text(" it was removed" if row is None else "")
         if row is not None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import demo, running
 from tui.looks import Looks
+from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES
 from tui.screens.session import SessionScreen
 
@@ -18,6 +19,12 @@ def drawn(text):
     return {one for one in text if not one.isascii() and unicodedata.category(one)[0] not in "LMN"}
 
 
+def is_whole(app):
+    """Whether what is in front shows all that was heard, and waits for nothing."""
+    is_drawn = app.screen.is_mounted and app._drawn == app.model.version
+    return is_drawn and "loading" not in said(app)
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
     app = demo(looks=Looks(is_ascii=True, is_animated=False))
@@ -25,15 +32,14 @@ async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
         await until(pilot, lambda: app.model.shown.session_ids)
         for mode in NAMES:
             app.action_go(mode)
-            await until(pilot, lambda: app.screen.is_mounted)
-            await pilot.pause()
+            await until(pilot, lambda m=mode: app.current_mode == m and is_whole(app))
             assert drawn(said(app)) == set(), mode
         app.action_go("sessions")
         app.open_session(running(app)[0])
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.is_mounted)
         for _ in range(8):
             await pilot.press("t")
-            await pilot.pause()
+            await until(pilot, lambda: is_whole(app))
             assert drawn(said(app)) == set()
         await pilot.press("question_mark")
         await until(pilot, lambda: app.screen.query("HelpPanel"))
@@ -41,5 +47,5 @@ async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
         assert drawn(said(app)) == set()
         app.action_go("sessions")
         app.compare(running(app)[:2])
-        await pilot.pause()
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen) and is_whole(app))
         assert drawn(said(app)) == set()

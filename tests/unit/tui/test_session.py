@@ -4,6 +4,8 @@ import pytest
 
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
+from tests.unit.tui.story import demo, running
+from tui.looks import Looks
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
 from tui.widgets.log_view import LogView
@@ -24,6 +26,22 @@ async def picked(pilot, key, *typed):
     await until(pilot, lambda: isinstance(pilot.app.screen, Picker))
     await pilot.press(*typed)
     await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
+
+
+async def test_it_is_heard_whatever_the_list_looks_at_as_it_is_left():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.model.shown.session_ids)
+        other = running(app)[0]
+        assert app.model.shown.session_ids != (other.id,)
+        app.action_go("queue")
+        await until(pilot, lambda: app.screen.is_mounted)
+        app.action_go("sessions")
+        app.open_session(other)
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        await pilot.press("l")
+        await until(pilot, lambda: app.screen.query_one(LogView).max_scroll_y)
+        assert app.model.shown.session_ids == (other.id,)
 
 
 async def test_metrics_are_chosen_by_name(dashboard, server):
