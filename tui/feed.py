@@ -254,23 +254,14 @@ class Feed:
             width=max(min(wish.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
         )
 
+        heard: tuple[Sequence[pb.ReadSeriesResponse], SeriesHeard] | None = None
+
         async def look() -> SeriesHeard:
+            nonlocal heard
             answers = await read_series(self._client, request, patience_s=0.0)
-            low = -math.inf if wish.low is None else wish.low
-            high = math.inf if wish.high is None else wish.high
-            parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
-            for answer in answers:
-                found = parts.setdefault(answer.session_id, [])
-                found += [(one, low, high) for one in answer.series]
-            groups: dict[str, list[Series]] = {}
-            owners: dict[str, list[str]] = {}
-            for session in sessions:
-                some = gather(parts.get(session.id, ()), session=visible(session.name))
-                for name, lines in some.items():
-                    groups.setdefault(visible(name), []).extend(lines)
-                    owners.setdefault(visible(name), []).extend([session.id] * len(lines))
-            left_out = sum(answer.left_out_series for answer in answers)
-            return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners, left_out)
+            if heard is None or answers != heard[0]:
+                heard = answers, _gathered(answers, sessions, wish)
+            return heard[1]  # what is the same is drawn once
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
         every_s = ENDED_SERIES_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
@@ -480,6 +471,28 @@ class Feed:
 
     def _teller(self, topic: Topic) -> Callable[[Link], None]:
         return lambda link: self._post(Linked(topic, link))
+
+
+def _gathered(
+    answers: Sequence[pb.ReadSeriesResponse], sessions: Sequence[Session], wish: ChartWish
+) -> SeriesHeard:
+    """The lines of sessions by metric."""
+    low = -math.inf if wish.low is None else wish.low
+    high = math.inf if wish.high is None else wish.high
+    parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
+    for answer in answers:
+        found = parts.setdefault(answer.session_id, [])
+        found += [(one, low, high) for one in answer.series]
+    groups: dict[str, list[Series]] = {}
+    owners: dict[str, list[str]] = {}
+    for session in sessions:
+        some = gather(parts.get(session.id, ()), session=visible(session.name))
+        for name, lines in some.items():
+            groups.setdefault(visible(name), []).extend(lines)
+            owners.setdefault(visible(name), []).extend([session.id] * len(lines))
+    ids = tuple(session.id for session in sessions)
+    left_out = sum(answer.left_out_series for answer in answers)
+    return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners, left_out)
 
 
 def _parts(line: str) -> list[str]:

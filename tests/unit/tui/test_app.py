@@ -80,6 +80,22 @@ async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
         await shows(pilot, "epoch 3", "following · 3 lines")
 
 
+async def test_an_answer_that_is_the_same_is_drawn_once(dashboard, server, monkeypatch):
+    monkeypatch.setattr("tui.feed.LOOK_EVERY_S", 0.01)
+    session = server.state.add("kim/mnist/1")
+    server.state.report(session, "loss", 3.0, step=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 point")
+        drawn, heard_at = (
+            dashboard.model.shown.groups,
+            dashboard.model.sources[Topic.SERIES].heard_at,
+        )
+        await until(pilot, lambda: dashboard.model.sources[Topic.SERIES].heard_at > heard_at)
+        assert dashboard.model.shown.groups is drawn
+        server.state.report(session, "loss", 2.0, step=2)
+        await shows(pilot, "2 points")
+
+
 async def test_a_filter_holds_while_it_is_typed_and_says_what_it_does_not_understand(
     dashboard, server
 ):
