@@ -26,6 +26,8 @@ UP, DOWN = "▴", "▾"
 _ABSENT: Final = "-"
 _VALUE_CELLS: Final = 8
 _TITLE_CELLS: Final = 14
+_SORTED_CELLS: Final = 20
+"""To which what is sorted by is not cut."""
 _DIGITS: Final = 12
 """To which numbers in names are filled up, so that 10 comes behind 9."""
 
@@ -201,12 +203,15 @@ def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> li
 
 def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
     shorter = one.title_within or (lambda cells: fit(one.title, cells))
+    cells = one.shrinks_to and max(one.shrinks_to, _SORTED_CELLS)
     return one._replace(
         title=one.title + mark,
         title_within=lambda cells: shorter(cells - 1) + mark,
         is_wide=False,
         is_optional=False,
         stays=True,
+        shrinks_to=cells,
+        least=cells or one.least,
     )
 
 

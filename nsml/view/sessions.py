@@ -431,6 +431,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=_summary,
         tells=lambda s: bool(_summary(s, 0)),
         shrinks_to=30,
+        least=14,
         within=_summary_within,
     ),
     Column(

@@ -109,7 +109,7 @@ def lay_out(
 ) -> Layout[T]:
     """How a table of these resources, and others like them, fits into `room` cells.
 
-    Where cutting does not suffice columns are left out from the right: names stay, and what is sorted by.
+    Where cutting does not suffice columns are left out, the widest first: names stay, and what is sorted by.
     `least`: by key, what columns want whatever is in them. `sign`: cells that stay free where columns are left out.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
@@ -148,7 +148,7 @@ def _fitting(
         ]
         if not droppable or not _excess(cut, room):
             return [places[index] for index in kept], cut
-        places.remove(droppable[-1])
+        places.remove(max(droppable, key=lambda place: (widths[place], place)))
 
 
 def render(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.sessions import STATE_WORDS
+from nsml.view.tables import lay_out
 from tui.listing import (
     By,
     Group,
@@ -52,6 +53,25 @@ def test_the_column_that_is_sorted_by_is_there_and_marked():
     ]
     assert state.title == "Status▴"
     assert state.title_within(4) == "St…▴"
+
+
+def test_what_is_sorted_by_is_whole_however_narrow_the_terminal_is():
+    one = pb.Session(name="kim/mnist/1", memo="with ferns of 9", checkpoint_count=123_456_789)
+    one.spec.args.extend(["--lr", "0.1", "--batch", "512"])
+    one.created_at.seconds, now = 1_000, 9_000.0
+    one.summary.update({"train/loss": 0.00012345678, "val/acc": 0.1})
+    for key, said in (
+        ("memo", "with ferns of 9"),
+        ("args", "--lr 0.1 --batch 512"),
+        ("created", "2 hours ago"),
+        ("checkpoints", "123456789"),
+        ("summary.train/loss", "0.0001235"),
+    ):
+        columns = columns_of(Listing(sort=key, is_down=False), {})
+        columns = [each for each in columns if not each.is_wide]
+        layout = lay_out(columns, [one], now=now, room=50)
+        assert said in layout.row(one, now)
+        assert sum(layout.widths) + 2 * (len(layout.widths) - 1) <= 50
 
 
 def test_that_gpus_are_simulated_is_said_in_few_words_as_the_first_line_says_it_in_full():
