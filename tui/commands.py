@@ -185,7 +185,7 @@ def understood(text: str) -> Own | Nsml | None:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise CommandError(f"{error}") from error
+        raise CommandError("a quote that nothing closes, or \\ at the end") from error
     if words[0] == PROGRAM:
         words = words[1:]
     if not words:
@@ -242,7 +242,8 @@ def _way(words: Sequence[str]) -> Way:
         raise CommandError("the command comes first, then its flags")
     ways = WAYS.get(words[0])
     if ways is None:
-        raise CommandError(f"no command {words[0]!r}: nsml help lists them, and : here q, ps, ctx")
+        own = ", ".join(OWN)
+        raise CommandError(f"no command {words[0]!r}: nsml help lists them, beside {own} here")
     if {"-h", "--help"} & set(words[1:]):
         return Way.SHOWN
     following = words[1] if len(words) > 1 else _EVERY
@@ -277,7 +278,10 @@ def offered(
     words = lead.split()
     words = words[1:] if words[0] == PROGRAM else words
     if words and words[0] in _OF_SESSIONS and not (len(words) == 1 and _following(words[0])):
-        return _holding(last, sessions(), f"{lead} ")
+        if words[0] == "plot" and len(words) > 1:  # it is of one
+            return []
+        others = (name for name in sessions() if name not in words)
+        return _holding(last, others, f"{lead} ")
     return _begun(last, _words_behind(words, contexts), f"{lead} ")
 
 

@@ -24,7 +24,7 @@ from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import placed_text, seconds_of
 from nsml.view.text import visible
-from tui.sources import OF_SESSIONS, Source, Topic
+from tui.sources import OF_SESSIONS, Source, State, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -589,6 +589,12 @@ class Model:
     def ask(self, topic: Topic, now: float) -> None:
         """A topic is listened to again, after nobody did for a while."""
         self.sources[topic] = self.sources[topic].asked(now)
+
+    def stood_still(self, now: float) -> None:
+        """Nobody asked for a while: that nothing was heard meanwhile says nothing of the platform."""
+        for topic, source in self.sources.items():
+            if source.is_polled and source.state(now) in {State.LIVE, State.STALE}:
+                self.ask(topic, now)
 
     def comes_back(self, event: Event, now: float) -> str:
         """What is said once of what is heard now, before it is folded: that the platform is back, who leads it now."""

@@ -266,6 +266,7 @@ class Prompt:
         finally:
             signal.signal(signal.SIGINT, before)
         self._app.has_mouse = True
+        self._app.model.stood_still(self._app.clock.time())
         self._app.refresh()
 
 

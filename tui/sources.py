@@ -126,7 +126,7 @@ class Source:
 
     def back(self, now: float) -> str:
         """What is said once, where it is heard at this moment and nothing was for longer than a moment; else ""."""
-        silent_s = now - self.heard_at
+        silent_s = now - max(self.heard_at, self.asked_at)
         if not self.heard_at or not (self.broken_at or self.is_polled) or silent_s <= STALE_S:
             return ""
         return f"back after {duration_text(silent_s)}"

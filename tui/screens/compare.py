@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import suppress
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
@@ -52,6 +51,7 @@ class CompareScreen(ChartScreen):
     CompareScreen {
         #same, #state, #below-state, #command { height: 1; color: $text-muted; }
         #keys { height: 1; display: none; }
+        #error { height: auto; color: $text-error; display: none; }
         #matrix { height: auto; min-height: 2; max-height: 50%; }
         DiffView { display: none; }
         &.-code DiffView { display: block; }
@@ -112,6 +112,7 @@ class CompareScreen(ChartScreen):
         yield Static(id="same")
         yield Static(id="state")
         yield Input(placeholder="lr|batch: what the names of columns have", id="keys", compact=True)
+        yield Static(id="error")
         yield Table((), key=lambda one: one.id, clock=self.dashboard.clock.time, id="matrix")
         yield Static(id="below-state")
         yield Charts()
@@ -200,8 +201,10 @@ class CompareScreen(ChartScreen):
         parts += [f"{gone} removed"] if gone else []
         differ = "differs" if len(differing) == 1 else "differ"
         many = f"{counted(len(differing), 'column')} {differ}"
-        parts.append(many if differing else "nothing differs")
-        parts += [f"columns: {visible(self._sought.pattern)}"] if self._sought.pattern else []
+        sought = visible(self._sought.pattern)
+        found = many if differing else f"no column has {sought}" if sought else "nothing differs"
+        parts.append(found)
+        parts += [f"columns: {sought}"] if sought and differing else []
         ignored = set(self.dashboard.kept.compare.ignored) & set(map(_name, self._rows))
         parts += [f"{len(ignored)} left out: {self.key_of('compare.ignore')}"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
@@ -333,15 +336,22 @@ class CompareScreen(ChartScreen):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show those keys while it is typed; the last expression that was one stays."""
-        # One that counts or nests without end raises others.
-        with suppress(re.error, OverflowError, RecursionError):
+        error = self.query_one("#error", Static)
+        error.display = False
+        try:
             self._sought = re.compile(event.value, re.IGNORECASE)
+        except (re.error, OverflowError, RecursionError) as wrong:
+            # One that counts or nests without end raises others.
+            error.display = True
+            error.update(Text(f" no regular expression: {visible(str(wrong))}"))
         self._aside = 0
         self._choose()
         self.redraw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Leave it as it is."""
+        """Leave it as it is, where it is an expression."""
+        if self.query_one("#error", Static).display:
+            return
         event.input.display = False
         self.table.focus()
 

@@ -229,7 +229,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         )
         simulated = " simulated" if cluster.simulated else ""
         line.append(f"   GPUs {held:g}/{all_gpus:g}{simulated}")
-        if cluster.HasField("load") and cluster.load.devices:
+        if all_gpus and cluster.HasField("load") and cluster.load.devices:
             line.append(f" {cluster.load.utilization_percent:.0f}% busy")
         line.append(f"   running {cluster.sessions_running}   queue {cluster.sessions_queued}")
         return line

@@ -217,7 +217,7 @@ class SessionsScreen(Frame):
         if not known and not self.model.sources[Topic.SESSIONS].heard_at:
             return "sessions"
         parts = [f"{count:,} of {counted(known, 'session')}"]
-        parts += [f"filter: {visible(self._filter.text)}"] if self._filter.text else []
+        parts += [f"filter: {visible(listing.filter)}"] if listing.filter else []
         parts += [f"of {visible(self.dashboard.user)}"] if listing.is_mine else []
         parts += [f"by {listing.by}"] if listing.by else []
         parts += [] if listing.with_ended else ["without ended ones"]
@@ -351,10 +351,13 @@ class SessionsScreen(Frame):
             self._filter = Filter(event.value, me=self.dashboard.user)
         except FilterError as failed:
             error.display = True
-            self._wrong = f" {' ' * failed.place}^ {visible(failed.message)}"
+            self._wrong = f" {' ' * failed.place}^\n {visible(failed.message)}"
             error.update(Text(self._wrong))
             self._filter = complete(event.value, me=self.dashboard.user)
-        self._change(filter=self._filter.text)
+        self._listing = msgspec.structs.replace(self._listing, filter=self._filter.text.strip())
+        if not event.input.display:  # what is being typed is not kept for the next time
+            self._set(self._listing)
+        self._list(is_other=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Leave it as it is, where it is understood; else say that it is not kept."""
@@ -365,6 +368,7 @@ class SessionsScreen(Frame):
             )
             return
         event.input.display = False
+        self._set(self._listing)
         self.table.focus()
 
     def _change(self, **fields: Any) -> None:

@@ -240,7 +240,8 @@ async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, a
         await shows(pilot, "2 columns differ")
         # What counts without end is no expression, and ends nothing.
         await pilot.press("slash", *"l{99999999999}", "enter")
-        await shows(pilot, "columns: l{99999999999 ")
+        await shows(pilot, "no regular expression: ", "no column has l{99999999999")
+        assert dashboard.screen.query_one("#keys").has_focus
         await pilot.press("escape")
         await shows(pilot, "2 columns differ")
         await pilot.press("I")

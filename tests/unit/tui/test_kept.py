@@ -110,6 +110,9 @@ async def test_screens_show_things_as_the_last_time(make_dashboard, server, tmp_
         await shows(pilot, "x: relative", "smooth 0.3")
         await pilot.press("escape", "escape")
         await shows(pilot, "3 of 3 sessions")
+        await pilot.press("slash", *"even")
+        await shows(pilot, "filter: even")
+        assert not again.kept.sessions.filter, "what is being typed is kept"
 
 
 async def test_what_is_kept_is_used_as_far_as_it_can_be(make_dashboard, server, tmp_path):

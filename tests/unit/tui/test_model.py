@@ -89,6 +89,14 @@ def test_that_the_platform_is_back_and_who_leads_it_is_said_once(before, event, 
     assert model.comes_back(event, now + 1) == ""
 
 
+def test_the_platform_was_not_away_while_the_dashboard_was():
+    model = Model()
+    model.fold(led_by("cp-1"), 10)
+    model.stood_still(60)
+    assert model.comes_back(led_by("cp-1"), 61) == ""
+    assert model.comes_back(led_by("cp-1"), 90) == "back after 30s"
+
+
 def test_one_that_is_removed_is_gone():
     model = Model()
     model.fold(SessionsHeard([session(1)], [], reset=True), 10)

@@ -81,7 +81,7 @@ async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server
         await shows(pilot, "it begins with nsml run")
         line.value = "run 'open"
         await pilot.press("enter")
-        await shows(pilot, "No closing quotation")
+        await shows(pilot, "a quote that nothing closes")
         line.value = "nsml run gone.py"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(submitting.screen, Output))
