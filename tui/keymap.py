@@ -25,6 +25,7 @@ from textual.keys import (
     REPLACED_KEYS,
     Keys,
     _character_to_key,
+    format_key,
     key_to_character,
 )  # what Textual makes of "/"
 from textual.screen import ModalScreen, Screen
@@ -112,8 +113,16 @@ def table(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
                 keys = found.setdefault(one.id, ([], one.description))[0]
                 keys += [one.key] if one.key not in keys else []
     return sorted(
-        (name, keymap.get(name) or ",".join(keys), what) for name, (keys, what) in found.items()
+        (name, ",".join(map(_typed, (keymap.get(name) or ",".join(keys)).split(","))), what)
+        for name, (keys, what) in found.items()
     )
+
+
+def _typed(key: str) -> str:
+    """A key as it is typed, `%`, where it is a letter that can stand among others; else its name."""
+    letter = format_key(key)
+    is_sign = len(letter) == 1 and letter.isascii() and letter not in {" ", ",", "+"}
+    return letter if is_sign else key
 
 
 def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict[str, str]:

@@ -86,6 +86,10 @@ def test_keys_that_are_exchanged_do_not_clash(keymap):
 def test_the_table_has_every_id_with_its_keys(tmp_path, monkeypatch, every_part):
     ids = {one.id for bindings in every_part.values() for one in bindings if one.id}
     assert {row[0] for row in table({})} == ids
+    rows = {name: keys for name, keys, _ in table({"app.help": "slash,comma,ctrl+h"})}
+    assert (rows["app.mouse"], rows["app.help"]) == ("%", "/,comma,ctrl+h")
+    every = {key for keys in rows.values() for key in keys.split(",")}
+    assert all(normal(key) is not None for key in every)
     (tmp_path / "keymap.toml").write_text('sessions.filter = "f5"\n')
     monkeypatch.setenv("NSML_CONFIG_DIR", str(tmp_path))
     result = CliRunner().invoke(main, ["--keys"])
