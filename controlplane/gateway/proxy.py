@@ -42,6 +42,8 @@ _SENT_ON: Final = frozenset({"accept", "accept-encoding", "content-type", "if-no
 _NOT_BACK: Final = frozenset(
     {"connection", "keep-alive", "set-cookie", "transfer-encoding", "upgrade", "server", "date"}
 )
+_LOGIN_THERE: Final = {"link": f'<{LOGIN}>; rel="login"'}
+"""By which a page knows that it is behind a gateway, and where one signs in."""
 _NO_TRACE: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
@@ -61,6 +63,17 @@ def view_routes(views: Views) -> list[Route | WebSocketRoute]:
             return PlainTextResponse("this view is for looking alone\n", status_code=403)
         return await _passed_on(request, viewer.socket)
 
+    async def sign_out(request: Request) -> Response:
+        view_id = request.path_params["view"]
+        origin, host = (request.headers.get(name, "") for name in ("origin", "host"))
+        # A page of somebody else's signs nobody out.
+        is_own = is_same_place(origin, host)
+        if not is_own or not await views.leave(view_id, request.cookies.get(COOKIE, "")):
+            return _refused()
+        answer = Response(status_code=204, headers={**_NO_TRACE, **_LOGIN_THERE})
+        answer.delete_cookie(COOKIE, path=f"/view/{view_id}/")
+        return answer
+
     async def connected(socket: WebSocket) -> None:
         view_id, cookie = socket.path_params["view"], socket.cookies.get(COOKIE, "")
         origin, host = (socket.headers.get(name, "") for name in ("origin", "host"))
@@ -73,6 +86,7 @@ def view_routes(views: Views) -> list[Route | WebSocketRoute]:
 
     return [
         WebSocketRoute("/view/{view}/{path:path}", connected),
+        Route("/view/{view}/sign-out", sign_out, methods=["POST"]),
         Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"]),
     ]
 
@@ -102,7 +116,7 @@ def _refused() -> Response:
         "nsml tensorboard SESSION, nsml visdom SESSION or nsml dashboard gives a new address;\n"
         f"with a token, {LOGIN} here leads to a dashboard\n",
         status_code=403,
-        headers={**_NO_TRACE, "link": f'<{LOGIN}>; rel="login"'},
+        headers={**_NO_TRACE, **_LOGIN_THERE},
     )
 
 
@@ -134,7 +148,7 @@ async def _passed_on(request: Request, socket: str) -> Response:
     return StreamingResponse(
         answer.aiter_raw(),
         status_code=answer.status_code,
-        headers={**back, "referrer-policy": "no-referrer"},
+        headers={**back, **_LOGIN_THERE, "referrer-policy": "no-referrer"},
         background=BackgroundTask(client.aclose),
     )
 

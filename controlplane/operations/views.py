@@ -293,6 +293,17 @@ class Views:
         self._touch(view)
         return view.viewer
 
+    async def leave(self, view_id: str, cookie: str) -> bool:
+        """Forget a cookie, and end the view where it was the last; False where it was for none."""
+        view = self._views.get(view_id)
+        fingerprint = self._fingerprint(cookie)
+        if view is None or fingerprint not in view.cookies:
+            return False
+        del view.cookies[fingerprint]
+        if not view.cookies:
+            await self._end(view, "signed out")
+        return True
+
     async def run(self) -> None:
         """End views that may not go on, until cancelled; then end all."""
         try:

@@ -141,6 +141,25 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         assert others not in page.text
         assert token.decode() not in " ".join(page.requested)
 
+        # Whoever leaves may sign out: then this browser is let in nowhere any more.
+        page.press("q", 81, control=True)
+        offered = "document.getElementById('leave')?.hidden === false"
+        page.wait(lambda: page.evaluate(offered), "signing out is offered")
+        if picture := os.environ.get("NSML_PICTURE_ENDED"):
+            page.picture().save(picture)
+        left = page.evaluate("location.pathname")
+        (cookie,) = page.tell("Network.getCookies", urls=[f"https://{place.netloc}{left}"])[
+            "cookies"
+        ]
+        page.evaluate("document.getElementById('leave').click()")
+        page.wait(lambda: page.evaluate(FOCUS) == "token", "it asks for a token")
+        answer = page.tell("Network.getCookies", urls=[f"https://{place.netloc}{left}"])
+        assert answer["cookies"] == []
+        held = {"Cookie": f"{cookie['name']}={cookie['value']}"}
+        base = f"https://127.0.0.1:{port}{left}"
+        assert httpx.get(base, headers=held, verify=False, trust_env=False).status_code == 403
+        wait_for(lambda: not shown(platform), what="its processes are gone")
+
 
 def state(platform: Platform, name: str) -> str:
     (found,) = [one for one in platform.json("ps", "-a")["items"] if one["name"] == name]

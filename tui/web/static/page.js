@@ -31,16 +31,36 @@ function ended(code) {
 function tell(words, hasEnded) {
   document.getElementById("why").textContent = words;
   again.hidden = !hasEnded;
+  leave.hidden = true;
+  if (hasEnded) offerToLeave();
 }
 
 // A gateway names the page where one signs in; of another place it is none.
 let leadsTo = "";
+const login = (answer) =>
+  (/^<(\/[a-z]+)>; rel="login"$/.exec(answer.headers.get("link") ?? "") ?? [])[1];
+
 function leadToLogin(answer) {
-  const [, path] = /^<(\/[a-z]+)>; rel="login"$/.exec(answer.headers.get("link") ?? "") ?? [];
+  const path = login(answer);
   if (path) {
     leadsTo = path;
     again.textContent = "Sign in";
   }
+}
+
+// Behind a gateway this browser is let in until it signs out.
+async function offerToLeave() {
+  try {
+    const answer = await fetch(location.pathname, { method: "HEAD", cache: "no-store" });
+    leave.hidden = !answer.ok || !login(answer);
+  } catch {
+    // nobody answers
+  }
+}
+
+async function signOut() {
+  const answer = await fetch("sign-out", { method: "POST" });
+  location.assign(login(answer) ?? location.pathname);
 }
 
 // Whether there is a dashboard again: then this page is opened anew, and where it may not be, why.
@@ -65,10 +85,12 @@ const focus = () => document.querySelector(".xterm-helper-textarea")?.focus();
 addEventListener("load", () => setTimeout(focus));
 
 const again = document.getElementById("again");
+const leave = document.getElementById("leave");
+leave.addEventListener("click", signOut);
 const onward = () => (leadsTo ? location.assign(leadsTo) : location.reload());
 again.addEventListener("click", onward);
 const onKey = (event) => {
   const hasEnded = document.body.classList.contains("-closed") && !again.hidden;
-  if (event.key === "Enter" && hasEnded) onward();
+  if (event.key === "Enter" && hasEnded && document.activeElement !== leave) onward();
 };
 addEventListener("keydown", onKey, { capture: true });

@@ -523,6 +523,38 @@ async def test_whoever_has_a_token_signs_in_without_a_command_line(
             assert one.running == [view]
 
 
+async def test_a_browser_signs_out_and_the_last_one_ends_the_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim = await one.rig.user("kim")
+        async with Browser(one.url) as first, Browser(one.url) as second:
+            cookies = []
+            for browser in (first, second):
+                answer = await browser.post(
+                    "/dashboard", data={"token": token_of(kim)}, headers={"Origin": one.url}
+                )
+                assert (await browser.get(answer.headers["location"])).status_code == 303
+                cookies.append(browser.cookies.get(proxy.COOKIE) or "")
+            (view,) = one.running
+            path = f"/view/{view.id}/sign-out"
+            # A page of somebody else's signs nobody out, and neither does a link.
+            for headers in ({}, {"Origin": "https://evil.example"}):
+                assert (await first.post(path, headers=headers)).status_code == 403
+            assert all(views.admit(view.id, cookie) for cookie in cookies)
+
+            left = await first.post(path, headers={"Origin": one.url})
+            assert (left.status_code, left.headers["link"]) == (204, '</dashboard>; rel="login"')
+            assert not first.cookies.get(proxy.COOKIE)
+            assert views.admit(view.id, cookies[0]) is None
+            assert views.admit(view.id, cookies[1]) is not None
+            assert (await first.get(f"/view/{view.id}/")).status_code == 403
+
+            assert (await second.post(path, headers={"Origin": one.url})).status_code == 204
+            assert one.running == []
+            assert (await second.post(path, headers={"Origin": one.url})).status_code == 403
+
+
 async def test_who_guesses_tokens_is_soon_heard_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     async with shown(monkeypatch) as (one, _):
         kim = await one.rig.user("kim")
