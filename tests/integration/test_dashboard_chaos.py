@@ -54,6 +54,8 @@ WITHIN_S: Final = 30.0
 """Of a busy machine, for what is sure to come."""
 TURNS: Final = 200
 """Turns of the loop within which a key has done what it does."""
+LOOKS: Final = 20
+"""So often in a row it is said that nothing can be heard before that is taken for settled."""
 SIZES: Final = ((120, 40), (80, 24), (200, 60))
 KIND: Final = re.compile(r"\b(memo|why|node|data|proj|log|ckpt|pic)-(\d{5})")
 OLD: Final = re.compile(
@@ -259,10 +261,12 @@ class Chaos:
                     proxy.refuse()
         await self.press_some(2)
         # What had come before, and was not read, is new for a moment still.
-        await self.until(
-            lambda: self.clock.monotonic() > begun + 2 * STALE_S and self.says_gone(),
-            "said to be gone",
-        )
+        await self.until(lambda: self.clock.monotonic() > begun + 2 * STALE_S, "late enough")
+        looks = 0
+        while looks < LOOKS:
+            await self.until(self.says_gone, "said to be gone")
+            await self.pilot.pause(0.01)
+            looks = looks + 1 if self.says_gone() else 0
         self.is_gone = True
         await self.press_some(4)
         await self.until(lambda: not self.is_framed or self.says_old, "told")
