@@ -67,7 +67,9 @@ async def drawn() -> str:
 def _current(app: Dashboard) -> str | None:
     """Whose turn it is, as the list tells it."""
     screen = app.screen
-    session = screen.table.current if isinstance(screen, SessionsScreen) else None
+    if not isinstance(screen, SessionsScreen) or not screen.is_mounted:
+        return None  # it has no list yet
+    session = screen.table.current
     return None if session is None else f"{session.name} {session.memo}"
 
 
