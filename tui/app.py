@@ -74,6 +74,7 @@ _IMPORTED_LATER: Final = (
     "tui.kept",
     "tui.screens.asking",
     "tui.screens.compare",
+    "tui.screens.help",
     "tui.screens.modes",
     "tui.screens.session",
 )
@@ -139,14 +140,6 @@ class Dashboard(App[None]):
         Binding("5", "go('events')", "Events", show=False, id="go.events"),
         Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
-        Binding(
-            "escape",
-            "close_help",
-            "Close keys",
-            show=False,
-            priority=True,
-            id="app.help-leave",
-        ),
         Binding("colon", "command", "Command", show=False, key_display=":", id="app.command"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
         Binding("Y", "copy_command", "Copy command", show=False, id="app.copy-command"),
@@ -613,18 +606,10 @@ class Dashboard(App[None]):
         self.switch_mode(mode)
 
     def action_help(self) -> None:
-        """The keys of what has the focus, or no more."""
-        if self._has_help():
-            self.action_close_help()
-        else:
-            self.action_show_help_panel()
+        """What the keys do that are in force."""
+        from tui.screens.help import Help, told
 
-    def action_close_help(self) -> None:
-        """The keys no more."""
-        self.action_hide_help_panel()
-
-    def _has_help(self) -> bool:
-        return bool(self.screen.query_children("HelpPanel"))
+        self.push_screen(Help(told(self, self.screen.active_bindings.values())))
 
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
@@ -699,9 +684,7 @@ class Dashboard(App[None]):
     # How a story is played
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only a story has a time that is one's own; only what is open is closed."""
-        if action == "close_help":
-            return self._has_help()
+        """Only a story has a time that is one's own."""
         if action in {"pause", "pace", "jump"} and self.player is None:
             return False
         return super().check_action(action, parameters)

@@ -1,9 +1,9 @@
-"""How hints call keys: as their user has them."""
+"""How hints call keys: as their user has them; and which keys only move."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from textual.binding import Binding
 from textual.dom import DOMNode
@@ -11,6 +11,8 @@ from textual.keys import format_key
 
 if TYPE_CHECKING:
     from textual.app import App
+
+_MOVES: Final = frozenset({"up", "down", "left", "right", "first", "last", "page-up", "page-down"})
 
 
 def key_of(app: App[Any], name: str) -> str:
@@ -22,6 +24,11 @@ def key_of(app: App[Any], name: str) -> str:
     keys = app._keymap.get(name) or _usual(name)  # noqa: SLF001 - what set_keymap was given
     key = keys.split(",")[0]
     return key if key == "enter" else format_key(key)
+
+
+def is_moving(binding: Binding) -> bool:
+    """Whether its key does no more than to move the cursor or the focus: all that Textual has by itself does."""
+    return binding.id is None or binding.id.rpartition(".")[2] in _MOVES
 
 
 @cache

@@ -67,7 +67,7 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
         "list.back": _BACK,
         "charts.back": _BACK,
         "ask.leave": _BACK,
-        "app.help-leave": _BACK,
+        "help.leave": f"{_BACK},q,question_mark",
     },
 }
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})

@@ -25,6 +25,7 @@ from tui.looks import Looks
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
+from tui.screens.help import Help
 from tui.screens.nodes import NodesScreen
 from tui.screens.output import Output
 from tui.screens.picking import Choice, Picker
@@ -64,7 +65,6 @@ async def sessions(pilot):
     app.action_go("sessions")
     await until(pilot, lambda: on(app, SessionsScreen) and app.model.shown.session_ids)
     screen = app.screen
-    screen.remove_children("HelpPanel")
     screen._marks, screen._range_from = frozenset(), ""
     screen._change(**msgspec.structs.asdict(Listing()))
     screen.set_focus(screen.table)
@@ -357,10 +357,8 @@ CASES = {
     "session.remove": Case("session", lambda app: "can be removed" in str(told(app)), True),
     "sessions.remove": Case("sessions", lambda app: "can be removed" in str(told(app)), True),
     "app.palette": Case("sessions", lambda app: on(app, CommandPalette), True),
-    "app.help": Case("sessions", lambda app: bool(app.screen.query("HelpPanel")), True),
-    "app.help-leave": Case(
-        "sessions", lambda app: bool(app.screen.query("HelpPanel")), False, ["question_mark"]
-    ),
+    "app.help": Case("sessions", lambda app: on(app, Help), True),
+    "help.leave": Case("sessions", lambda app: on(app, Help), False, ["question_mark"]),
     "app.refresh": Case("sessions", lambda app: id(app.model), OTHER),
     "app.quit": Case("sessions", lambda app: app._exit, True),
     "story.pause": Case("sessions", lambda app: app.player.is_paused, True),
@@ -448,9 +446,8 @@ CASES = {
 }
 
 
-GIVES_WAY = {"story.on", "story.back", "app.help-leave"}
-"""Keys of stories where a screen has them for itself: there the other keys of time lead on and back; and the key that first
-closes what lies beside a screen."""
+GIVES_WAY = {"story.on", "story.back"}
+"""Keys of stories where a screen has them for itself: there the other keys of time lead on and back."""
 
 
 def bindings():

@@ -9,6 +9,7 @@ from tests.unit.tui.story import demo, running
 from tui.looks import Looks
 from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES
+from tui.screens.help import Help
 from tui.screens.session import SessionScreen
 
 SIZES = [(120, 40), (80, 24), (60, 15), (20, 5)]
@@ -42,7 +43,7 @@ async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
             await until(pilot, lambda: is_whole(app))
             assert drawn(said(app)) == set()
         await pilot.press("question_mark")
-        await until(pilot, lambda: app.screen.query("HelpPanel"))
+        await until(pilot, lambda: isinstance(app.screen, Help) and app.screen.is_mounted)
         await pilot.pause()
         assert drawn(said(app)) == set()
         app.action_go("sessions")

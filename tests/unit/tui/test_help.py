@@ -1,0 +1,59 @@
+"""What keys do, as `?` tells it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App
+from textual.binding import ActiveBinding, Binding
+from textual.widget import Widget
+
+from nsml.view.text import width
+from tests.unit.tui.conftest import said, shows, until
+from tests.unit.tui.story import demo
+from tui.looks import Looks
+from tui.screens.help import EVERYWHERE, HERE, MOVING, Told, laid_out, told
+from tui.screens.sessions import SessionsScreen
+
+WORDS = st.text("abc한", min_size=1, max_size=9)
+ENTRIES = st.lists(st.builds(Told, st.sampled_from([HERE, EVERYWHERE, MOVING]), WORDS, WORDS))
+
+
+@given(ENTRIES, st.integers(10, 200))
+def test_every_key_is_told_once_in_columns_that_fit(entries, room):
+    layout = laid_out(sorted(entries), room)
+    told = [line for line in layout.lines if line.startswith(" ")]
+    assert sum(len(line.split()) for line in told) == 2 * len(entries)
+    one_column = 2 + layout.step
+    assert all(width(line) <= max(room, one_column) for line in told)
+
+
+def test_what_acts_here_is_told_first_and_what_moves_last():
+    app, node = App(), Widget()
+    active = [
+        (node, Binding("down", "move(1)", "Down", id="table.down")),
+        (app, Binding("question_mark", "help", "Keys", key_display="?", id="app.help")),
+        (app, Binding("f12", "hidden", "Hidden", system=True)),
+        (node, Binding("x", "compare", "Compare", id="sessions.compare")),
+        (node, Binding("j", "move(1)", "Down", id="table.down")),
+        (node, Binding("tab", "app.focus_next", "Focus Next")),
+    ]
+    assert told(app, [ActiveBinding(node, one, True, "") for node, one in active]) == [
+        (HERE, "x", "Compare"),
+        (EVERYWHERE, "?", "Keys"),
+        (MOVING, "↓ j", "Down"),
+        (MOVING, "tab", "Focus Next"),
+    ]
+
+
+async def test_the_keys_of_the_user_are_told_and_do_nothing_behind():
+    app = demo(looks=Looks(is_animated=False))
+    app.set_keymap({"sessions.mark": "f6"})
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "39 of 39")
+        await pilot.press("question_mark")
+        await shows(pilot, "f6 ", "Mark all", "esc closes")
+        await pilot.press("end", "ctrl+d", "f6")
+        await shows(pilot, "Focus Next")
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, SessionsScreen))
+        assert "Focus Next" not in said(app)
+        assert (app.screen.table._at, app.screen._marks, len(app._notifications)) == (0, set(), 0)

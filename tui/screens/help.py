@@ -1,0 +1,171 @@
+"""What keys do, before the screen of which they are: `?`."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from rich.segment import Segment
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from nsml.view.text import pad, visible, width
+from tui import looks
+from tui.hints import is_moving, key_of
+from tui.screens.modal import Modal
+from tui.widgets.text_view import TextView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import ActiveBinding, BindingType
+
+HERE: Final = "Here"
+EVERYWHERE: Final = "Everywhere"
+MOVING: Final = "Moving and selecting"
+_INDENT: Final = 2
+_GAP: Final = 3
+MOST_COLUMNS: Final = 3
+"""More are further apart than one reads."""
+_AROUND: Final = 5
+"""Columns that the frame and the bar take."""
+_ABOVE_AND_BELOW: Final = 3
+"""Lines of the frame and of the hint."""
+
+
+class Told(NamedTuple):
+    """What keys of a group do."""
+
+    group: str
+    keys: str
+    what: str
+
+
+def told(app: App[Any], active: Iterable[ActiveBinding]) -> list[Told]:
+    """What the keys that are in force do: those of the screen and of what has the focus first, those that move last."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for node, binding, _, _ in active:
+        if binding.system:
+            continue
+        everywhere = isinstance(node, App)
+        group = MOVING if is_moving(binding) else EVERYWHERE if everywhere else HERE
+        keys = found.setdefault((group, binding.action, binding.description), [])
+        key = visible(app.get_key_display(binding))
+        keys += [key] if key not in keys else []
+    order = [HERE, EVERYWHERE, MOVING]
+    return sorted(
+        (Told(group, " ".join(keys), what) for (group, _, what), keys in found.items()),
+        key=lambda one: order.index(one.group),
+    )
+
+
+class Layout(NamedTuple):
+    """Lines of columns; in each column keys take `key` cells, and `step` lead from one column to the next."""
+
+    lines: Sequence[str]
+    key: int
+    step: int
+
+
+def laid_out(entries: Sequence[Told], room: int) -> Layout:
+    """Each group below its title, in as many columns as there is room for: they are read downwards."""
+    key = max((width(one.keys) for one in entries), default=0)
+    step = key + 1 + max((width(one.what) for one in entries), default=0) + _GAP
+    count = min(max((room - _INDENT + _GAP) // step, 1), MOST_COLUMNS)
+    lines: list[str] = []
+    for group in dict.fromkeys(one.group for one in entries):
+        cells = [
+            pad(pad(one.keys, key) + " " + one.what, step) for one in entries if one.group == group
+        ]
+        rows = -(-len(cells) // count)
+        columns = [cells[at : at + rows] for at in range(0, len(cells), rows)]
+        lines += [
+            *([""] if lines else []),
+            group,
+            *(
+                (" " * _INDENT + "".join(row)).rstrip()
+                for row in zip_longest(*columns, fillvalue="")
+            ),
+        ]
+    return Layout(lines, key, step)
+
+
+class _Lines(TextView):
+    """The lines, with keys that stand out."""
+
+    def __init__(self) -> None:
+        super().__init__(has_titles=True)
+        self._key, self._step = 0, 1
+
+    def lay_out(self, layout: Layout) -> None:
+        """Show these."""
+        self._key, self._step = layout.key, layout.step
+        self.show(layout.lines)
+
+    def _pieces(self, line: str) -> list[Segment]:
+        if not line.startswith(" "):
+            return super()._pieces(line)
+        style, pieces = self.rich_style, [Segment(line[:_INDENT], self.rich_style)]
+        for at in range(_INDENT, len(line), self._step):
+            end = at + self._key
+            pieces.append(Segment(line[at:end], style + looks.style(self.app, looks.LINES[0])))
+            pieces.append(Segment(line[end : at + self._step], style))
+        return pieces
+
+
+class Help(Modal[None]):
+    """What keys do.
+
+    Args:
+        entries: of which keys.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Help {
+        align: center middle;
+        & > Vertical { border: round $accent; padding: 0 1; }
+        & .keys { color: $text-muted; height: 1; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark", "leave", "Close", id="help.leave"),
+    ]
+
+    def __init__(self, entries: Sequence[Told]) -> None:
+        super().__init__()
+        self._entries = entries
+
+    def compose(self) -> ComposeResult:
+        """What they do, and how one leaves."""
+        with Vertical():
+            yield _Lines()
+            down, up, leave = (
+                key_of(self.app, key) for key in ("text.down", "text.up", "help.leave")
+            )
+            yield Static(Text(f"{up} {down} scroll · {leave} closes"), classes="keys")
+
+    def on_mount(self) -> None:
+        """Its keys are for scrolling."""
+        self.query_one(_Lines).focus()
+        self._fit()
+
+    def on_resize(self) -> None:
+        """There is room for other columns."""
+        self._fit()
+
+    def _fit(self) -> None:
+        size = self.app.size
+        layout = laid_out(self._entries, size.width - _AROUND)
+        widest = max(map(width, layout.lines), default=0)
+        box = self.query_one(Vertical)
+        box.styles.width = min(widest + _AROUND, size.width)
+        box.styles.height = min(len(layout.lines) + _ABOVE_AND_BELOW, size.height)
+        self.query_one(_Lines).lay_out(layout)
+
+    def action_leave(self) -> None:
+        """Back to the screen."""
+        self.leave(None)
