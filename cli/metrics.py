@@ -144,7 +144,8 @@ def plot(
     In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
     as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
     one chart, as are `NAME@vector:A` and `NAME@vector:B`. Every spike is there, however many points there are.
-    At most 48 metrics are drawn, by name; how many are left out is said.
+    Losses and scores come first, of the validation before those of the training; counters and the
+    learning rate last. At most 48 metrics are drawn, in that order; how many are left out is said.
     """
     from nsml.view.figure import Look
     from nsml.view.series import Axis

@@ -158,15 +158,16 @@ async def _unlisted(
 
 
 def _chosen(names: Iterable[str]) -> tuple[frozenset[str], int]:
-    """The metrics of the first charts by name, and how many metrics are left out."""
+    """The metrics of the first charts, and how many metrics are left out."""
     from nsml.view.elements import element_in
     from nsml.view.figure import MOST_CHARTS, STD
+    from nsml.view.metrics import in_order
 
     charts: dict[str, list[str]] = {}
     for name in names:
         charts.setdefault(element_in(name)[0], []).append(name)
     # A deviation is drawn with what it is of.
-    alone = sorted(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
+    alone = in_order(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
     drawn = {*alone[:MOST_CHARTS], *(one + STD for one in alone[:MOST_CHARTS])}
     left_out = sum(len(metrics) for chart, metrics in charts.items() if chart not in drawn)
     return frozenset(name for chart in drawn for name in charts.get(chart, ())), left_out
@@ -207,8 +208,9 @@ class _Reading:
     async def run(
         self, sessions: Sequence[pb.Session], *, is_of_points: bool
     ) -> dict[str, list[Series]]:
-        """Series by metric, in the order of the names; `is_of_points`: no columns are read."""
+        """Series by metric, in the order in which metrics are looked at; `is_of_points`: no columns are read."""
         from nsml.view.elements import may_be_list
+        from nsml.view.metrics import lines_in_order
         from nsml.view.series import collect, gather
         from nsml.view.text import visible
 
@@ -226,7 +228,7 @@ class _Reading:
                 found = {name: found.get(name, []) + more.get(name, []) for name in found | more}
             for metric, lines in found.items():
                 groups.setdefault(visible(metric), []).extend(lines)
-        return dict(sorted(groups.items()))
+        return lines_in_order(groups)
 
     async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
         """Whether numbers are outside of the part of the axis that is drawn."""

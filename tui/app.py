@@ -530,13 +530,15 @@ class Dashboard(App[None]):
         """All that these reported, also what there is no room for at once; none where that cannot be had."""
         if self.client is None:
             return ()
+        from nsml.view.metrics import in_order
+
         names = set[str]()
         try:
             for session in sessions[:MOST_ASKED]:
                 names.update(one.name for one in await self.client.sessions.metrics(session.id))
         except ClientError as error:
             self.say(error.message, is_bad=True)
-        return sorted(names)
+        return in_order(names)
 
     def fit_charts(self, columns: int) -> None:
         """Charts have so many cells of room."""

@@ -22,6 +22,7 @@ from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
+from nsml.view.metrics import lines_in_order
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
 from nsml.view.sessions import seconds_of
@@ -492,7 +493,7 @@ def _gathered(
             owners.setdefault(visible(name), []).extend([session.id] * len(lines))
     ids = tuple(session.id for session in sessions)
     left_out = sum(answer.left_out_series for answer in answers)
-    return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners, left_out)
+    return SeriesHeard(ids, wish, lines_in_order(groups), owners, left_out)
 
 
 def _parts(line: str) -> list[str]:

@@ -33,6 +33,7 @@ from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 from nsml.v1.projects_pb2 import GetProjectResponse, Project
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
+from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, Series
 from nsml.view.text import visible
 from nsml.view.units import size_text
@@ -614,7 +615,7 @@ class Recording:
                     break
         if not moments:
             return []
-        heard = SeriesHeard(session_ids, wish, dict(sorted(groups.items())), owners)
+        heard = SeriesHeard(session_ids, wish, lines_in_order(groups), owners)
         return [(max(moments), heard)]
 
     def _event(self, one: _Known) -> tuple[float, Event]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.elements import elements_of
+from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, Series
 from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
@@ -108,7 +109,7 @@ class GrowingCharts:
         return len(self._lines)
 
     def groups(self) -> dict[str, list[Series]]:
-        """The series by metric, by name."""
+        """The series by metric, in the order in which metrics are looked at."""
         ranks: dict[str, set[int]] = {}
         for label, _, _, rank in self._lines:
             ranks.setdefault(label, set()).add(rank)
@@ -118,4 +119,4 @@ class GrowingCharts:
                 shown = f"{label} rank {rank}" if len(ranks[label]) > 1 else label
                 shown += f" :{visible(element)}" if element else ""
                 found.setdefault(name, []).append(line.series(shown))
-        return dict(sorted(found.items()))
+        return lines_in_order(found)

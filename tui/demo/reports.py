@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, gather
 from nsml.view.units import counted
 from tui.model import LogHeard, SeriesHeard
@@ -42,7 +43,7 @@ class Reports:
                 groups.setdefault(name, []).extend(lines)
                 owners.setdefault(name, []).extend([part.id] * len(lines))
         ids = tuple(part.id for part in parts)
-        return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners)
+        return SeriesHeard(ids, wish, lines_in_order(groups), owners)
 
     def _columns(self, part: Part, metric: str, wish: ChartWish, count: int) -> pb.Series | None:
         start, step = self._axis(part, wish.axis)
