@@ -317,7 +317,7 @@ async def test_without_colours_pictures_are_letters(dashboard, server, monkeypat
     monkeypatch.setattr(type(dashboard), "is_without_colours", True)
     async with dashboard.run_test(size=(80, 24)) as pilot:
         await opened(pilot, "I")
-        await shows(pilot, "1 medium")
+        await until(pilot, lambda: isinstance(dashboard.focused, Table) and dashboard.focused.items)
         await pilot.press("enter")
         await shows(pilot, "::::::")
         assert "▀" not in said(dashboard)
