@@ -170,6 +170,10 @@ class Frame(LinesUnderMouse, Screen[None]):
         """What is heard while it is in front."""
         return self.topics
 
+    def told(self, now: float) -> tuple[Topic, ...]:  # noqa: ARG002 - of most it is the same
+        """Of what is said above it that it is old."""
+        return self.topics
+
     def command(self) -> tuple[str, str]:
         """How the command line shows the same, and what of it that lacks; "" where it does not."""
         return "", ""
@@ -236,9 +240,8 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def _screens(self) -> Text:
         if words := small_words(*self.app.size):
-            return Text.assemble(
-                " ", (f" {NAMES.get(self.name_of, '')} ", "reverse bold"), f" {words}"
-            )
+            name = NAMES.get(self.name_of, "")
+            return Text.assemble(" ", (f" {name} ", "reverse bold") if name else "", f" {words}")
         line = Text(" ")
         for key, name in NAMES.items():
             line.append(f" {name} ", "reverse bold" if key == self.name_of else "")
@@ -247,7 +250,7 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def _trouble(self, now: float) -> list[str]:
         """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
-        sources = {topic: self.model.sources[topic] for topic in (Topic.CLUSTER, *self.topics)}
+        sources = {topic: self.model.sources[topic] for topic in (Topic.CLUSTER, *self.told(now))}
         wrong = [
             topic
             for topic, source in sources.items()

@@ -23,7 +23,7 @@ from tui.screens.charting import draw_as_kept
 from tui.screens.frame import Frame, tell
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
-from tui.sources import Topic
+from tui.sources import State, Topic
 from tui.widgets.charts import Charts
 from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
@@ -300,6 +300,13 @@ class SessionsScreen(Frame):
         """What it shows, and the quotas of projects where they are told."""
         is_told = self._listing.by is By.PROJECT
         return (*self.topics, Topic.PROJECTS) if is_told else self.topics
+
+    def told(self, now: float) -> tuple[Topic, ...]:
+        """Beside the list the preview, which says in its own place what is not to be had at all."""
+        below = (Topic.SERIES, Topic.LOG) if self.query_one(Preview).display else ()
+        sources = self.model.sources
+        gone = (one for one in below if sources[one].state(now) is State.OFFLINE)
+        return (*self.topics, *gone)
 
     def action_fold(self, is_folded: bool) -> None:
         """Leave out the sessions of the group that the cursor is in, or list them again."""

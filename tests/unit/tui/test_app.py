@@ -179,6 +179,17 @@ async def test_a_platform_that_is_away_is_told_waited_for_and_its_return_shown(d
         await until(pilot, lambda: "unreachable" not in said(dashboard))
 
 
+async def test_that_the_preview_alone_is_old_is_told(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.report(session, "loss", 0.5, step=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "loss  (step)", "● live")
+        server.state.away = frozenset({"ReadSeries"})
+        await shows(pilot, "● live", "✗ metrics: unreachable for", "loss  (step)")
+        server.state.away = frozenset()
+        await until(pilot, lambda: "unreachable" not in said(dashboard))
+
+
 async def test_that_another_leads_is_said(dashboard, server):
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "● live", "leader cp-1")
