@@ -152,7 +152,7 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def redraw(self) -> None:
         """Show everything anew."""
-        if self._is_ready:
+        if self._is_ready and self.app.is_running:  # of one that ends some parts are gone
             self.redraw_frame()
             self.draw()
 
