@@ -260,6 +260,10 @@ class Chaos:
                 for proxy in self.proxies:
                     proxy.refuse()
         await self.press_some(2)
+        for _ in range(TURNS):
+            if self.is_framed:
+                break
+            await self.press("escape")
         # What had come before, and was not read, is new for a moment still.
         await self.until(lambda: self.clock.monotonic() > begun + 2 * STALE_S, "late enough")
         looks = 0
