@@ -26,7 +26,7 @@ from nsml.view.metrics import lines_in_order
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
 from nsml.view.sessions import seconds_of
-from nsml.view.text import LogText, visible
+from nsml.view.text import LogText, overwritten, visible
 from nsml.view.units import parse_duration
 from tui.model import (
     TAIL_LINES,
@@ -291,7 +291,7 @@ class Feed:
 
         async def follow() -> None:
             self._post(LogHeard(session.id, (), is_anew=True))
-            text = LogText(keeps_colour=False)
+            text = LogText(keeps_colour=False, keeps_returns=True)
             rest, missing = "", 0
             stream = read_logs(
                 self._client,
@@ -305,9 +305,9 @@ class Feed:
                 async for piece in stream:
                     missing += piece.missing_bytes
                     whole = (rest + text.feed(piece.data)).split("\n")
-                    *lines, rest = [part for line in whole for part in _parts(line)]
-                    self._post(LogHeard(session.id, lines, missing_bytes=missing))
-            if rest := (rest + text.close()).rstrip("\n"):
+                    *lines, rest = [part for line in whole for part in _parts(overwritten(line))]
+                    self._post(LogHeard(session.id, lines, missing_bytes=missing, unended=rest))
+            if rest := overwritten((rest + text.close()).rstrip("\r\n")):
                 self._post(LogHeard(session.id, [rest], missing_bytes=missing))
 
         await self._for_ever(Topic.LOG, follow)
@@ -497,4 +497,8 @@ def _gathered(
 
 
 def _parts(line: str) -> list[str]:
-    return [line[at : at + MOST_IN_LINE] for at in range(0, max(len(line), 1), MOST_IN_LINE)]
+    """A line; several where it is long, with a mark where each breaks off and the next goes on."""
+    parts = [line[at : at + MOST_IN_LINE] for at in range(0, max(len(line), 1), MOST_IN_LINE)]
+    parts[1:] = [f"…{part}" for part in parts[1:]]
+    parts[:-1] = [f"{part}…" for part in parts[:-1]]
+    return parts

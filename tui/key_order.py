@@ -40,6 +40,7 @@ class KeyOrder:
         self._deliver = deliver
         self._waiting: deque[Key] = deque()
         self._last_at: float | None = None
+        self._last_for: Widget | None = None
         self._settling: asyncio.Task[None] | None = None
 
     async def take(self, key: Key) -> None:
@@ -53,15 +54,22 @@ class KeyOrder:
         if not self._waiting:
             return
         key, before = self._waiting[0], self._last_at
-        if before is not None and key.time - before < APART_S:
+        if before is not None and key.time - before < APART_S and not self._is_calm():
             self._last_at = None
             self._settling = asyncio.create_task(self._settle())
             return
         self._waiting.popleft()
-        self._last_at = key.time
+        self._last_at, self._last_for = key.time, self._focus()
         await self._deliver(key)
         if self._waiting and self._settling is None:
             await self._next()
+
+    def _is_calm(self) -> bool:
+        """Whether nothing is on the way of the last key any more, which has moved no focus."""
+        focus = self._focus()
+        return focus is self._last_for and not any(
+            node.message_queue_size for node in focus.ancestors_with_self
+        )
 
     async def _settle(self) -> None:
         """Go the way of a key, behind it, until the focus has come to where it stays."""

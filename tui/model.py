@@ -203,12 +203,13 @@ class SeriesHeard:
 
 @dataclass(frozen=True, slots=True)
 class LogHeard:
-    """Lines that a session printed; with `is_anew` what was known before is forgotten."""
+    """Lines that a session printed, and one without an end yet; with `is_anew` what was known before is forgotten."""
 
     session_id: str
     lines: Sequence[str]
     is_anew: bool = False
     missing_bytes: int = 0
+    unended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +384,7 @@ class Shown:
     Attributes:
         owners: the session of each line of `groups`.
         lines: the log, of one session alone.
+        unended: the line of it that has no end yet.
         rank: the replica whose log that is.
         first: the number of the first of its lines that is kept, from 0 on.
         pair: the two whose code is compared.
@@ -398,6 +400,7 @@ class Shown:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     first: int = 0
     missing_bytes: int = 0
+    unended: str = ""
     rank: int = 0
     explanation: ExplainSessionResponse | None = None
     pair: tuple[str, str] | None = None
@@ -457,6 +460,7 @@ class Shown:
                 self.first += max(len(self.lines) + len(event.lines) - MOST_LINES, 0)
                 self.lines.extend(event.lines)
                 self.missing_bytes = event.missing_bytes
+                self.unended = event.unended
             case ExplanationHeard():
                 self.explanation = event.answer
             case CodeHeard():
@@ -510,7 +514,7 @@ class Model:
         """Look at the log of another replica: what is known of the one before is forgotten."""
         self.version += 1
         shown = self.shown
-        shown.rank, shown.first, shown.missing_bytes = rank, 0, 0
+        shown.rank, shown.first, shown.missing_bytes, shown.unended = rank, 0, 0, ""
         shown.lines.clear()
         self.sources[Topic.LOG] = Source()
 

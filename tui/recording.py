@@ -178,6 +178,7 @@ class _Log(msgspec.Struct, tag="log", array_like=True):
     lines: list[str]
     is_anew: bool
     missing_bytes: int
+    unended: str = ""
 
 
 class _Explanation(msgspec.Struct, tag="explanation", array_like=True):
@@ -272,8 +273,8 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             lines = {name: [_line(one) for one in group] for name, group in groups.items()}
             whose = {name: list(owners.get(name, ())) for name in groups}
             return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose, left_out)
-        case LogHeard(session_id, lines, is_anew, missing_bytes):
-            return _Log(session_id, list(lines), is_anew, missing_bytes)
+        case LogHeard(session_id, lines, is_anew, missing_bytes, unended):
+            return _Log(session_id, list(lines), is_anew, missing_bytes, unended)
         case ExplanationHeard(session_id, answer):
             return _Explanation(session_id, answer.SerializeToString())
         case DatasetsHeard(datasets):
@@ -714,10 +715,11 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                 groups[visible(name)] = [_series(one) for one in lines]
                 owners[visible(name)] = whose
             return SeriesHeard(body.session_ids, wish, groups, owners, body.left_out)
-        case _Log(session_id, lines, is_anew, missing_bytes):
+        case _Log(session_id, lines, is_anew, missing_bytes, unended):
             if missing_bytes < 0:
                 raise _Unsound("less than nothing is missing of a log")
-            return LogHeard(session_id, [visible(line) for line in lines], is_anew, missing_bytes)
+            shown = [visible(line) for line in lines]
+            return LogHeard(session_id, shown, is_anew, missing_bytes, visible(unended))
         case _Explanation(session_id, answer):
             return ExplanationHeard(session_id, _message(ExplainSessionResponse, answer))
         case _Checkpoints(session_id, checkpoints):

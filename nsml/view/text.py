@@ -22,6 +22,7 @@ _DELETE = 0x7F
 # and isolates; lone surrogates.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SGR = r"\x1b\[([0-9;]*)m"
+_ERASE_IN_LINE = r"\x1b\[[0-2]?K"
 _OPEN_ESCAPE = r"\x1b(\[[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
@@ -62,12 +63,14 @@ class LogText:
     """Turns the bytes of a log into text for a terminal, piece by piece.
 
     Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is
-    overwritten; everything else that is not text is made visible. Invalid UTF-8 shows as U+FFFD.
+    overwritten, or stays for `overwritten` where `keeps_returns`; everything else that is not text
+    is made visible. Invalid UTF-8 shows as U+FFFD.
     """
 
-    def __init__(self, *, keeps_colour: bool) -> None:
+    def __init__(self, *, keeps_colour: bool, keeps_returns: bool = False) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._keeps_colour = keeps_colour
+        self._keeps_returns = keeps_returns
         self._pending = ""
         self._is_coloured = False
         self._is_mid_line = False
@@ -92,7 +95,10 @@ class LogText:
             if not open_end and text.endswith("\r"):
                 cut -= 1
             text, self._pending = text[:cut], text[cut:]
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if self._keeps_returns:
+            text = re.sub(_ERASE_IN_LINE, "", text).replace("\r\n", "\n")
+        else:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
         pieces = []
         position = 0
         for match in re.finditer(_SGR, text):
@@ -105,7 +111,7 @@ class LogText:
     def _plain(self, text: str) -> str:
         if text:
             self._is_mid_line = not text.endswith("\n")
-        return _lines(text)
+        return _lines(text, kept="\n\t\r" if self._keeps_returns else "\n\t")
 
     def _sgr(self, match: re.Match[str]) -> str:
         if not _is_safe_sgr(match[1]):
@@ -129,10 +135,15 @@ def _is_safe_sgr(parameters: str) -> bool:
     return True
 
 
-def _lines(text: str) -> str:
+def _lines(text: str, kept: str) -> str:
     if "\x1b" not in text and text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
+    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in kept else _shown(match), text)
+
+
+def overwritten(line: str) -> str:
+    """What is left of a line that went back to its beginning, as progress bars do: what was written last."""
+    return line.rpartition("\r")[2]
 
 
 def width(text: str) -> int:

@@ -64,7 +64,9 @@ TABS: Final[tuple[type[SessionTab], ...]] = (
 def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     """Show what a session printed."""
     shown = frame.model.shown
-    lines = () if row is None else shown.lines
+    lines: Sequence[str] = () if row is None else shown.lines
+    if row is not None and shown.unended:
+        lines = [*lines, shown.unended]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
     log.show(lines, none=none)
 

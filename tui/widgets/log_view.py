@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
 from textual.binding import Binding
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from textual import events
     from textual.binding import BindingType
+
+GOES_ON: Final = "›"  # noqa: RUF001
+"""Where a line goes on beyond the edge."""
 
 
 def scrolling(of: str) -> list[BindingType]:
@@ -118,7 +121,10 @@ class LogView(Lines, ScrollView, can_focus=True):
             return Strip([Segment(text, self.rich_style)]).adjust_cell_length(room, self.rich_style)
         strip = Strip(self._pieces(untabbed(self._lines[place])))
         left = int(self.scroll_offset.x)
-        return strip.crop(left, left + room).adjust_cell_length(room, self.rich_style)
+        seen = strip.crop(left, left + room).adjust_cell_length(room, self.rich_style)
+        if strip.cell_length <= left + room:
+            return seen
+        return Strip.join([seen.crop(0, room - 1), Strip([Segment(GOES_ON, self.rich_style)])])
 
     def _pieces(self, line: str) -> list[Segment]:
         style, pieces, at = self.rich_style, [], 0

@@ -8,7 +8,7 @@ from tests.unit.tui.story import demo, running
 from tui.looks import Looks
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
-from tui.widgets.log_view import LogView
+from tui.widgets.log_view import GOES_ON, LogView
 
 SIZE = (120, 40)
 
@@ -84,6 +84,18 @@ async def test_the_log_of_any_replica_is_shown(dashboard, server, count):
         await shows(pilot, "more", "2 lines")
         await picked(pilot, "r", *"rank0", "enter")
         await shows(pilot, "this is rank 0", "hidden")
+
+
+async def test_a_progress_bar_is_one_line_and_a_long_line_says_that_it_goes_on(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"begun\n" + b"".join(b"\r%d%%" % one for one in range(100)))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "l")
+        await shows(pilot, "begun", "99%")
+        assert "98%" not in said(dashboard)
+        server.state.log(session, b"\r100%\n" + b"x" * 1_500 + b"y\n")
+        await shows(pilot, "100%", f"xxx{GOES_ON}", "…xxx", "4 lines")
+        assert "99%" not in said(dashboard)
 
 
 async def test_what_is_typed_right_behind_the_search_is_sought_from_any_tab(dashboard, server):

@@ -13,6 +13,7 @@ from nsml.view.text import (
     fit_words,
     folded,
     graphemes,
+    overwritten,
     pad,
     visible,
     width,
@@ -97,6 +98,15 @@ def test_an_unfinished_sequence_is_shown_at_the_end():
 def test_progress_lines_are_kept():
     text = LogText(keeps_colour=False)
     assert text.feed(b"10%\r20%\r\n") == "10%\n20%\n"
+
+
+@given(st.lists(st.integers(0, 30), max_size=5))
+def test_of_a_progress_bar_the_last_state_is_left_however_it_is_cut(cuts):
+    data = b"10%\r\x1b[2K50%\r100%\r\nnext\x1b[K"
+    text = LogText(keeps_colour=False, keeps_returns=True)
+    marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    got = "".join(text.feed(data[a:b]) for a, b in itertools.pairwise(marks)) + text.close()
+    assert [overwritten(line) for line in got.split("\n")] == ["100%", "next", ""]
 
 
 @given(st.text(max_size=30), st.integers(0, 30))
