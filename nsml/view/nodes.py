@@ -656,7 +656,8 @@ def _leader_words(cluster: GetClusterResponse) -> str:
     leads = f"{cluster.leader} leads term {cluster.term}"
     if len(cluster.members) == 1:
         return leads  # the server, named above
-    return " · ".join([leads, *(_address(one) for one in cluster.members if one.is_leader)])
+    addresses = [_address(one) for one in cluster.members if one.is_leader]
+    return " · ".join(filter(None, [leads, *addresses]))
 
 
 def _age_lines(cluster: GetClusterResponse) -> list[str]:

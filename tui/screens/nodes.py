@@ -166,6 +166,18 @@ class NodesScreen(Frame):
         """Show the devices of that node."""
         self._below()
 
+    def on_table_chosen(self) -> None:
+        """From a node to its devices, and from a device to who is on it."""
+        if self.nodes.has_focus:
+            if not self._shows_platform:
+                self.devices.focus()
+            return
+        held = self.devices.current
+        names = () if held is None else held.use.sessions
+        found = [row.session for row in self.model.every_row() if row.session.name in names]
+        if found:
+            self.dashboard.open_session(found[0])
+
     def on_heat_map_moved(self) -> None:
         """The same from the map."""
         self._below()

@@ -3,6 +3,7 @@
 from nsml.v1 import nodes_pb2
 from nsml.v1.resources_pb2 import Device, DeviceSample
 from tests.unit.tui.conftest import said, shows, until
+from tui.screens.session import SessionScreen
 
 SIZE = (120, 40)
 
@@ -45,6 +46,21 @@ async def test_a_thousand_devices_are_there_and_keys_and_clicks_choose_a_node(da
         assert heat.current.name == "gpu-127"
         await pilot.press("g", "left", "up")
         assert heat.current.name == "gpu-000"
+
+
+async def test_enter_leads_from_a_node_to_its_devices_and_on_to_who_is_there(dashboard, server):
+    add_node(server, "n1", 98, 5)
+    server.state.add("kim/mnist/1")
+    server.state.nodes[0].devices[1].sessions.append("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("3")
+        await shows(pilot, "n1", "A100")
+        await pilot.press("enter", "enter")
+        screen = dashboard.screen
+        await until(pilot, lambda: screen.devices.has_focus)
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        assert dashboard.screen.row.session.name == "kim/mnist/1"
 
 
 async def test_the_platform_is_told_below(dashboard, server):
