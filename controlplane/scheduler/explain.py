@@ -353,7 +353,7 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
         if not hole:
             model = f"{request.gpu_model} " if request.gpu_model else ""
             return f"no whole {model}GPU is free for it"
-        return f"the largest free hole is {hole} (node {name})"
+        return f"most free on one node: {hole} (node {name})"
     if what == "cores":
         cpu, name = _widest(ties, lambda room: room.cpu)
         if not cpu:

@@ -9,6 +9,7 @@ from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
     attempt_lines,
+    end_text,
     log_of_first,
     placed_text,
     state_text,
@@ -17,6 +18,8 @@ from nsml.view.sessions import (
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 
@@ -42,6 +45,17 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         if session.state == SESSION_STATE_UNKNOWN:
             found.append(f"  see: nsml node show {session.replicas[0].node}")
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
+
+
+def ending(session: Session, printed: Iterable[str]) -> str:
+    """Why it ended badly or is held, and where its own program failed what that printed last; "" of others.
+
+    `printed`: its lines, the last one first.
+    """
+    why = end_text(session)
+    is_own = session.end.cause == CAUSE_PROGRAM_FAILED
+    last = next((line.strip() for line in printed if line.strip()), "") if why and is_own else ""
+    return f"{why}: {last}" if last and last not in why else why
 
 
 def _log_of_failed(session: Session) -> str:

@@ -16,6 +16,7 @@ from nsml.view.sessions import (
     STATE_WORDS,
     attempt_line,
     cause_word,
+    exit_text,
     placed_text,
     seconds_of,
 )
@@ -81,7 +82,9 @@ def of_session(one: Session) -> Iterator[Happening]:
         state = STATE_WORDS.get(one.state, STATE_WORDS[0])
         is_plain = one.end.cause == sessions_pb2.CAUSE_COMPLETED
         cause = "" if is_plain else cause_word(one.end.cause).replace("_", " ")
-        said = ": ".join(filter(None, (cause, one.end.message)))
+        is_own = one.end.cause == sessions_pb2.CAUSE_PROGRAM_FAILED
+        why = one.end.message or (exit_text(one.end.exit_code) if is_own else "")
+        said = ": ".join(filter(None, (cause, why)))
         yield at(seconds_of(one.ended_at), state.word.lower(), said)
 
 

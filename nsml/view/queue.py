@@ -42,21 +42,21 @@ HIDDEN = "(another's)"
 
 
 def waiting_lines(waiting: Waiting, now: float) -> list[str]:
-    """Why a session waits, a line a fact."""
-    lines = [f"  why: {waiting.reason}"]
+    """Why a session waits, a line a fact: what a user asks first is above what explains it."""
+    lines = [f"  why: {waiting.reason}", f"  starts: {starts_text(waiting, now)}"]
     if waiting.place:
         lines.append(f"  place: {waiting.place} of {waiting.queued} in the queue")
-    if len(waiting.shortages) > 0:
-        counts = ", ".join(nodes_text(one.what, one.nodes) for one in waiting.shortages)
-        total = sum(one.nodes for one in waiting.shortages)
-        lines.append(f"  nodes: {total} in all; {counts}")
     lines += [
         f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
         for one in waiting.holders
     ]
+    if len(waiting.shortages) > 0:
+        counts = ", ".join(nodes_text(one.what, one.nodes) for one in waiting.shortages)
+        total = sum(one.nodes for one in waiting.shortages)
+        lines.append(f"  nodes: {total} in all; {counts}")
     if waiting.HasField("share"):
         lines.append(f"  share: {waiting.share.account} has {share_text(waiting.share)}")
-    return [*lines, f"  starts: {starts_text(waiting, now)}"]
+    return lines
 
 
 def nodes_text(what: str, nodes: int) -> str:
@@ -283,7 +283,7 @@ def totals_text(page: ListQueueResponse) -> str:
     hidden = f" · {page.hidden:,} of others in it" if page.hidden else ""
     return (
         f"queue {chosen}{page.queued:,}{hidden} · GPUs asked for {asked}, free {free}, "
-        f"largest free hole {hole}{where}"
+        f"most free on one node {hole}{where}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.v1 import resources_pb2, sessions_pb2
@@ -46,6 +47,9 @@ _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
 _TEXT_CELLS = 24
 """Of a text in a summary."""
+_BY_SIGNAL = 128
+"""To which the number of a signal is added where one ended a program."""
+_SIGNALS: Mapping[int, str] = {one.value: one.name for one in Signals}
 _SHARED = (resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM)
 _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
@@ -122,6 +126,21 @@ def state_text(session: Session) -> str:
         which = f", rank {session.end.rank}" if session.spec.replica_count > 1 else ""
         return f"{text} ({cause}{which})"
     return text
+
+
+def end_text(session: Session) -> str:
+    """Why it ended badly or is held, as well as the platform knows: its sentence, else what it was: `exit 137 (SIGKILL)`; "" of others."""
+    if session.state not in _BAD_STATES:
+        return ""
+    end = session.end
+    return end.message or _CAUSE_WORDS.get(end.cause) or exit_text(end.exit_code)
+
+
+def exit_text(code: int) -> str:
+    """An exit code, and the signal that it stands for: `exit 1`, `exit 137 (SIGKILL)`."""
+    if (signal := _SIGNALS.get(code - _BY_SIGNAL)) is not None:
+        return f"exit {code} ({signal})"
+    return f"exit {code}"
 
 
 def _state_within(session: Session, _now: float, cells: int) -> str:
@@ -241,11 +260,14 @@ def stop_text(session: Session, now: float) -> str:
 def _summary(session: Session, now: float) -> str:
     if session.state == sessions_pb2.SESSION_STATE_QUEUED:
         return session.waiting
-    return stop_text(session, now) or summary_text(session)
+    if told := stop_text(session, now):
+        return told
+    return "; ".join(filter(None, (end_text(session), summary_text(session))))
 
 
 def _summary_within(session: Session, _now: float, cells: int) -> str:
     is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
+    is_told = is_told or end_text(session) != ""
     return "" if is_told else summary_text(session, cells) or fit(_MORE.strip(), cells)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
+from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
 from nsml.view.series import Axis
 from nsml.view.text import visible
 from nsml.view.units import counted
@@ -55,7 +56,7 @@ def draw_as_kept(frame: Frame, charts: Charts) -> None:
 
 
 def _unreported(session: Session) -> str:
-    if session.state in ENDED_STATES:
+    if session.state in ENDED_STATES or session.state == SESSION_STATE_HELD:
         return "nothing was reported"
     return (
         "nothing was reported yet: nsml.report(step=..., loss=...) in its code draws a chart here"

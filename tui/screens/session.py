@@ -21,7 +21,7 @@ from nsml.view.sessions import (
     state_text,
     summary_text,
 )
-from nsml.view.text import folded, visible
+from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, moment, size_text
 from tui import looks
 from tui.hints import key_of
@@ -82,11 +82,21 @@ def explanation(frame: Frame, session: Session) -> list[str]:
     return [visible(line) for line in found]
 
 
+def ending_of(frame: Frame, session: Session) -> str:
+    """Why it ended badly or is held, with what it printed last as far as that is heard; "" of others."""
+    return visible(explained.ending(session, reversed(frame.model.shown.lines)))
+
+
 class Preview(Horizontal):
-    """What the session under the cursor reported, beside what it printed last."""
+    """What the session under the cursor reported, beside what it printed last; of one that ended badly why, above both."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Preview .ending { dock: top; height: auto; max-height: 3; color: $text-error; }
+    """
 
     def compose(self) -> ComposeResult:
         """The two."""
+        yield Static(classes="ending")
         charts = Charts()
         charts.more_by = f"in its own screen: {key_of(self.app, 'table.open')}"
         yield charts
@@ -96,7 +106,12 @@ class Preview(Horizontal):
     def draw(self, frame: Frame, row: Row | None) -> None:
         """Show what is known of it: of one that waits, why it does."""
         waits = row is not None and row.session.state == pb.SESSION_STATE_QUEUED
-        charts, log, words = self.query_one(Charts), self.query_one(LogView), self.query_one(Static)
+        charts, log = self.query_one(Charts), self.query_one(LogView)
+        words, ending = self.query_one(".words", Static), self.query_one(".ending", Static)
+        why = ending_of(frame, row.session) if row is not None else ""
+        # Of a message without end its end stays: there stands what went wrong.
+        tell(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
+        ending.display = why != ""
         charts.display, log.display, words.display = not waits, not waits, waits
         if row is not None and waits:
             told = explanation(frame, row.session)
@@ -229,7 +244,9 @@ class SessionScreen(ChartScreen):
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
+        why = ending_of(self, session)
         for title, text in (
+            ("end", "" if why == session.end.message else why),
             ("summary", summary_text(session)),
             ("args", "  ".join(_pairs(command_words(session)))),
             ("memo", session.memo),

@@ -83,7 +83,7 @@ def test_an_interrupt_after_the_answer_leaves_the_session(nsml, state, project, 
 
 
 def test_a_run_that_waits_says_so_and_why(nsml, state, project):
-    state.waiting = "needs 8 GPUs on one node; the largest free hole is 2"
+    state.waiting = "needs 8 GPUs on one node; most free on one node: 2"
     result = nsml("run", "-g", "8")
     assert result.stdout == f"Session kim/None/1 queued: {state.waiting}\n"
 
@@ -163,7 +163,7 @@ def test_a_dry_run_tells_what_would_come_of_it_and_leaves_nothing(nsml, state, p
     assert "nothing was sent" in result.stderr
     state.free_gpus = 0
     told = json.loads(nsml("run", "--dry-run", "-j").stdout)
-    assert (told["state"], told["waiting"]) == ("QUEUED", "the largest free hole is 0")
+    assert (told["state"], told["waiting"]) == ("QUEUED", "most free on one node: 0")
     assert (told["files"], told["bytes"]) == (1, 15)
     assert nsml("run", "--dry-run", "-o", "name").stdout == "QUEUED\n"
     assert nsml("run", "--dry-run", "--no-queue", check=False).code == 7

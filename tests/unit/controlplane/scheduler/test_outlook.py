@@ -194,7 +194,7 @@ def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject)
         if why.shortages:
             assert sum(count.nodes for count in why.shortages) == len(nodes)
         request = request_of(asked.owner, asked.spec)
-        hole = re.search(r"the largest free hole is (\d+) \(node (\w+)\)", why.reason)
+        hole = re.search(r"most free on one node: (\d+) \(node (\w+)\)", why.reason)
         if hole or "GPU is free for it" in why.reason:
             takes = [
                 two

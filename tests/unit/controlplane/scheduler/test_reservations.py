@@ -280,7 +280,7 @@ def test_who_has_a_reservation_is_told_when_and_others_why() -> None:
     told = Answers(world.index).outlook(gang, world.now)
     assert told is not None
     assert told.expected_start == world.promised(gang) == NOW + HOUR + GRACE_S
-    assert "the largest free hole is 1 (node n0); 1 node is held for it" in world.why(gang)
+    assert "most free on one node: 1 (node n0); 1 node is held for it" in world.why(gang)
     assert "1 node is held for a session that waits longer" in world.why(small)
 
 

@@ -69,7 +69,7 @@ def test_a_whole_gpu_is_never_a_shared_one() -> None:
     wanted = session(2000)
     plan = schedule(cluster(node(), held("a", ("a-0", 1)), wanted), NOW)
     assert not plan.placements
-    assert reason(plan, wanted) == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
+    assert reason(plan, wanted) == "needs 2 GPUs on one node; most free on one node: 1 (node a)"
 
 
 @pytest.mark.parametrize("gpu", [500, 1000])

@@ -159,7 +159,7 @@ def test_why_it_can_never_be_placed_names_the_model_or_the_pod(
 def test_the_hole_is_told_of_the_model_alone() -> None:
     several = mixed("a", V100, A100, V100, A100)
     plan = schedule(cluster(several, held("a", ("a-1", 1)), wants(2000, gpu_model="A100")), NOW)
-    assert reason(plan) == "needs 2 A100 GPUs on one node; the largest free hole is 1 (node a)"
+    assert reason(plan) == "needs 2 A100 GPUs on one node; most free on one node: 1 (node a)"
 
 
 def test_withheld_devices_of_other_models_are_not_what_it_waits_for() -> None:

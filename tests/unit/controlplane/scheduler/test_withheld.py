@@ -51,7 +51,7 @@ def test_who_waits_is_told_of_what_is_withheld() -> None:
         wanted,
     )
     assert reason(schedule(snapshot, NOW), wanted) == (
-        "needs 4 GPUs on one node; the largest free hole is 3 (node b); 3 devices are withheld:"
+        "needs 4 GPUs on one node; most free on one node: 3 (node b); 3 devices are withheld:"
         " GPU 0 of node a (process 7 uses it), GPU 1 of node a (process 7 uses it), ..."
     )
 
@@ -108,7 +108,7 @@ def test_a_replica_has_one_instance_at_most() -> None:
 def test_the_largest_hole_counts_no_instances() -> None:
     wanted = session(2000)
     snapshot = cluster(cut(node("a", 3)), held("a", ("a-1", 1000), ("a-2", 1000)), wanted)
-    assert "the largest free hole is 1 (node a)" in reason(schedule(snapshot, NOW), wanted)
+    assert "most free on one node: 1 (node a)" in reason(schedule(snapshot, NOW), wanted)
 
 
 def test_an_instance_of_a_device_that_is_held_is_not_free() -> None:

@@ -145,7 +145,7 @@ async def test_the_queue_shows_of_others_private_sessions_no_more_than_their_siz
     assert (page.largest_hole, page.largest_hole_node) == (1, "a")
     [mine] = [row for row in page.sessions if row.session]
     assert mine.owner == "lee"
-    assert mine.reason == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
+    assert mine.reason == "needs 2 GPUs on one node; most free on one node: 1 (node a)"
     for row in page.sessions:
         if row.owner == "kim":
             known = {field.name for field, _ in row.ListFields()}

@@ -243,7 +243,7 @@ async def test_why_it_waits_is_shown(rig: Rig) -> None:
         return (await kim.get(waiting.id)).waiting
 
     reason = await until(explained, "the reason")
-    assert reason == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
+    assert reason == "needs 2 GPUs on one node; most free on one node: 1 (node a)"
     code, reason, _ = await refused(
         kim.submit(resources=resources_pb2.Resources(gpu_thousandths=9000))
     )

@@ -276,7 +276,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "nothing is free now",
                 "NO_CAPACITY",
-                why="the largest free hole is 0",
+                why="most free on one node: 0",
             )
         for wanted in request.spec.datasets:
             if wanted.name not in {known.name for known in state.datasets}:

@@ -3,7 +3,7 @@
 import pytest
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.explained import lines
+from nsml.view.explained import ending, lines
 
 
 def session(state, cause=pb.CAUSE_UNSPECIFIED, **end):
@@ -41,6 +41,18 @@ def test_one_that_is_out_of_sight_may_go_on():
     found = "\n".join(lines(unknown, None, 0))
     assert "nothing is heard of its node" in found
     assert "nsml node show gpu-1" in found
+
+
+def test_of_a_program_that_failed_its_last_line_is_told_with_the_exit_code():
+    failed = session(pb.SESSION_STATE_FAILED, pb.CAUSE_PROGRAM_FAILED, exit_code=1)
+    printed = ["", "  ValueError: loss is nan ", "epoch 3"]
+    assert ending(failed, printed) == "exit 1: ValueError: loss is nan"
+    assert ending(failed, []) == "exit 1"
+    failed.end.message = "ValueError: loss is nan"
+    assert ending(failed, printed) == "ValueError: loss is nan"
+    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_ENVIRONMENT_FAILED, message="pip failed")
+    assert ending(held, printed) == "pip failed"
+    assert ending(session(pb.SESSION_STATE_SUCCEEDED, pb.CAUSE_COMPLETED), printed) == ""
 
 
 def test_what_it_waits_for_is_told_once():

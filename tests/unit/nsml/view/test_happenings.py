@@ -23,9 +23,9 @@ def test_a_session_tells_its_life_newest_first():
     last.ended_at.seconds = 90
     idle = one.episodes.add(kind=pb.EPISODE_KIND_IDLE, reason="0 %")
     idle.since.seconds, idle.until.seconds = 50, 60
-    one.end.cause, one.end.message = pb.CAUSE_PROGRAM_FAILED, "ValueError"
+    one.end.cause, one.end.exit_code = pb.CAUSE_PROGRAM_FAILED, 3
     assert told(of_session(one)) == [
-        (90, "failed", "program failed: ValueError"),
+        (90, "failed", "program failed: exit 3"),
         (60, "no more idle", ""),
         (50, "idle", "0 %"),
         (30, "attempt ended", "attempt 1: a for 15s; node lost"),

@@ -2,13 +2,14 @@
 
 import re
 
+import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.sessions import COLUMNS, record, summary_text
+from nsml.view.sessions import COLUMNS, end_text, record, summary_text
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
@@ -44,8 +45,24 @@ def ordinary():
     run.summary.update({"train/loss": 0.24871, "val/accuracy": 0.9912})
     done = session(1839, pb.SESSION_STATE_SUCCEEDED, started_at=began, ended_at=ended)
     wait = session(1841, pb.SESSION_STATE_QUEUED)
-    wait.waiting = "needs 4 GPUs on one node; the largest free hole is 2 (node gpu-7)"
+    wait.waiting = "needs 4 GPUs on one node; most free on one node: 2 (node gpu-7)"
     return [wait, run, done]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ({"cause": pb.CAUSE_ENVIRONMENT_FAILED, "message": "pip failed"}, "pip failed"),
+        ({"cause": pb.CAUSE_OUT_OF_MEMORY, "exit_code": 137}, "out of memory"),
+        ({"cause": pb.CAUSE_PROGRAM_FAILED, "exit_code": 3}, "exit 3"),
+        ({"cause": pb.CAUSE_PROGRAM_FAILED, "exit_code": 139}, "exit 139 (SIGSEGV)"),
+        ({"cause": pb.CAUSE_PROGRAM_FAILED, "exit_code": 255}, "exit 255"),
+    ],
+)
+def test_of_a_bad_end_it_is_told_why_as_well_as_it_is_known(end, told):
+    for state in (pb.SESSION_STATE_FAILED, pb.SESSION_STATE_HELD):
+        assert end_text(session(1, state, end=end)) == told
+    assert end_text(session(1, pb.SESSION_STATE_STOPPED, end=end)) == ""
 
 
 def lines(items, room):
@@ -77,6 +94,9 @@ def test_lists_of_sessions_say_in_few_cells_what_they_say_in_many():
     assert said("gpus", 21, 10, 6, 1) == ["4 sim (idle 12m)", "4 sim …", "4 sim", "4"]
     assert said("args", 20, 13, 11, 8) == ["--epochs 20 …", "--epochs 20 …", "epochs=20 …", ""]
     assert said("created", 12, 8, 4) == ["2 hours ago", "2h ago", "2h"]
+    told = "out of memory; train/loss=0.2487, val/accuracy=0.9912"
+    assert by_key["summary"].cell(failed, NOW) == told
+    failed.state = pb.SESSION_STATE_RUNNING
     assert said("summary", 20, 5) == ["train/loss=0.2487 …", "…"]
 
 
