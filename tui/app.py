@@ -65,6 +65,8 @@ MOST_COMPARED: Final = 1_000
 """Sessions whose series come by one request."""
 MOUSE: Final = (1000, 1003, 1015, 1006)
 """Modes of a terminal by which it tells what the mouse does."""
+TOLD_S: Final = 3.0
+"""So long is told what was done."""
 MOST_ASKED: Final = 10
 """Sessions that are asked for the names of all their metrics."""
 OPENING: Final = "opening"
@@ -661,18 +663,14 @@ class Dashboard(App[None]):
         self.prompt.ask()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette has beside the keys of the screen."""
+        """What the palette has beside screens, sessions, and what keys do."""
+        left_out = {"Keys", "Quit"}  # which have keys
         # To a browser no files are sent; where there are no colours, no theme shows but the one for that.
-        left_out = {"Screenshot"} if self.is_web else set()
+        left_out |= {"Screenshot"} if self.is_web else set()
         left_out |= {"Theme"} if self._looks.is_colourless else set()
         for command in super().get_system_commands(screen):
             if command.title not in left_out:
                 yield command
-        for mode, name in NAMES.items():
-            yield SystemCommand(name.partition(" ")[2], f"go there: {name[0]}", self._goer(mode))
-
-    def _goer(self, mode: str) -> Callable[[], None]:
-        return lambda: self.action_go(mode)
 
     def is_of_the_past(self, done: str) -> bool:
         """Whether nothing can be done to what is shown, which is then said."""
@@ -713,8 +711,17 @@ class Dashboard(App[None]):
     def say(self, text: str, *, is_bad: bool = False) -> None:
         """Tell whoever looks, for a moment."""
         self.notify(
-            visible_lines(text), severity="error" if is_bad else "information", markup=False
+            visible_lines(text),
+            severity="error" if is_bad else "information",
+            timeout=self.NOTIFICATION_TIMEOUT if is_bad else TOLD_S,
+            markup=False,
         )
+
+    def unsay(self) -> None:
+        """Tell no more what was told, but what went wrong: that is there for as long as it takes to read."""
+        for one in list(self._notifications):
+            if one.severity != "error":
+                self._unnotify(one)
 
 
 def visible_lines(text: str) -> str:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.style import Style
 from rich.text import Text
+from textual import on
 from textual.containers import Vertical
 from textual.errors import NoWidget
+from textual.events import Click
 from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Static
@@ -43,6 +45,9 @@ NAMES: Final = {
 OF_A_PLATFORM: Final = frozenset({"stop", "remove", "memo", "new_run", "screen.pull"})
 """What a story does not offer; whoever presses the key is told why."""
 _BOLD: Final = Style(bold=True)
+_HERE: Final = Style(reverse=True, bold=True)
+_MODE: Final = "mode"
+"""Of what leads to a screen where it is clicked: to which."""
 LEAST_COLUMNS: Final = 80
 LEAST_ROWS: Final = 24
 SLOW_S: Final = 1.0
@@ -150,6 +155,17 @@ class Frame(LinesUnderMouse, Screen[None]):
         self.dashboard.hear_details(*self.details())
         self.redraw()
 
+    def on_screen_suspend(self) -> None:
+        """Another is in front: what was said of this one is said no more."""
+        self.dashboard.unsay()
+
+    @on(Click, "#screens")
+    def go(self, event: Click) -> None:
+        """To the screen that is clicked."""
+        mode = event.style.meta.get(_MODE)
+        if mode in NAMES:
+            self.dashboard.action_go(mode)
+
     def redraw(self) -> None:
         """Show everything anew."""
         if self._is_ready and self.app.is_running:  # of one that ends some parts are gone
@@ -243,8 +259,9 @@ class Frame(LinesUnderMouse, Screen[None]):
             name = NAMES.get(self.name_of, "")
             return Text.assemble(" ", (f" {name} ", "reverse bold") if name else "", f" {words}")
         line = Text(" ")
-        for key, name in NAMES.items():
-            line.append(f" {name} ", "reverse bold" if key == self.name_of else "")
+        for mode, name in NAMES.items():
+            goes_there = Style(meta={_MODE: mode})
+            line.append(f" {name} ", goes_there + (_HERE if mode == self.name_of else Style()))
             line.append(" ")
         return line
 

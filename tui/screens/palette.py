@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from rich.markup import escape
-from textual.command import DiscoveryHit, Hit, Provider
+from textual.command import Hit, Provider
 from textual.content import Content
 
 from nsml.view.filtering import Filter
 from nsml.view.text import visible
 from tui.fuzzy import fuzzy
+from tui.hints import is_moving, key_of
+from tui.screens.frame import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_FOUND: Final = 20
 _SESSIONS_FIRST: Final = 0.9
+_SCREENS, _ACTIONS, _SESSIONS = 0.9, 0.8, 0.7
+"""How these stand to each other where nothing is sought; what else there is comes after them."""
 _COMMANDS: Final = {
     "stop": "nsml stop NAME",
     "memo": "nsml memo NAME TEXT",
@@ -36,15 +41,24 @@ _COMMANDS: Final = {
 class Sessions(Provider):
     """Sessions by name; one that is chosen is opened."""
 
+    async def discover(self) -> Hits:
+        """The first of them."""
+        for hit in self._found("", best=_SESSIONS):
+            yield hit
+
     async def search(self, query: str) -> Hits:
         """Those whose names have the letters in their order, the closest first."""
+        for hit in self._found(query, best=_SESSIONS_FIRST):
+            yield hit
+
+    def _found(self, query: str, *, best: float) -> Iterator[Hit]:
         dashboard = cast("Dashboard", self.app)
         rows = dashboard.model.rows(Filter(""), dashboard.clock.time())
         found = fuzzy(query, rows, of=lambda row: row.session.name)[:MOST_FOUND]
         for place, row in enumerate(found):
             name = visible(row.session.name)
             yield Hit(
-                _SESSIONS_FIRST - place / 100,
+                best - place / 100,
                 Content(name),
                 partial(self._open, row.session),
                 text=name,
@@ -56,27 +70,36 @@ class Sessions(Provider):
 
 
 class Actions(Provider):
-    """What the keys of the screen do, by their names."""
+    """Screens, and what the keys of the one in front do, by their names."""
+
+    def _screens(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
+        dashboard = cast("Dashboard", self.app)
+        for mode, name in NAMES.items():
+            words = f"go there: {key_of(self.app, f'go.{mode}')}"
+            yield name.partition(" ")[2], words, partial(dashboard.action_go, mode)
 
     def _actions(self) -> Iterator[tuple[str, str, Callable[[], Awaitable[bool]]]]:
         told = set[str]()
         for node, binding, is_enabled, _ in self.screen.active_bindings.values():
-            if not is_enabled or binding.system or not binding.id or binding.id in told:
+            if not is_enabled or binding.system or is_moving(binding):
                 continue
-            told.add(binding.id)
+            if binding.id in told or binding.action.startswith("go("):
+                continue
+            told.add(binding.id or "")
             key = self.app.get_key_display(binding)
             command = _COMMANDS.get(binding.action.partition("(")[0])
             words = f"{key} · $ {command}" if command else key
             yield binding.description, words, partial(self.app.run_action, binding.action, node)
 
     async def discover(self) -> Hits:
-        """All of them."""
-        for name, words, act in self._actions():
-            yield DiscoveryHit(name, act, help=words)
+        """All of them, screens first."""
+        for found, score in ((self._screens(), _SCREENS), (self._actions(), _ACTIONS)):
+            for name, words, act in found:
+                yield Hit(score, name, act, help=escape(words))
 
     async def search(self, query: str) -> Hits:
         """Those whose names have the letters."""
         matcher = self.matcher(query)
-        for name, words, act in self._actions():
+        for name, words, act in chain(self._screens(), self._actions()):
             if (score := matcher.match(name)) > 0:
-                yield Hit(score, matcher.highlight(name), act, help=words)
+                yield Hit(score, matcher.highlight(name), act, help=escape(words))

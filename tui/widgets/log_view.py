@@ -55,8 +55,8 @@ class LogView(Lines, ScrollView, can_focus=True):
         Binding("f", "follow", "Follow", id="log.follow"),
         Binding("j", "scroll_down", "Down", show=False, id="log.down"),
         Binding("k", "scroll_up", "Up", show=False, id="log.up"),
-        Binding("g", "first", "First", show=False, id="log.first"),
-        Binding("G", "follow", "Last", show=False, id="log.last"),
+        Binding("g,home", "first", "First", show=False, id="log.first"),
+        Binding("G,end", "follow", "Last", show=False, id="log.last"),
         Binding("n", "find(1)", "Next found", show=False, id="log.next"),
         Binding("N", "find(-1)", "Found before", show=False, id="log.before"),
     ]

@@ -10,6 +10,7 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.system_commands import SystemCommandsProvider
 
 from cli.root import COMMANDS, root
 from nsml.v1 import sessions_pb2 as pb
@@ -20,6 +21,7 @@ from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, under
 from tui.running import run
 from tui.screens.command_line import CommandLine
 from tui.screens.output import Output, OutputView, end_text
+from tui.screens.palette import Actions, Sessions
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
 
@@ -269,6 +271,27 @@ async def test_the_palette_finds_sessions_by_letters_and_actions_by_name(dashboa
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         assert dashboard.screen.row.session.name == "kim/mnist/2"
+
+
+async def test_the_palette_begins_with_screens_actions_and_sessions_and_moves_nothing(
+    dashboard, server
+):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        offered = sorted(
+            [
+                hit
+                for provider in (Actions, Sessions, SystemCommandsProvider)
+                async for hit in provider(dashboard.screen).discover()
+            ],
+            key=lambda hit: -hit.score,
+        )
+        names = [hit.text for hit in offered]
+        assert names[:6] == ["Sessions", "Queue", "Nodes", "Datasets", "Events", "Projects"]
+        assert names.index("Compare") < names.index("kim/mnist/1") < names.index("Theme")
+        assert len(names) == len(set(names))
+        assert not {"Up", "Down", "First", "Page up"} & set(names)
 
 
 async def test_brackets_in_a_name_are_no_colours_in_the_palette(dashboard, server):

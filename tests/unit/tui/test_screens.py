@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from tests.unit.tui.conftest import said, until
+from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
 from tui.looks import Looks
 from tui.screens.compare import CompareScreen
@@ -50,3 +50,18 @@ async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
         app.compare(running(app)[:2])
         await until(pilot, lambda: isinstance(app.screen, CompareScreen) and is_whole(app))
         assert drawn(said(app)) == set()
+
+
+async def test_a_click_on_the_name_of_a_screen_leads_there_and_what_was_done_is_told_no_more():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "39 of 39")
+        app.say("something was done")
+        app.say("something went wrong", is_bad=True)
+        await until(pilot, lambda: len(app._notifications) == 2)
+        line = said(app).splitlines()[1]
+        await pilot.click("#screens", offset=(line.index("3 Nodes") + 4, 0))
+        await until(pilot, lambda: app.current_mode == "nodes")
+        await until(
+            pilot, lambda: [one.message for one in app._notifications] == ["something went wrong"]
+        )

@@ -280,4 +280,4 @@ async def test_a_browser_is_offered_no_files(dashboard, monkeypatch):
         assert "Screenshot" in offered()
         monkeypatch.setattr(type(dashboard), "is_web", True)
         assert "Screenshot" not in offered()
-        assert "Queue" in offered()
+        assert "Theme" in offered()
