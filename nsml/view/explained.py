@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_UNKNOWN
+from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
@@ -12,15 +12,19 @@ from nsml.view.sessions import (
     end_text,
     log_of_first,
     placed_text,
+    seconds_of,
     state_text,
     stop_text,
 )
+from nsml.view.units import ago, duration_text, short_moment
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsml.v1.sessions_pb2 import Session, Waiting
+
+_MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
 def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
@@ -56,6 +60,50 @@ def ending(session: Session, printed: Iterable[str]) -> str:
     is_own = session.end.cause == CAUSE_PROGRAM_FAILED
     last = next((line.strip() for line in printed if line.strip()), "") if why and is_own else ""
     return f"{why}: {last}" if last and last not in why else why
+
+
+def course(session: Session, now: float) -> list[tuple[str, str]]:
+    """When it began and ended, for how long it ran, what is left of its time and on which devices: titles and texts."""
+    found = [(word, _moment_and_age(session, field, now)) for word, field in _MOMENTS]
+    if session.HasField("started_at"):
+        end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
+        ran_s = end - seconds_of(session.started_at)
+        word = "ran for" if session.HasField("ended_at") else "runs for"
+        found.insert(2, (word, duration_text(ran_s)))
+    found += [("time limit", _limit_text(session, now)), ("devices", devices_text(session))]
+    return [(title, text) for title, text in found if text]
+
+
+def devices_text(session: Session) -> str:
+    """Which devices it holds or held last: `gpu-1: GPU 0, 1; gpu-2: GPU 3`."""
+    nodes: dict[str, list[int]] = {}
+    for replica in session.replicas:
+        nodes.setdefault(replica.node, []).extend(one.index for one in replica.devices)
+    return "; ".join(
+        f"{node}: GPU {', '.join(map(str, sorted(set(places))))}"
+        for node, places in nodes.items()
+        if places
+    )
+
+
+def _moment_and_age(session: Session, field: str, now: float) -> str:
+    if not session.HasField(field):
+        return ""
+    at = seconds_of(getattr(session, field))
+    return f"{short_moment(at, now, has_seconds=True)}, {ago(now - at)}"
+
+
+def _limit_text(session: Session, now: float) -> str:
+    """The time limit; of a first attempt that runs also what is left: of a further one nobody says when it began."""
+    if not session.spec.HasField("time_limit"):
+        return ""
+    limit_s = session.spec.time_limit.ToNanoseconds() / 1e9
+    text = duration_text(limit_s)
+    is_first = session.state == SESSION_STATE_RUNNING and session.attempt <= 1
+    if not is_first or not session.HasField("started_at"):
+        return text
+    left_s = limit_s - (now - seconds_of(session.started_at))
+    return f"{text}, {duration_text(left_s)} left" if left_s > 0 else f"{text}, which is over"
 
 
 def _log_of_failed(session: Session) -> str:

@@ -16,6 +16,7 @@ from nsml.view.units import (
     ago_within,
     counted,
     duration_text,
+    exact_size_text,
     memory_text,
     moment,
     number_text,
@@ -789,8 +790,12 @@ def _size_words(spec: SessionSpec) -> list[str]:
         ("--disk", limits.disk_bytes),
         ("--processes", limits.process_count),
     ):
-        words += [flag, str(limit)] if limit else []
+        words += [flag, _limit_word(flag, limit)] if limit else []
     return words
+
+
+def _limit_word(flag: str, limit: int) -> str:
+    return str(limit) if flag == "--processes" else exact_size_text(limit)
 
 
 def _queue_words(session: Session) -> list[str]:

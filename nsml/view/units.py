@@ -71,7 +71,21 @@ def size_text(count: int) -> str:
 
 
 def exact_size_text(count: int) -> str:
-    """Bytes as `2.5G`, to the last byte: what `parse_size` reads as the same number."""
+    """Bytes as `2.5G` or `96Gi`, to the last byte and in few letters: what `parse_size` reads as the same number."""
+    decimal, binary = _decimal_size(count), _binary_size(count)
+    return binary if binary and len(binary) < len(decimal) else decimal
+
+
+def _binary_size(count: int) -> str:
+    """A whole number of a unit in powers of 1024; "" without one."""
+    for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        whole, part = divmod(count, 1024**power)
+        if whole and not part:
+            return f"{whole}{unit}"
+    return ""
+
+
+def _decimal_size(count: int) -> str:
     for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
         size = 1000**power
         if count >= size:

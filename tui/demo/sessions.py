@@ -93,7 +93,7 @@ class Sessions:
         needs = f"needs {counted(part.gpus, 'GPU')} on one node"
         if max(free) >= part.gpus:
             return f"{needs}; those that are free are held for a session that waits longer"
-        return f"{needs}; the most that are free on one: {max(free)}"
+        return f"{needs}; most free on one node: {max(free)}"
 
     def queue(
         self, waiting: Sequence[Part], nodes: Sequence[nodes_pb2.Node], now: float

@@ -22,7 +22,7 @@ from nsml.view.sessions import (
     summary_text,
 )
 from nsml.view.text import fit_middle, folded, visible
-from nsml.view.units import counted, moment, size_text
+from nsml.view.units import counted, size_text
 from tui import looks
 from tui.hints import key_of
 from tui.model import TAIL_LINES
@@ -248,11 +248,11 @@ class SessionScreen(ChartScreen):
         for title, text in (
             ("end", "" if why == session.end.message else why),
             ("summary", summary_text(session)),
+            *explained.course(session, self.dashboard.clock.time()),
             ("args", "  ".join(_pairs(command_words(session)))),
             ("memo", session.memo),
             ("project", session.project),
             ("id", session.id),
-            ("created", moment(row.created) if (row := self.row) else ""),
             ("again", shlex.join(repeat_words(session))),
         ):
             if text:

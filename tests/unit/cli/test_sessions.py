@@ -223,7 +223,7 @@ def test_a_command_made_of_what_was_asked_for_has_all_of_it(nsml, state):
     state.add("kim/mnist/1", spec=spec).visibility = resources_pb2.VISIBILITY_TEAM
     told = nsml("command", "@last").stdout
     assert told == (
-        "nsml run -g 0.5 -c 1.5 --memory 24000000000 --time-limit 5400.5s --retry 3"
+        "nsml run -g 0.5 -c 1.5 --memory 24G --time-limit 5400.5s --retry 3"
         " --priority low --team -e main.py\n"
     )
     context = submit.make_context("run", shlex.split(told)[2:], resilient_parsing=True)

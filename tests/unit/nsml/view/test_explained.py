@@ -3,7 +3,7 @@
 import pytest
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.explained import ending, lines
+from nsml.view.explained import course, ending, lines
 
 
 def session(state, cause=pb.CAUSE_UNSPECIFIED, **end):
@@ -63,3 +63,22 @@ def test_what_it_waits_for_is_told_once():
     told = "\n".join(lines(queued, waiting, 0))
     assert told.count("needs 4 GPUs") == 1
     assert "place: 1 of 2" in told
+
+
+def test_the_course_of_a_session_is_told_as_far_as_it_came():
+    one = session(pb.SESSION_STATE_RUNNING)
+    one.created_at.seconds, one.attempt = 1_000_000, 1
+    assert course(one, 1_000_090) == [("created", "01-12 13:46:40Z, a minute ago")]
+    one.started_at.seconds = 1_000_030
+    one.spec.time_limit.seconds = 7200
+    one.replicas.add(node="gpu-1").devices.add(index=3)
+    one.replicas[0].devices.add(index=1)
+    told = dict(course(one, 1_000_630))
+    assert (told["runs for"], told["time limit"]) == ("10m", "2h, 1h50m left")
+    assert told["devices"] == "gpu-1: GPU 1, 3"
+    one.attempt = 2
+    assert dict(course(one, 1_000_630))["time limit"] == "2h"
+    one.state, one.ended_at.seconds = pb.SESSION_STATE_SUCCEEDED, 1_000_330
+    told = dict(course(one, 1_000_630))
+    assert (told["ran for"], told["ended"]) == ("5m", "01-12 13:52:10Z, 5 minutes ago")
+    assert list(told) == ["created", "started", "ran for", "ended", "time limit", "devices"]

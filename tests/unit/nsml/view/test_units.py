@@ -66,9 +66,9 @@ def test_counts_agree_with_their_nouns():
 
 
 def test_exact_sizes():
-    sizes = [0, 999, 1000, 1_500_000, 12 * 10**9, 1 << 31, 3 * 10**15]
+    sizes = [0, 999, 1000, 1_500_000, 12 * 10**9, 1 << 31, 3 * 10**15, 96 << 30, 1025]
     said = [exact_size_text(size) for size in sizes]
-    assert said == ["0", "999", "1K", "1.5M", "12G", "2.147483648G", "3000T"]
+    assert said == ["0", "999", "1K", "1.5M", "12G", "2Gi", "3000T", "96Gi", "1.025K"]
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1X", "1 2", "9" * 400, "1" * 5000])
