@@ -108,11 +108,11 @@ async def test_a_filter_holds_while_it_is_typed_and_says_what_it_does_not_unders
         assert "kim/mnist/3" not in said(dashboard)
         await pilot.press(*" colour:red")
         await shows(
-            pilot, "^ no key 'colour'", "2 of 4 sessions · filter: even", "⏎ Keep", "esc Drop"
+            pilot, "   ^", "no key 'colour'", "2 of 4 sessions · filter: even", "⏎ Keep", "esc Drop"
         )
         await pilot.press("enter")
         assert isinstance(dashboard.focused, Input)
-        await shows(pilot, "^ no key 'colour'", "not kept: mend it, or esc drops it")
+        await shows(pilot, "   ^", "no key 'colour'", "not kept: mend it, or esc drops it")
         await pilot.press("escape")
         await shows(pilot, "4 of 4 sessions")
         assert not isinstance(dashboard.focused, Input)
