@@ -4,8 +4,10 @@ A new binding fails here until `CASES` says where it is pressed, after which oth
 """
 
 import os
+import re
 import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ from nsml.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
+from tui.keymap import table
 from tui.listing import Listing
 from tui.looks import Looks
 from tui.screens.asking import Ask, Confirm
@@ -463,6 +466,63 @@ def test_every_binding_has_a_case_here_an_id_of_its_own_and_a_name():
     assert len(ids) == len(set(ids))
     assert set(ids) == set(CASES), "each binding has a case in CASES"
     assert all(binding.description for _, binding in bindings())
+
+
+DOCUMENTED = {
+    "Everywhere": ("app", "go"),
+    "Lists": ("table",),
+    "Sessions": ("sessions",),
+    "A session": ("session",),
+    "The tabs of a session": ("session", "models", "gpu"),
+    "Charts": ("plot",),
+    "The log": ("log",),
+    "Side by side": ("compare",),
+    "Other screens": ("queue", "nodes", "list"),
+    "Recordings and the demo": ("story",),
+}
+"""Sections of docs/tui.md whose tables have keys, with what the ids of these begin with."""
+EVERYWHERE = {"enter", "escape"}
+SPELLED = {"←": "left", "→": "right", "esc": "escape"}
+
+
+def keys_of(groups):
+    """The keys of each binding, by its id."""
+    rows = {name: keys.split(",") for name, keys, _ in table({})}
+    return {name: keys for name, keys in rows.items() if name.partition(".")[0] in groups}
+
+
+def keys_written():
+    """Keys in the columns of docs/tui.md that are headed so, by the heading that stands above the table."""
+    found, heading, titles = {}, "", []
+    for line in (Path(__file__).parents[3] / "docs/tui.md").read_text().splitlines():
+        heading = line.lstrip("# ") if line.startswith("#") else heading
+        titles = line.split("|") if line.startswith("| key ") else titles
+        if heading in DOCUMENTED and line.startswith("| `"):
+            cells = zip(titles, line.split("|"), strict=True)
+            said_of = " ".join(cell for title, cell in cells if title.strip().startswith("key"))
+            keys = re.findall(r"`([^`]+)`", said_of)
+            found.setdefault(heading, set()).update(SPELLED.get(key, key) for key in keys)
+    return found
+
+
+def test_the_keys_in_the_documents_are_those_of_the_program():
+    written = keys_written()
+    assert set(written) == set(DOCUMENTED)
+    for heading, groups in DOCUMENTED.items():
+        ours = {named(key) for keys in keys_of(groups).values() for key in keys}
+        assert written[heading] <= ours | EVERYWHERE, heading
+
+
+def test_every_key_of_a_screen_is_in_the_documents():
+    for group in {group for groups in DOCUMENTED.values() for group in groups}:
+        headings = [name for name, groups in DOCUMENTED.items() if group in groups]
+        written = set().union(*(keys_written()[name] for name in headings)) | EVERYWHERE
+        for name, keys in keys_of((group,)).items():
+            assert written & {named(key) for key in keys}, name
+
+
+def named(key):
+    return {"plus": "+", "comma": ","}.get(key, key)
 
 
 def test_what_stops_or_removes_is_on_control_keys_alone():
