@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test simulate soak check dev generate format bench clean
+.PHONY: help setup demo test simulate soak check dev generate captures format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -49,6 +49,10 @@ generate: setup  ## Generate the code of proto/, the drawings of the life cycles
 	$(BIN)/python tools/generate.py
 	$(BIN)/python -m tools.lifecycle_docs
 	$(BIN)/python -m tools.dashboard_picture
+
+captures: setup  ## Draw what the screens of the dashboard look like anew: look at the difference before you commit it
+	rm -f tests/unit/tui/captures/*.txt
+	NSML_DRAW_CAPTURES=1 $(BIN)/python -m pytest -q tests/unit/tui/test_captures.py
 
 format: setup    ## Format the code
 	$(BIN)/ruff format .

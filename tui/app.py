@@ -98,11 +98,10 @@ Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
 """How more of one thing is heard."""
 
 
-def _provider(name: str) -> type[Provider]:
-    from tui.screens import palette
+def _everything() -> type[Provider]:
+    from tui.screens.palette import Everything
 
-    found: type[Provider] = getattr(palette, name)
-    return found
+    return Everything
 
 
 class Dashboard(App[None]):
@@ -129,11 +128,7 @@ class Dashboard(App[None]):
         **{name: partial(_screen, name) for name in NAMES},
     }
     DEFAULT_MODE: ClassVar[str] = OPENING
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {
-        *App.COMMANDS,
-        partial(_provider, "Sessions"),
-        partial(_provider, "Actions"),
-    }
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_everything}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "go('sessions')", "Sessions", show=False, id="go.sessions"),
         Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),

@@ -163,7 +163,8 @@ def lines(project: Project) -> list[str]:
     ]
     rows = [
         ("owner", settings.owner),
-        ("members", ", ".join(project.members) or "none"),
+        # A list counts them, and names none.
+        ("members", ", ".join(project.members) or str(project.member_count or "none")),
         ("holds", ", ".join(holds) or "nothing"),
         ("each", each and f"at most {', '.join(each)}"),
         ("budget", _budget_line(project)),

@@ -209,6 +209,15 @@ class ChartScreen(Frame):
         high = max(ends) if wish.high is None else wish.high
         return low, high
 
-    def on_charts_resized(self, event: Charts.Resized) -> None:
+    def on_charts_resized(self) -> None:
         """Ask for as many columns as there is room for."""
-        self.dashboard.fit_charts(event.columns)
+        self._fit()
+
+    def on_screen_resume(self) -> None:
+        """The screen before it had charts of its own."""
+        self._fit()
+
+    def _fit(self) -> None:
+        if self.is_in_front:
+            for charts in self.query(Charts):
+                self.dashboard.fit_charts(charts.size.width)

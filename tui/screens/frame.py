@@ -141,6 +141,12 @@ class Frame(LinesUnderMouse, Screen[None]):
         """What is known."""
         return self.dashboard.model
 
+    @property
+    def is_in_front(self) -> bool:
+        """Whether nothing but dialogs is before it: Textual calls the screen behind another current, too."""
+        frames = [one for one in self.app.screen_stack if isinstance(one, Frame)]
+        return bool(frames) and frames[-1] is self
+
     def on_mount(self) -> None:
         """Show what is known already, once everything is there to show it in."""
         self.call_after_refresh(self._begin)

@@ -121,7 +121,8 @@ class Listing(Frame, Generic[T]):
             f"none of them: {self.key_of('list.back')} shows all again" if every else self.nothing()
         )
         table.show(shown, is_other=is_other)
-        said = [self.counts(len(shown), len(every))]
+        was_heard = every or any(self.model.sources[topic].heard_at for topic in self.topics)
+        said = [self.counts(len(shown), len(every)) if was_heard else self.name_of]
         said += [f"filter: {self._words.text}"] if self._words.text else []
         said += [f"$ {self.shown_by}"] if self.shown_by else []
         tell(self.query_one("#counts", Static), Text(f" {visible(' · '.join(said))}"))

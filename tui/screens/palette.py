@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from rich.markup import escape
 from textual.command import Hit, Provider
 from textual.content import Content
+from textual.system_commands import SystemCommandsProvider
 
 from nsml.view.filtering import Filter
 from nsml.view.text import visible
@@ -36,6 +37,26 @@ _COMMANDS: Final = {
     "filter": "nsml ps --filter",
 }
 """Of actions that are commands of `nsml`: what is typed for them in a shell."""
+
+
+class Everything(Provider):
+    """All that is found; of equal ones first what keys do, then sessions: Textual asks several providers in no order."""
+
+    def _parts(self) -> list[Provider]:
+        kinds = (Actions, Sessions, SystemCommandsProvider)
+        return [kind(self.screen, self.match_style) for kind in kinds]
+
+    async def discover(self) -> Hits:
+        """What there is before anything is typed."""
+        for part in self._parts():
+            async for hit in part.discover():
+                yield hit
+
+    async def search(self, query: str) -> Hits:
+        """What has the letters."""
+        for part in self._parts():
+            async for hit in part.search(query):
+                yield hit
 
 
 class Sessions(Provider):

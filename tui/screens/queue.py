@@ -73,7 +73,7 @@ class QueueScreen(Frame):
 
     def on_table_moved(self) -> None:
         """Say why that one waits."""
-        if self.is_current:  # behind another screen, that one says what is looked at
+        if self.is_in_front:  # behind another screen, that one says what is looked at
             self.dashboard.look_at(*self.chosen())
         self._explain()
 

@@ -287,7 +287,7 @@ class SessionScreen(ChartScreen):
 
     def hear_tab(self) -> None:
         """Hear what the tab in front shows now."""
-        if self.is_current:
+        if self.is_in_front:
             self.dashboard.hear_details(*self.details())
 
     def action_turn(self, by: int) -> None:

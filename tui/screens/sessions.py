@@ -274,10 +274,11 @@ class SessionsScreen(Frame):
     def on_screen_resume(self) -> None:
         """Look at that one again, whatever another screen has looked at."""
         if self.is_mounted:
+            self._fit()
             self._look()
 
     def _look(self) -> None:
-        if self.is_current:
+        if self.is_in_front:
             if row := self.row:
                 self.dashboard.look_at(row.session, pause_s=0.0)
             self._preview()
@@ -497,9 +498,14 @@ class SessionsScreen(Frame):
         self._change(has_preview=not self._listing.has_preview)
         self.redraw()
 
-    def on_charts_resized(self, event: Charts.Resized) -> None:
+    def on_charts_resized(self) -> None:
         """Ask for as many columns as there is room for."""
-        self.dashboard.fit_charts(event.columns)
+        self._fit()
+
+    def _fit(self) -> None:
+        if self.is_in_front:  # behind another screen, the charts of that one say how many
+            for charts in self.query(Charts):
+                self.dashboard.fit_charts(charts.size.width)
 
     def on_resize(self, _event: events.Resize) -> None:
         """A preview has room, or has none."""

@@ -45,11 +45,7 @@ class Charts(Lines):
     DEFAULT_CSS: ClassVar[str] = "Charts { height: 1fr; }"
 
     class Resized(Message):
-        """There is room for so many columns."""
-
-        def __init__(self, columns: int) -> None:
-            super().__init__()
-            self.columns = columns
+        """There is room for more columns, or for fewer."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
@@ -102,7 +98,7 @@ class Charts(Lines):
     def on_resize(self) -> None:
         """Draw for the new size."""
         self.redraw()
-        self.post_message(self.Resized(self.size.width))
+        self.post_message(self.Resized())
 
     def make_line(self, y: int) -> Strip:
         """A line of a chart."""

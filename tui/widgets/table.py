@@ -317,10 +317,12 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         return _strip(segments, width, base)
 
     def on_resize(self) -> None:
-        """Lay it out for the new width."""
+        """Lay it out for the new width, also behind a dialog, where nothing is shown anew."""
         self._layout = None
         self._least = {}
+        self._drawn.clear()
         self._fit()
+        self.refresh()
 
     # How one moves in it
 

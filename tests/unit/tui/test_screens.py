@@ -4,6 +4,7 @@ import unicodedata
 
 import pytest
 
+from nsml.view.plot import worth
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
 from tui.looks import Looks
@@ -11,6 +12,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES
 from tui.screens.help import Help
 from tui.screens.session import SessionScreen
+from tui.widgets.charts import Charts
 
 SIZES = [(120, 40), (80, 24), (60, 15), (20, 5)]
 
@@ -65,3 +67,25 @@ async def test_a_click_on_the_name_of_a_screen_leads_there_and_what_was_done_is_
         await until(
             pilot, lambda: [one.message for one in app._notifications] == ["something went wrong"]
         )
+
+
+async def test_series_are_as_wide_as_the_charts_of_the_screen_in_front():
+    app = demo(looks=Looks(is_animated=False))
+
+    def fits():
+        charts = app.screen.query(Charts)
+        return charts and app.model.shown.wish.width == worth(charts.first().size.width)
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.model.shown.session_ids and fits())
+        app.open_session(running(app)[0], tab="plot")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and fits())
+        await pilot.resize_terminal(90, 30)
+        await until(pilot, lambda: app.screen.size.width == 90 and fits())
+        behind = app.screen_stack[0].query_one(Charts)
+        behind.post_message(Charts.Resized())  # what the list behind it has to say changes nothing
+        await until(pilot, lambda: behind.message_queue_size == 0)
+        await pilot.pause()
+        assert fits()
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, SessionScreen) and fits())

@@ -1,0 +1,441 @@
+"""What every screen looks like, in its sizes, looks and states, held against files in `captures/`.
+
+`make captures` draws them anew. A screen, a tab or a state without its file fails, and a file that nothing draws.
+One dashboard is led through all that it can show, and its terminal made larger and smaller: opening it costs the most.
+"""
+
+import asyncio
+import difflib
+import os
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, TabbedContent, TabPane
+
+from nsml.client.streams import Link
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, until
+from tests.unit.tui.story import AT, Stopped, demo, parts, running
+from tui.app import Dashboard
+from tui.demo.story import Demo
+from tui.looks import Looks
+from tui.model import (
+    ClusterHeard,
+    DatasetsHeard,
+    EndedHeard,
+    Linked,
+    NodesHeard,
+    ProjectsHeard,
+    QueueHeard,
+    Refused,
+    SessionsHeard,
+)
+from tui.screens.asking import Ask, Confirm
+from tui.screens.command_line import CommandLine
+from tui.screens.compare import CompareScreen
+from tui.screens.frame import Frame
+from tui.screens.help import Help
+from tui.screens.modes import SCREENS
+from tui.screens.opening import Opening
+from tui.screens.output import Output
+from tui.screens.picking import Choice, Picker
+from tui.screens.session import TABS, SessionScreen
+from tui.screens.sessions import SessionsScreen
+from tui.screens.submit import Submit
+from tui.sources import Topic
+
+FOLDER = Path(__file__).with_name("captures")
+DRAWS = "NSML_DRAW_CAPTURES" in os.environ
+"""Whether the files are written, and not held against what is drawn."""
+STEADY = 12
+"""Drawings one after the other that are the same: nothing is on its way any more."""
+PAUSE_S = 0.03
+
+HOW_TO_ACCEPT = """
+- is what the file has, + what is drawn now. If it shall look like that, `make captures` draws the files anew,
+`git diff tests/unit/tui/captures` shows them: they belong to the change."""
+
+SIZES = ((80, 24), (120, 40))
+MORE_SIZES = {
+    "sessions": ((60, 15), (200, 60), (300, 100)),
+    "session-plot": ((60, 15), (200, 60)),
+    "nodes": ((200, 60),),
+}
+"""Smaller and larger than most terminals."""
+LOOKS = {
+    "light": Looks(theme="light", is_animated=False),
+    "no-color": Looks(theme="terminal", is_colourless=True, is_animated=False),
+    "ascii": Looks(is_ascii=True, is_animated=False),
+}
+OF_LOOKS = ("sessions", "nodes", "session-plot")
+STATES = ("loading", "empty", "live", "stale", "offline", "denied", "back")
+"""In which each of `SCREENS` is captured."""
+SESSION_TABS = ("overview", "plot", "logs", *(tab.key_of for tab in TABS))
+
+
+@pytest.fixture(autouse=True)
+def _same_everywhere(monkeypatch):
+    """Whoever runs it, wherever: nothing of that is shown."""
+    for name in ("NO_COLOR", "TEXTUAL_THEME", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+# Where one gets to
+
+
+async def calm(pilot):
+    """What was begun by what was done so far is done."""
+    for _ in range(4):
+        pilot.app._play()
+        pilot.app._draw()
+        await pilot.pause()
+
+
+async def sessions(pilot):
+    """The list, with the cursor on one that runs."""
+    app = pilot.app
+    app.action_go("sessions")
+    await until(pilot, lambda: isinstance(app.screen, SessionsScreen) and app.screen.table.items)
+    app.screen.set_focus(app.screen.table)
+    while app.screen.table.current != (chosen := running(app)[-1]):
+        before = app.screen.table.current
+        await pilot.press("down")
+        await until(pilot, lambda: app.screen.table.current != before)  # noqa: B023 - at once
+    await calm(pilot)
+    app.look_at(chosen)
+    await until(pilot, lambda: app.model.shown.groups and app.model.shown.lines)
+
+
+def a_mode(name):
+    async def go(pilot):
+        pilot.app.action_go(name)
+
+    return go
+
+
+def a_tab(name):
+    async def go(pilot):
+        app = pilot.app
+        if not isinstance(app.screen, SessionScreen):
+            await sessions(pilot)
+            chosen = running(app)[0]
+            app.open_session(chosen)
+            await until(pilot, lambda: app.screen.query(TabPane) and app.model.shown.groups)
+            await calm(pilot)
+            assert app.model.shown.session_ids == (chosen.id,)
+            assert tuple(pane.id for pane in app.screen.query(TabPane)) == SESSION_TABS
+        tabs = app.screen.query_one("#tabs", TabbedContent)
+        while tabs.active != name:  # what the tab before has to say yet may bring that back
+            app.screen.action_tab(name)
+            await calm(pilot)
+
+    return go
+
+
+async def compare(pilot):
+    await sessions(pilot)
+    pilot.app.compare(running(pilot.app)[:3])
+
+
+async def code(pilot):
+    await compare(pilot)
+    await until(pilot, lambda: pilot.app.screen.query("Table") and pilot.app.screen.table.items)
+    await pilot.press("c", "j")
+
+
+async def keys(pilot):
+    """Before the list, with their meanings."""
+    await sessions(pilot)
+    pilot.app.action_help()
+
+
+async def palette(pilot):
+    await sessions(pilot)
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
+    await pilot.press(*"screenshot")
+    await until(pilot, lambda: "SVG" in said(pilot.app))
+
+
+async def command(pilot):
+    await sessions(pilot)
+    await pilot.press("colon")
+    await until(pilot, lambda: isinstance(pilot.app.focused, Input))
+    await pilot.press(*"the")
+
+
+FLAGS = 'print("Usage: nsml run [OPTIONS] [-- ARGS]...\\n\\n  -e, --entry FILE  what runs\\n  -g, --gpus N      how many")'
+
+
+async def submit(pilot):
+    await sessions(pilot)
+    program = Path(pilot.app.folder) / "nsml"
+    program.write_text(f"#!{sys.executable}\n{FLAGS}\n")
+    program.chmod(0o700)
+    line, told = "nsml run -e train.py -d leaves", "sends leaves (train.py, model.py)"
+    pilot.app.push_screen(Submit(line, folder=told, nsml=str(program), environ={}, typed=()))
+    await until(pilot, lambda: "how many" in said(pilot.app))
+
+
+async def output(pilot):
+    await sessions(pilot)
+    words = [sys.executable, "-c", "print('NAME  STATE'); print('ada/leaves/50  running')"]
+    pilot.app.push_screen(Output("nsml ps", words, environ={}, clock=pilot.app.clock))
+    await until(pilot, lambda: "done" in said(pilot.app))
+
+
+def asked(screen):
+    async def go(pilot):
+        await sessions(pilot)
+        pilot.app.push_screen(screen())
+
+    return go
+
+
+def one_of():
+    return Picker("Log of", [Choice("0", "rank 0  alder"), Choice("1", "rank 1  birch")])
+
+
+def several_of():
+    choices = [Choice(name, name) for name in ("loss", "lr", "val/acc")]
+    return Picker("Metrics", choices, chosen=["loss"], several=True)
+
+
+PLACES = {
+    **{name: (screen, a_mode(name)) for name, screen in SCREENS.items()},
+    "sessions": (SessionsScreen, sessions),
+    **{f"session-{name}": (SessionScreen, a_tab(name)) for name in SESSION_TABS},
+    "compare": (CompareScreen, compare),
+    "compare-code": (CompareScreen, code),
+    "help": (Help, keys),
+    "palette": (CommandPalette, palette),
+    "command": (CommandLine, command),
+    "submit": (Submit, submit),
+    "output": (Output, output),
+    "confirm": (Confirm, asked(lambda: Confirm("Stop ada/leaves/50?", "nsml stop ada/leaves/50"))),
+    "ask": (Ask, asked(lambda: Ask("Note of ada/leaves/50", "baseline"))),
+    "picker": (Picker, asked(one_of)),
+    "picker-several": (Picker, asked(several_of)),
+}
+"""By the name of its file: the screen, and the way there."""
+
+
+# Captures
+
+
+def text_of(app):
+    """What is on the screen, a line each."""
+    return "\n".join(line.rstrip() for line in said(app).split("\n")) + "\n"
+
+
+def styles_of(app):
+    """A letter for each style of a cell, in the order in which they are met, and what they mean."""
+    letters, lines = {}, []
+    for strip in app.screen._compositor.render_strips():
+        line = ""
+        for segment in strip:
+            style = segment.style
+            name = str(style.without_color + style.from_color(style.color, style.bgcolor)) or "none"
+            letter = letters.setdefault(name, chr(ord("a") + len(letters)))
+            line += letter * segment.cell_length
+        lines.append(line)
+    legend = [f"{letter} {name}" for name, letter in letters.items()]
+    return "\n".join(["", *lines, "", *legend, ""])
+
+
+def full_text_of(app):
+    return text_of(app) + styles_of(app)
+
+
+async def held(pilot, name, drawn=text_of):
+    """Hold what is on the screen against its file, once nothing is on its way; what differs then."""
+    app, file = pilot.app, FOLDER / f"{name}.txt"
+    expected = file.read_text() if file.exists() and not DRAWS else None
+    seen, same = "", 0
+    while same < STEADY:
+        app._play()
+        app._draw()
+        await pilot.pause(PAUSE_S if same else 0.0)
+        found = drawn(app)
+        if found == expected:
+            return []
+        seen, same = found, same + 1 if found == seen else 0
+    if DRAWS:
+        file.write_text(seen)
+        return []
+    if expected is None:
+        return [f"no {file.name}: make captures draws it"]
+    both = (each.splitlines() for each in (expected, seen))
+    return [*difflib.unified_diff(*both, file.name, "what is drawn", n=0, lineterm="")]
+
+
+async def differing(app, names, sizes_of, *, suffix="", drawn=text_of):
+    """Of each of these places what differs from its files."""
+    found = []
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: app.model.shown.session_ids)
+        for name in names:
+            screen, go = PLACES[name]
+            await sized(pilot, SIZES[0])
+            await go(pilot)
+            await calm(pilot)
+            await until(pilot, lambda: isinstance(app.screen, screen) and app.screen.is_mounted)  # noqa: B023 - at once
+            if isinstance(app.screen, Frame):
+                await until(pilot, lambda: app.screen._is_ready)
+            for width, height in sizes_of(name):
+                await sized(pilot, (width, height))
+                found += await held(pilot, f"{name}-{width}x{height}{suffix}", drawn)
+    return found
+
+
+async def sized(pilot, size):
+    if pilot.app.size != size:
+        await pilot.resize_terminal(*size)
+        await until(pilot, lambda: pilot.app.screen.size == size)
+
+
+def sizes_of(name):
+    """Of dialogs one: what is behind them is drawn again when they are gone."""
+    is_dialog = issubclass(PLACES[name][0], ModalScreen)
+    return SIZES[:1] if is_dialog else (*SIZES, *MORE_SIZES.get(name, ()))
+
+
+def agree(found):
+    assert not found, "\n".join([*found, HOW_TO_ACCEPT])
+
+
+def story(tmp_path, looks=None):
+    app = demo(looks=looks or Looks(is_animated=False))
+    app.folder = tmp_path
+    return app
+
+
+async def test_every_screen_looks_as_it_did(tmp_path):
+    agree(await differing(story(tmp_path), PLACES, sizes_of))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_in_other_looks_it_looks_as_it_did(look, tmp_path, monkeypatch):
+    if LOOKS[look].is_colourless:
+        monkeypatch.setenv("NO_COLOR", "1")
+    app = story(tmp_path, LOOKS[look])
+    agree(
+        await differing(app, OF_LOOKS, lambda _: SIZES[:1], suffix=f"-{look}", drawn=full_text_of)
+    )
+
+
+# States
+
+
+class At(Stopped):
+    """A clock that is set."""
+
+    def __init__(self):
+        self.at = AT
+
+    def time(self):
+        return self.at
+
+
+@asynccontextmanager
+async def silent():
+    """A platform that does not answer."""
+    await asyncio.Event().wait()
+    yield
+
+
+def known():
+    return [event for _, event in Demo(AT).heard(None, AT)]
+
+
+def nothing():
+    cluster = next(one for one in known() if isinstance(one, ClusterHeard))
+    return [
+        cluster,
+        SessionsHeard((), (), reset=True),
+        EndedHeard(()),
+        QueueHeard(pb.ListQueueResponse()),
+        NodesHeard(()),
+        DatasetsHeard(()),
+        ProjectsHeard(()),
+    ]
+
+
+def bring(app, state):
+    """Have it hear what leads to a state."""
+    clock = app.clock
+    shown = dict.fromkeys(topic for screen in SCREENS.values() for topic in screen.topics)
+    topics = (Topic.CLUSTER, *shown)
+    if state in {"live", "stale", "offline", "back"}:
+        for event in known():
+            app._take(event)
+    match state:
+        case "empty":
+            for event in nothing():
+                app._take(event)
+        case "stale":
+            clock.at += 60
+        case "offline" | "back":
+            clock.at += 1
+            for one in topics:
+                link = Link(is_live=False, failures=3, retry_in_s=8.0, reason="connection refused")
+                app._take(Linked(one, link))
+            clock.at += 45
+        case "denied":
+            app._take(next(one for one in known() if isinstance(one, ClusterHeard)))
+            for one in shown:
+                app._take(Refused(one, "this is not for you: ask an administrator"))
+    if state == "back":
+        for one in topics:
+            app._take(Linked(one, Link(is_live=True)))
+        for event in known():
+            app._take(event)
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_in_each_state_it_looks_as_it_did(state):
+    found = []
+    app = Dashboard(silent, clock=At(), platform="garden", looks=Looks(is_animated=False))
+    app.NOTIFICATION_TIMEOUT = 3_600  # it is there until it is seen
+    app.user = "ada"
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: app.current_mode == "sessions" and app.screen._is_ready)
+        bring(app, state)
+        for name in SCREENS:
+            app.action_go(name)
+            await until(pilot, lambda: app.screen.name_of == name and app.screen._is_ready)  # noqa: B023 - at once
+            found += await held(pilot, f"{name}-80x24-{state}")
+    agree(found)
+
+
+# All of them
+
+
+def expected_files():
+    return {
+        *(f"{name}-{width}x{height}.txt" for name in PLACES for width, height in sizes_of(name)),
+        *(f"{name}-80x24-{look}.txt" for name in OF_LOOKS for look in LOOKS),
+        *(f"{name}-80x24-{state}.txt" for name in SCREENS for state in STATES),
+    }
+
+
+def test_every_screen_has_captures():
+    captured = {screen for screen, _ in PLACES.values()}
+    ours = {one for one in parts() if issubclass(one, Screen) and not one.__subclasses__()}
+    # Painted before anything is known, and gone at once.
+    assert ours - captured == {Opening}, "each screen has a way there in PLACES"
+
+
+@pytest.mark.skipif(DRAWS, reason="they are being drawn")
+def test_there_are_these_files_and_no_others():
+    assert {file.name for file in FOLDER.iterdir()} == expected_files()
