@@ -21,6 +21,7 @@ from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
+from nsml.view.series import Axis
 from nsml.view.text import visible
 from tui.actions import Actions
 from tui.behind import behind
@@ -455,14 +456,26 @@ class Dashboard(App[None]):
 
     # Which sessions are looked at closely
 
-    def look_at(self, *sessions: Session, pause_s: float = PAUSE_S) -> None:
-        """Hear what this one reports and prints, once the cursor rests on it; of several, what they report."""
+    def look_at(self, *sessions: Session, pause_s: float = PAUSE_S, is_plain: bool = False) -> None:
+        """Hear what this one reports and prints, once the cursor rests on it; of several, what they report.
+
+        `is_plain`: all of it and on steps, whatever was chosen of it or of others.
+        """
         ids = tuple(session.id for session in sessions)
-        if not ids or ids == self.model.shown.session_ids:
+        if not ids:
             return
-        self.model.show(*ids)
-        axis = self.kept.charts.axis
-        self.model.shown.want(replace(self.model.shown.wish, width=self._width, axis=axis))
+        axis = Axis.STEP if is_plain else self.kept.charts.axis
+        is_same = ids == self.model.shown.session_ids
+        if not is_same:
+            self.model.show(*ids)
+        shown = self.model.shown
+        wish = replace(shown.wish, axis=axis, width=shown.wish.width if is_same else self._width)
+        if is_plain:
+            wish = replace(wish, low=None, high=None, names=())
+        if is_same:
+            self.wish(wish)
+            return
+        shown.want(wish)
         self._hear(pause_s=pause_s)
 
     def look_into(self, look: tuple[Topic, str, Look] | None) -> None:

@@ -111,6 +111,8 @@ class ChartScreen(Frame):
         )
         if wish.low is not None or wish.high is not None:
             parts.append(f"a part of it: {self.key_of('plot.whole')} shows the whole")
+        elif (wish.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
+            parts.append(f"{self.key_of('plot.whole')}: as it was reported")
         return " · ".join(parts)
 
     def action_back(self) -> None:
@@ -191,8 +193,18 @@ class ChartScreen(Frame):
             self._wish_span(low + by * (high - low), high + by * (high - low))
 
     def action_whole(self) -> None:
-        """All of the axis."""
-        self.dashboard.wish(replace(self.model.shown.wish, low=None, high=None))
+        """All of the axis; where that is drawn, as it was reported: on steps, not smoothed, not logarithmic."""
+        from tui.kept import ChartsKept
+
+        wish, charts = self.model.shown.wish, self.query_one(Charts)
+        if wish.low is not None or wish.high is not None:
+            self.dashboard.wish(replace(wish, low=None, high=None))
+            return
+        plain = ChartsKept()
+        charts.smoothing, charts.is_log = plain.smoothing, plain.is_log
+        self._keep(axis=plain.axis, smoothing=plain.smoothing, is_log=plain.is_log)
+        self.dashboard.wish(replace(wish, axis=plain.axis))
+        self.redraw()
 
     def _wish_span(self, low: float, high: float) -> None:
         if math.isfinite(low) and math.isfinite(high) and low < high:

@@ -19,7 +19,6 @@ from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.behind import behind
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
-from tui.screens.charting import draw_as_kept
 from tui.screens.frame import Frame, tell
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
@@ -162,7 +161,6 @@ class SessionsScreen(Frame):
             self.dashboard.say(f"the filter that was kept is left out: {error.message}")
         with field.prevent(Input.Changed):
             field.value = self._filter.text
-        draw_as_kept(self, self.query_one(Preview).query_one(Charts))
         self.table.focus()
 
     def draw(self) -> None:
@@ -280,7 +278,7 @@ class SessionsScreen(Frame):
     def _look(self) -> None:
         if self.is_in_front:
             if row := self.row:
-                self.dashboard.look_at(row.session, pause_s=0.0)
+                self.dashboard.look_at(row.session, pause_s=0.0, is_plain=True)
             self._preview()
 
     def on_table_chosen(self) -> None:

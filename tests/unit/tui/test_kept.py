@@ -127,7 +127,14 @@ async def test_what_is_kept_is_used_as_far_as_it_can_be(make_dashboard, server, 
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 of 1 session", "Name         gone▾")
         assert "filter:" not in said(dashboard)
-        assert dashboard.screen.query_one(Charts).smoothing == 0.6
+        assert dashboard.screen.query_one(Charts).smoothing == 0.0, "the preview is plain"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("p")
+        await shows(pilot, "smooth 0.6", "0: as it was reported")
+        await pilot.press("0")
+        await shows(pilot, "x: step · smooth 0")
+        assert dashboard.kept.charts == ChartsKept()
 
 
 async def test_a_damaged_file_is_said_and_the_dashboard_is_as_new(make_dashboard, server, tmp_path):

@@ -22,6 +22,7 @@ from nsml.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
+from tui.kept import Kept
 from tui.keymap import table
 from tui.listing import Listing
 from tui.looks import Looks
@@ -87,6 +88,7 @@ async def session(pilot):
         await until(pilot, lambda: on(app, SessionScreen) and app.model.shown.groups)
     app.clear_notifications()
     charts(app).smoothing, charts(app).is_log, charts(app).first = 0.0, False, 0
+    app.keep(Kept())
     app.wish(replace(wish(app), axis=Axis.STEP, low=None, high=None))
     app.screen.query_one("#search").display = False
     app.screen.action_tab("plot")
