@@ -259,8 +259,8 @@ async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
         await pilot.press("l")
         await shows(pilot, "following · 3 lines")
         server.state.log(session, b"y" * (MOST_IN_LINE - 1) + b"\nz\n")
-        await shows(pilot, "following · 5 lines")
-        assert max(map(len, dashboard.model.shown.lines)) == MOST_IN_LINE
+        await shows(pilot, "following · 6 lines")
+        assert max(map(len, dashboard.model.shown.lines)) == len("…") + MOST_IN_LINE
 
 
 async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
