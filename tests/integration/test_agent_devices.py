@@ -145,7 +145,7 @@ async def test_whose_processes_are_on_a_device(
         "time.sleep(1000)\n"
     )
     await node.platform.order(half_of("GPU-0", *python(text)))
-    await node.platform.until(lambda: node.platform.log(S))
+    await node.platform.until(lambda: node.platform.log(S).endswith(b"\n"))
     assert node.platform.log(S) == b"0.5 2000000000 GPU-0\n"
     own = processes_of(S)
     assert len(own) >= 2
