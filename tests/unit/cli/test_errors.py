@@ -39,7 +39,7 @@ from nsml.v1 import sessions_pb2 as pb
         (
             ["run", "--memory", "1.5G", "--shm-size", "2Gi"],
             2,
-            "--shm-size 2.147483648G is more than --memory 1.5G, and shared memory is a part",
+            "--shm-size 2Gi is more than --memory 1.5G, and shared memory is a part",
         ),
         (["run", "--disk", "much"], 2, "is not a size"),
         (["run", "--processes", "0"], 2, "0 is too little: 1 is the least"),
