@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tui.model import ChartWish, Detail, Event
     from tui.recording import Recorder
     from tui.story import Player
+    from tui.widgets.log_view import LogView
 
 REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
@@ -294,6 +295,14 @@ class Dashboard(App[None]):
     def keep(self, kept: Kept) -> None:
         """Keep this from now on."""
         self._kept = kept
+
+    def on_log_view_wrapping(self, event: LogView.Wrapping) -> None:
+        """Show logs like this the next time, too."""
+        from msgspec import structs
+
+        from tui.kept import LogKept
+
+        self.keep(structs.replace(self.kept, log=LogKept(is_wrapped=event.is_on)))
 
     def _save(self) -> None:
         from tui.kept import KeptError

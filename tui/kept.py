@@ -43,12 +43,19 @@ class CompareKept(msgspec.Struct, frozen=True, kw_only=True):
     """Keys whose differences say nothing."""
 
 
+class LogKept(msgspec.Struct, frozen=True, kw_only=True):
+    """How logs are shown."""
+
+    is_wrapped: bool = False
+
+
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     sessions: Listing = Listing()
     charts: ChartsKept = ChartsKept()
     compare: CompareKept = CompareKept()
+    log: LogKept = LogKept()
     typed: tuple[str, ...] = ()
     """Commands behind `:`, the last one last."""
 

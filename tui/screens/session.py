@@ -68,6 +68,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     if row is not None and shown.unended:
         lines = [*lines, shown.unended]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
+    log.wrap(is_on=frame.dashboard.kept.log.is_wrapped)
     log.show(lines, none=none)
 
 

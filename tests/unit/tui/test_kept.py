@@ -8,7 +8,7 @@ from hypothesis.strategies import builds, from_type, lists, sampled_from, text
 
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
-from tui.kept import MOST_BYTES, ChartsKept, CompareKept, Keeper, Kept, KeptError
+from tui.kept import MOST_BYTES, ChartsKept, CompareKept, Keeper, Kept, KeptError, LogKept
 from tui.listing import By, Listing
 from tui.main import _kept_in
 from tui.screens.session import SessionScreen
@@ -29,6 +29,7 @@ KEPT = builds(
     ),
     charts=builds(ChartsKept, axis=sampled_from(Axis), smoothing=st.floats(0, 1)),
     compare=builds(CompareKept, ignored=WORDS),
+    log=from_type(LogKept),
     typed=WORDS,
 )
 

@@ -22,7 +22,7 @@ from nsml.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
-from tui.kept import Kept
+from tui.kept import Kept, LogKept
 from tui.keymap import table
 from tui.listing import Listing
 from tui.looks import Looks
@@ -99,6 +99,8 @@ async def log(pilot):
     await session(pilot)
     pilot.app.screen.action_tab("logs")
     view = log_of(pilot.app)
+    pilot.app.keep(msgspec.structs.replace(pilot.app.kept, log=LogKept()))
+    view.wrap(is_on=False)
     await long(pilot, view)
     view.action_follow()
     await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y)
@@ -413,6 +415,7 @@ CASES = {
     "plot.right": Case("session", lambda app: wish(app).low, DOWN, ["plus"]),
     "plot.whole": Case("session", lambda app: wish(app).low is None, True, ["plus"]),
     "log.follow": Case("log", lambda app: log_of(app).is_following, True, ["k"]),
+    "log.wrap": Case("log", lambda app: log_of(app).is_wrapped, True),
     "log.down": Case("log", lambda app: log_of(app).scroll_offset.y, 1, ["g"]),
     "log.up": Case("log", lambda app: log_of(app).scroll_offset.y, UP),
     "log.first": Case("log", lambda app: log_of(app).scroll_offset.y, 0),

@@ -1,14 +1,18 @@
 """The charts and the log of one session."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.events import MouseScrollDown
 
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
 from tui.looks import Looks
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
-from tui.widgets.log_view import GOES_ON, LogView
+from tui.widgets.log_view import GOES_ON, LogView, rows
 
 SIZE = (120, 40)
 
@@ -107,3 +111,65 @@ async def test_what_is_typed_right_behind_the_search_is_sought_from_any_tab(dash
         await pilot.press("g", "n")
         view = dashboard.screen.query_one(LogView)
         await until(pilot, lambda: view.has_found and view.top == view.max_scroll_y)
+
+
+@given(line=st.text("ab 한é\u0301👩\u200d", max_size=40), room=st.integers(2, 9))
+def test_rows_are_the_line_and_fit(line, room):
+    found = rows(line, room)
+    assert "".join(found) == line
+    assert all(width(row) <= room for row in found)
+    assert len(found) <= max(1, width(line))
+
+
+async def test_wrapped_lines_are_whole_and_still_followed_sought_and_turned_by_pages(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1")
+    long = b"".join(b"line %03d " % one + b"x" * 190 + b"tail%03d\n" % one for one in range(60))
+    server.state.log(session, long)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "l")
+        await shows(pilot, "line 059", GOES_ON)
+        assert "tail059" not in said(dashboard)
+        await pilot.press("w")
+        await shows(pilot, "line 059", "tail059")
+        assert GOES_ON not in said(dashboard)
+        server.state.log(session, b"y" * 500 + b"newest\n")
+        await shows(pilot, "newest", "following")
+        await pilot.press("g")
+        await shows(pilot, "line 000", "tail000")
+        seen = set()
+        for _ in range(60):
+            seen |= {one for one in range(60) if f"tail{one:03}" in said(dashboard)}
+            await pilot.press("pagedown")
+            await pilot.pause()
+        assert seen == set(range(60))
+        await pilot.press("f", "slash", *"tail030", "enter")
+        await shows(pilot, "line 030", "tail030")
+        await pilot.press("g", "n")
+        await until(pilot, lambda: said(dashboard).count("line 030"))
+        await pilot.press("f", "escape")
+        await until(pilot, lambda: not isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("l")
+        await shows(pilot, "newest", "tail059")
+        await pilot.press("w")
+        await shows(pilot, "line 059", GOES_ON)
+
+
+async def test_the_wheel_moves_wrapped_lines_and_what_is_selected_with_them(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"".join(b"%03d " % one + b"x" * 300 + b"\n" for one in range(60)))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "l", "w", "g")
+        await shows(pilot, "000 xxx")
+        view = dashboard.screen.query_one(LogView)
+        await until(pilot, lambda: view.has_focus and view.scroll_offset.y == 0)
+        first = view.top
+        at = {"x": 1, "y": 1, "delta_x": 0, "delta_y": 0, "button": 0}
+        view.post_message(MouseScrollDown(view, **at, shift=False, meta=False, ctrl=False))
+        await until(pilot, lambda: view.scroll_offset.y > 0)
+        await until(pilot, lambda: view.top - first == 3 * int(view.scroll_offset.y))
+        await pilot.press("g")
+        await until(pilot, lambda: view.scroll_offset.y == 0 and view.top == first)
