@@ -136,11 +136,11 @@ def test_each_session_is_an_environment_and_all_of_them_are_one() -> None:
     one.add(second, [point("loss", 3, 1), point("loss", 4, 1, rank=1)])
     drawn = list(one._windows())
     assert [(window["eid"], window["opts"]["title"]) for window in drawn] == [
-        ("kim_mnist_1", "acc"),
         ("kim_mnist_1", "loss"),
+        ("kim_mnist_1", "acc"),
         ("kim_mnist_2", "loss"),
-        ("main", "acc"),
         ("main", "loss"),
+        ("main", "acc"),
     ]
     loss = drawn[1]["data"]
     assert [(line["name"], line["x"], line["y"]) for line in loss] == [
