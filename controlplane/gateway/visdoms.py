@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from nsml.view.growing import GrowingCharts
+from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis
 from nsml.view.text import visible
 
@@ -110,7 +111,7 @@ class Visdom:
             if name in changed:
                 yield from windows(self._environments[name], groups, charts.left_out)
         left_out = {one for charts in self._charts.values() for one in charts.left_out}
-        yield from windows(TOGETHER, dict(sorted(together.items())), left_out)
+        yield from windows(TOGETHER, lines_in_order(together), left_out)
 
     async def _draw(self, client: httpx.AsyncClient, window: Mapping[str, Any]) -> None:
         """Give it to the server, where it is another than what that has."""

@@ -142,16 +142,16 @@ def test_each_session_is_an_environment_and_all_of_them_are_one() -> None:
         ("main", "loss"),
         ("main", "acc"),
     ]
-    loss = drawn[1]["data"]
+    loss = drawn[0]["data"]
     assert [(line["name"], line["x"], line["y"]) for line in loss] == [
         ("kim/mnist/1", [1, 2], [0.5, 0.25])
     ]
-    assert drawn[0]["data"][0]["y"] == [None]
-    assert [line["name"] for line in drawn[4]["data"]] == [
+    assert drawn[1]["data"][0]["y"] == [None]
+    assert [line["name"] for line in drawn[3]["data"]] == [
         *("kim/mnist/1", "kim/mnist/2 rank 0", "kim/mnist/2 rank 1")
     ]
     # One metric is one window in each environment, whatever its name is.
-    assert drawn[1]["win"] == drawn[2]["win"] == drawn[4]["win"] != drawn[0]["win"]
+    assert drawn[0]["win"] == drawn[2]["win"] == drawn[3]["win"] != drawn[1]["win"]
     json.dumps(drawn, allow_nan=False)
     assert list(one._windows()) == []
     one.add(second, [point("loss", 5, 2)])
