@@ -51,7 +51,7 @@ class KeyOrder:
 
     async def _next(self) -> None:
         self._settling = None
-        if not self._waiting:
+        if not self._waiting or self._has_ended():
             return
         key, before = self._waiting[0], self._last_at
         if before is not None and key.time - before < APART_S and not self._is_calm():
@@ -73,15 +73,25 @@ class KeyOrder:
 
     async def _settle(self) -> None:
         """Go the way of a key, behind it, until the focus has come to where it stays."""
-        calm = 0
+        before, calm = None, 0
         for _ in range(MOST_ROUNDS):
+            if self._has_ended():
+                return
             focus = self._focus()
-            for node in focus.ancestors_with_self:
-                await _reached(node)
-            calm = calm + 1 if self._focus() is focus else 0
+            calm = calm + 1 if focus is before else 0
             if calm == _ENOUGH:
                 break
+            before = focus
+            for node in focus.ancestors_with_self:
+                await _reached(node)
         self._app.call_later(self._next)
+
+    def _has_ended(self) -> bool:
+        """Whether the app has no screen any more: no key means anything."""
+        try:
+            return not self._app.screen_stack
+        except KeyError:  # nor any mode
+            return True
 
     def _focus(self) -> Widget:
         return self._app.focused or self._app.screen
