@@ -143,9 +143,15 @@ class Page:
         return "\n".join(self._screen.display)
 
     def wait(self, holds: Callable[[], object], what: str) -> None:
-        """Listen until something holds."""
+        """Listen until something holds; of a page that is being left nothing can be asked."""
+
+        def is_so() -> object:
+            with suppress(Refused):
+                return holds()
+            return False
+
         ends_at = time.monotonic() + PATIENCE_S
-        while not holds():
+        while not is_so():
             assert time.monotonic() < ends_at, f"{what}\n{self.text}\n{self.said}"
             self._listen(0.05)
 

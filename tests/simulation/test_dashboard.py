@@ -44,8 +44,8 @@ LAPTOP = f"{USERS[0]}-laptop"
 TOPICS = ALWAYS_HEARD | {Topic.QUEUE, Topic.NODES}
 AGE_S = KEEPALIVE_S + STALE_S
 """What is shown as new was true so long ago at most: by then a stream that is dead is missed, where other calls are answered."""
-BACK_S = 10.0
-"""Once it answers again, what is shown is as new as that within so long."""
+BACK_S = KEEPALIVE_S
+"""Once it answers again, what is shown is as new as that within so long: by then a stream that died meanwhile is missed, too."""
 AWAY_S = 60.0
 """For so long there is no network where the laptop wakes up."""
 KNOWN_S = 60.0
