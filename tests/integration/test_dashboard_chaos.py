@@ -45,6 +45,7 @@ from tui.screens.nodes import NodesScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.sources import STALE_S
+from tui.widgets.log_view import LogView
 
 RATE: Final = 20.0
 """Seconds of the dashboard's clock in one of the machine's: it waits seconds before it asks again, or calls something old."""
@@ -198,7 +199,14 @@ class Chaos:
         if not says_live or self.says_old:
             self.was_old = 0
             return
-        old = {kind: at for kind, at in shown(text).items() if at < self.floor}
+        log = app.focused
+        is_held = isinstance(log, LogView) and not log.is_following
+        old = {
+            kind: at
+            for kind, at in shown(text).items()
+            if at < self.floor
+            and not (kind == "log" and is_held)  # whoever has keys for it holds it
+        }
         self.was_old = self.was_old + 1 if old else 0
         assert self.was_old < TURNS, f"{old} before {self.floor}\n{self.explain()}"
 
@@ -322,6 +330,7 @@ class Chaos:
         assert isinstance(sessions, SessionsScreen)
         sessions._change(**msgspec.structs.asdict(Listing()))
         sessions.filter_by("")
+        await self.until(lambda: sessions.table.has_focus, "keys for the list")
         await self.press("g")
         for place, kinds in enumerate(("memo log", "why", "node", "data", "memo", "proj")):
             await self.go(place)

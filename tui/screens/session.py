@@ -88,12 +88,21 @@ def ending_of(frame: Frame, session: Session) -> str:
     return visible(explained.ending(session, reversed(frame.model.shown.lines)))
 
 
+class LogBelow(LogView):
+    """The log of a preview, beside which nothing says that it is held: it is only while keys are for it."""
+
+    def on_blur(self) -> None:
+        """Follow its end again."""
+        self.action_follow()
+
+
 class Preview(Horizontal):
     """What the session under the cursor reported, beside what it printed last; of one that ended badly why, above both."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Preview .ending { dock: top; height: auto; max-height: 3; color: $text-error; }
     """
+    _shown = ""
 
     def compose(self) -> ComposeResult:
         """The two."""
@@ -101,7 +110,7 @@ class Preview(Horizontal):
         charts = Charts()
         charts.more_by = f"in its own screen: {key_of(self.app, 'table.open')}"
         yield charts
-        yield LogView()
+        yield LogBelow()
         yield Static(classes="words")
 
     def draw(self, frame: Frame, row: Row | None) -> None:
@@ -109,6 +118,9 @@ class Preview(Horizontal):
         waits = row is not None and row.session.state == pb.SESSION_STATE_QUEUED
         charts, log = self.query_one(Charts), self.query_one(LogView)
         words, ending = self.query_one(".words", Static), self.query_one(".ending", Static)
+        if row is not None and row.session.id != self._shown:
+            self._shown = row.session.id
+            log.action_follow()
         why = ending_of(frame, row.session) if row is not None else ""
         # Of a message without end its end stays: there stands what went wrong.
         tell(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))

@@ -1,11 +1,22 @@
 """The list of sessions: its order, its columns, what is marked and copied."""
 
+from nsml.clock import SystemClock
 from nsml.v1 import projects_pb2
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.picking import Picker
 from tui.screens.sessions import SessionsScreen
+from tui.widgets.log_view import LogView
 
 SIZE = (120, 40)
+
+
+class Turned(SystemClock):
+    """A clock that is turned by hand, and goes on."""
+
+    ahead_s = 0.0
+
+    def time(self):
+        return super().time() + self.ahead_s
 
 
 def listed(dashboard):
@@ -164,3 +175,35 @@ async def test_the_line_of_a_project_says_how_much_it_may_hold(dashboard, server
         assert not server.state.calls.count("ListProjects")
         await pilot.press("b")
         await shows(pilot, "▾ vision   1 running · holds 2 of 16 GPUs")
+
+
+async def test_the_log_below_the_list_follows_unless_keys_are_for_it(dashboard, server):
+    old, new = server.state.add("kim/mnist/1"), server.state.add("kim/mnist/2")
+    for number, session in enumerate((old, new), 1):
+        server.state.log(session, b"".join(b"line %d of %d\n" % (n, number) for n in range(90)))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "line 89 of 2")
+        log = dashboard.screen.query_one(LogView)
+        await pilot.press("tab", "g")
+        await shows(pilot, "line 0 of 2")
+        server.state.log(new, b"the last\n")
+        await until(pilot, lambda: log._lines[-1] == "the last")
+        assert "line 0 of 2" in said(dashboard)
+        await pilot.press("escape")
+        await shows(pilot, "the last")
+        await pilot.press("tab", "k")
+        assert not log.is_following
+        dashboard.look_at(dashboard.model.row(old.id).session, pause_s=0.0, is_plain=True)
+        await shows(pilot, "line 89 of 1")
+
+
+async def test_the_list_grows_older_though_nothing_changes(make_dashboard, server):
+    clock = Turned()
+    dashboard = make_dashboard(clock=clock)
+    session = server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        clock.ahead_s = session.created_at.seconds - clock.time() + 3_600
+        await shows(pilot, "an hour ago")
+        clock.ahead_s += 3_600
+        await shows(pilot, "2 hours ago")
