@@ -400,18 +400,23 @@ class Dashboard(App[None]):
         """Draw what has changed since, and every second what has aged."""
         self._beats += 1
         is_due = self._beats % AGES_EVERY == 0
-        if self.model.version != self._drawn or is_due:
+        if self.model.version != self._drawn:
             self._draw()
+        elif is_due:
+            self._draw(is_aged=True)
         if is_due:
             self._save()
 
-    def _draw(self) -> None:
-        """Draw what the model has."""
+    def _draw(self, *, is_aged: bool = False) -> None:
+        """Draw what the model has; `is_aged`: of which nothing is other than before but the time."""
         # Of a screen that is being taken down some parts are gone.
         with suppress(NoMatches, ScreenStackError):
             if isinstance(self.screen, Frame):
                 self._drawn = self.model.version
-                self.screen.redraw()
+                if is_aged:
+                    self.screen.age()
+                else:
+                    self.screen.redraw()
 
     # How it looks
 

@@ -555,7 +555,7 @@ class Model:
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
         """Take in what was heard at a moment (Unix seconds)."""
-        self.version += not isinstance(event, ClusterHeard)
+        self.version += not self._knows(event, now)
         match event:
             case SessionsHeard() | EndedHeard():
                 if isinstance(event, SessionsHeard):
@@ -589,6 +589,17 @@ class Model:
                 self.shown.take(event)
         if (heard := TOPICS.get(type(event))) is not None:
             self.sources[heard] = self.sources[heard].heard(now)
+
+    def _knows(self, event: Event, now: float) -> bool:
+        """Whether it says nothing for which anything has to be drawn before its time."""
+        match event:
+            case ClusterHeard():
+                return True
+            case SeriesHeard():
+                is_live = self.sources[Topic.SERIES].state(now) is State.LIVE
+                return is_live and event.groups is self.shown.groups
+            case _:
+                return False
 
     def ask(self, topic: Topic, now: float) -> None:
         """A topic is listened to again, after nobody did for a while."""

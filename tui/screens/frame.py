@@ -178,6 +178,10 @@ class Frame(LinesUnderMouse, Screen[None]):
             self.redraw_frame()
             self.draw()
 
+    def age(self) -> None:
+        """Show anew what tells the time: nothing but that is other than before."""
+        self.redraw()
+
     def redraw_frame(self) -> None:
         """Show anew what is around it."""
         now = self.dashboard.clock.time()

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 PREPARED_AT_ONCE: Final = 100
 REST_S: Final = 0.15
 """The cursor rests for so long before what is below the list is of the session under it."""
-AGES_S: Final = 5.0
+AGES_S: Final = 10.0
 """Ages in the list are drawn anew so often where nothing else is: they are told in minutes."""
+_BELOW: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION)
+_AGING: Final = frozenset({State.STALE, State.OFFLINE})
 LEAST_LINES: Final = 24
 """Of a terminal that has room for a preview."""
 
@@ -163,6 +165,15 @@ class SessionsScreen(Frame):
             field.value = self._filter.text
         self.table.focus()
 
+    def age(self) -> None:
+        """Ages of the list are told in minutes, and seconds where something is heard no more."""
+        now = self.dashboard.clock.time()
+        heard = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
+        if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(heard):
+            self.redraw_frame()
+        else:
+            self.redraw()
+
     def draw(self) -> None:
         """Show the list, where it is another, and the preview."""
         ages = self.dashboard.clock.time() // AGES_S
@@ -192,7 +203,10 @@ class SessionsScreen(Frame):
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
         if rows != self._rows:
             self._rows = rows
-            behind(self, "arguments", partial(self._compare_arguments, rows))
+            # Once these are seen: what differs among them is told a moment later.
+            self.call_after_refresh(
+                behind, self, "arguments", partial(self._compare_arguments, rows)
+            )
         known = self.model.count
         table = self.table
         table.none = self._none(known)

@@ -89,7 +89,7 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
-        self._lines: Sequence[str] = ()
+        self._lines: list[str] = []
         self._rows_above = 0
         self.is_wrapped = False
         self._count = 0
@@ -103,10 +103,12 @@ class LogView(Lines, ScrollView, can_focus=True):
         return self._rows_above if self.is_wrapped else int(self.scroll_offset.y)
 
     def show(self, lines: Sequence[str], *, none: str = "") -> None:
-        """Show these lines; `none` is said where there are none."""
-        self._lines, self.none = lines, none
+        """Show these lines; `none` is said where there are none. What is as before is not made again."""
+        before = self._lines, self.none
+        self._lines, self.none = list(lines), none
         self._fit()
-        self.refresh_changed()
+        if (self._lines, self.none) != before:
+            self.refresh_changed()
 
     def seek(self, text: str) -> None:
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
@@ -159,8 +161,10 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._fit_lines()
         if self.is_following:
             self.scroll_end(animate=False, force=True, immediate=True)
-        if self.show_vertical_scrollbar:
-            # Where it was scrolled before it had a bar, the bar does not know.
+
+    def watch_show_vertical_scrollbar(self, is_shown: bool) -> None:
+        """Where it was scrolled before it had a bar, the bar does not know."""
+        if is_shown:
             self.vertical_scrollbar.position = round(self.scroll_y)
 
     def _fit_lines(self) -> None:

@@ -141,6 +141,22 @@ def test_only_what_is_heard_of_the_one_that_is_shown_counts():
     assert model.sources[Topic.LOG].state(14) is State.LOADING
 
 
+def test_columns_that_are_the_same_are_not_drawn_again_unless_they_were_not_heard():
+    model = Model()
+    model.show("s1")
+    heard = SeriesHeard(("s1",), ChartWish(), {"loss": []})
+    model.fold(heard, 10)
+    before = model.version
+    model.fold(heard, 12)
+    assert (model.version, model.sources[Topic.SERIES].heard_at) == (before, 12)
+    model.fold(Linked(Topic.SERIES, Link(is_live=False, failures=1)), 13)
+    before = model.version
+    model.fold(heard, 14)
+    assert model.version > before
+    model.fold(SeriesHeard(("s1",), ChartWish(), {"loss": []}), 15)
+    assert model.version > before + 1
+
+
 def test_columns_of_what_is_wished_for_no_more_are_not_drawn():
     model = Model()
     model.show("s1")

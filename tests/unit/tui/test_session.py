@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App
 from textual.events import MouseScrollDown
 
 from nsml.v1 import sessions_pb2 as pb
@@ -173,3 +174,30 @@ async def test_the_wheel_moves_wrapped_lines_and_what_is_selected_with_them(dash
         await until(pilot, lambda: view.top - first == 3 * int(view.scroll_offset.y))
         await pilot.press("g")
         await until(pilot, lambda: view.scroll_offset.y == 0 and view.top == first)
+
+
+async def test_lines_that_are_the_same_are_not_made_again():
+    class Counted(LogView):
+        made = 0
+
+        def make_line(self, y):
+            self.made += 1
+            return super().make_line(y)
+
+    class Alone(App):
+        def compose(self):
+            yield Counted()
+
+    async with Alone().run_test(size=(40, 10)) as pilot:
+        view, lines = pilot.app.query_one(Counted), ["one", "two"]
+        view.show(lines)
+        await until(pilot, lambda: "two" in said(pilot.app))
+        made = view.made
+        view.show(list(lines))
+        assert view.made == made
+        lines.append("three")  # as whoever gave them may
+        view.refresh()
+        await until(pilot, lambda: view.made > made)
+        assert "three" not in said(pilot.app)
+        view.show(lines)
+        await until(pilot, lambda: "three" in said(pilot.app))
