@@ -49,6 +49,7 @@ WINDOW_S: Final = 10.0
 SETTLE_S: Final = 3.0
 """After something else was done, before what goes on by itself is measured."""
 FILTERS: Final = ("mnist", "kim 99", "second", "state:run", "state:fai", "lr>=1e-3")
+FILTER_ROUNDS: Final = 3
 SORTS: Final = 20
 ZOOMS: Final = 8
 """Each into a half: the last draws 4,000 points."""
@@ -183,7 +184,7 @@ def moves(dashboard: Dashboard) -> tuple[list[float], float]:
 def filters(dashboard: Dashboard) -> list[float]:
     """Milliseconds of each character that changes what fits."""
     terminal, taken = dashboard.terminal, []
-    for text in FILTERS:
+    for text in FILTERS * FILTER_ROUNDS:
         terminal.type("/")
         terminal.hear_for(0.3)
         for character in text:

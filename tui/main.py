@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 USAGE_CODE = 2
 DENIED_CODE = 4
+FRAMES_A_SECOND: Final = "240"
 _LOOPBACK = "127.0.0.1"
 _BROWSER: Final = {"COLORTERM": "truecolor"}
 """The environment of a terminal that can show as much."""
@@ -102,6 +103,8 @@ def main(
     """
     # gRPC's own diagnostics would go over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # What a key changes may come in two parts, of which Textual has the second wait for its next frame.
+    os.environ.setdefault("TEXTUAL_FPS", FRAMES_A_SECOND)
     if keys:
         _print_keys()
         return

@@ -12,7 +12,7 @@ import operator
 import re
 import sys
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
@@ -77,23 +77,21 @@ class Filtered:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._text = ""
-        self._arguments: Mapping[str, str | bool] | None = None
         self._numbers: dict[str, float | None] = {}
 
     def prepare(self) -> None:
         """Make out what words and comparisons look at, before anybody waits for it."""
-        _ = self.text, self.arguments
+        _ = self.text
+        for key in (*self.arguments, *self.session.summary.fields):
+            self.number(key, 0.0)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """What words are looked for in."""
-        if not self._text:
-            one = self.session
-            state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
-            parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
-            self._text = normalize("NFC", "\n".join(parts)).casefold()
-        return self._text
+        one = self.session
+        state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
+        parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
+        return normalize("NFC", "\n".join(parts)).casefold()
 
     def number(self, key: str, now: float) -> float | None:
         """What a comparison compares; None where the session has no such number."""
@@ -112,13 +110,11 @@ class Filtered:
             return float(value) if isinstance(value, int | float) else None
         return _number(self.arguments.get(key.lstrip("-"), ""))
 
-    @property
+    @cached_property
     def arguments(self) -> Mapping[str, str | bool]:
         """The arguments, without their dashes."""
-        if self._arguments is None:
-            words = arguments(command_words(self.session))
-            self._arguments = {name.lstrip("-"): value for name, value in words.items()}
-        return self._arguments
+        words = arguments(command_words(self.session))
+        return {name.lstrip("-"): value for name, value in words.items()}
 
     def values(self, key: str) -> tuple[str, ...]:
         """What `key:value` is matched with."""

@@ -126,3 +126,16 @@ def test_a_theme_that_there_is_not_is_refused_with_those_that_there_are():
     result = CliRunner().invoke(main.main, ["--theme", "pink"])
     assert result.exit_code == 2
     assert "'high-contrast'" in result.output
+
+
+@pytest.mark.parametrize(("given", "period"), [({}, 1 / 240), ({"TEXTUAL_FPS": "30"}, 1 / 30)])
+def test_what_a_key_changes_waits_for_no_slow_frame(given, period):
+    program = (
+        "from tui.main import main; main(['--keys'], standalone_mode=False);"
+        "from textual.screen import UPDATE_PERIOD; print(UPDATE_PERIOD)"
+    )
+    environ = {key: value for key, value in os.environ.items() if key != "TEXTUAL_FPS"} | given
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout.split()[-1]) == period
