@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
 from textual.css.query import NoMatches
-from textual.events import Key
+from textual.events import InputEvent, Key
 
 from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
 """Repaints after which ages are drawn anew though nothing changed."""
+CALM_BEATS: Final = 8
+"""Without a change, after which none is looked for before something is heard or done."""
 SETTLED_S: Final = 1.0
 """So long after many things came they are taken to be there, and to stay."""
 PAUSE_S: Final = 0.15
@@ -221,7 +223,9 @@ class Dashboard(App[None]):
         self._feed: Feed | None = None
         self._wanted: frozenset[Topic] = frozenset()
         self._drawn = -1
-        self._beats = 0
+        self._painting: Timer | None = None
+        self._calm = 0
+        self._seconds = 0
         self._width = self.model.shown.wish.width
         self._wish_changed: asyncio.Event | None = None
         self._awaited: set[Topic] = set()
@@ -240,6 +244,8 @@ class Dashboard(App[None]):
 
     async def on_event(self, event: events.Event) -> None:
         """Take a key behind those before it."""
+        if isinstance(event, InputEvent):
+            self._expect()
         if isinstance(event, Key) and not event.is_forwarded:
             await self._key_order.take(event)
         else:
@@ -264,7 +270,8 @@ class Dashboard(App[None]):
         if not self.is_running:  # it was left already
             return
         await self.switch_mode("sessions")
-        self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+        self._painting = self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+        self.set_interval(AGES_EVERY / REPAINTS_A_SECOND, self._age)
         self._settle()
 
     def _settle(self) -> None:
@@ -321,6 +328,7 @@ class Dashboard(App[None]):
         """Show what comes next in the story."""
         if self.player is not None:
             self.model = self.player.step(self.model)
+            self._expect()
 
     async def _listen(self) -> None:
         while True:
@@ -395,17 +403,33 @@ class Dashboard(App[None]):
             # Whoever has pressed a key for it need not wait for the next beat.
             self._awaited.discard(topic)
             self.call_later(self._draw)
+        if self.model.version != self._drawn:
+            self._expect()
+
+    def _expect(self) -> None:
+        """Look from now on whether something has changed, until for a while nothing has."""
+        self._calm = 0
+        if self._painting is not None:
+            self._painting.resume()
 
     def _beat(self) -> None:
-        """Draw what has changed since, and every second what has aged."""
-        self._beats += 1
-        is_due = self._beats % AGES_EVERY == 0
+        """Draw what has changed since."""
         if self.model.version != self._drawn:
+            self._calm = 0
             self._draw()
-        elif is_due:
+        elif self._painting is not None:
+            self._calm += 1
+            if self._calm >= CALM_BEATS:
+                self._painting.pause()
+
+    def _age(self) -> None:
+        """Draw what a second has changed, where nothing else did."""
+        self._seconds += 1
+        if self.model.version != self._drawn:
+            self._expect()
+        else:
             self._draw(is_aged=True)
-        if is_due:
-            self._save()
+        self._save()
 
     def _draw(self, *, is_aged: bool = False) -> None:
         """Draw what the model has; `is_aged`: of which nothing is other than before but the time."""

@@ -70,7 +70,11 @@ Post: TypeAlias = "Callable[[Event], None]"
 
 LOOK_EVERY_S: Final = 2.0
 """How often is asked again what comes on no stream."""
-ENDED_EVERY_S: Final = 10.0
+CALM_EVERY_S: Final = 4.0
+CALM_AFTER: Final = 5
+"""Answers in a row that were the very same."""
+ENDED_EVERY_S: Final = 20.0
+"""Those that end meanwhile are told by the stream of live ones."""
 ENDED_SERIES_EVERY_S: Final = 60.0
 """An agent may still bring what it kept."""
 MOST_ENDED: Final = 1_000
@@ -429,11 +433,11 @@ class Feed:
         *,
         every_s: float,
     ) -> None:
-        """Ask again and again; once where `every_s` is infinite."""
+        """Ask again and again, more seldom while `look` finds the very same; once where `every_s` is infinite."""
 
         async def looks() -> None:
             link = self._teller(topic)
-            retries = 0
+            before, same, retries = None, 0, 0
             while True:
                 try:
                     seen = await look()
@@ -455,7 +459,9 @@ class Feed:
                 self._post(event(seen))
                 if every_s == math.inf:
                     return
-                await self._client.clock.sleep(every_s)
+                before, same = seen, same + 1 if seen is before else 0
+                is_calm = same >= CALM_AFTER
+                await self._client.clock.sleep(max(every_s, CALM_EVERY_S) if is_calm else every_s)
 
         await self._for_ever(topic, looks)
 

@@ -11,7 +11,7 @@ from textual import on
 from textual.containers import Vertical
 from textual.errors import NoWidget
 from textual.events import Click
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -75,6 +75,12 @@ def small_words(columns: int, rows: int) -> str:
     return f"{columns}x{rows} is below {LEAST_COLUMNS}x{LEAST_ROWS}: compact view"
 
 
+def _tens_of_ms(seconds: float) -> str:
+    """How long an answer took, in words that stay the same while nothing has become of it."""
+    tens = round(100 * seconds)
+    return f"{tens}0ms" if tens else "<10ms"
+
+
 class LinesUnderMouse(Screen[Any]):
     """A screen of which lines are selected with the mouse."""
 
@@ -106,6 +112,7 @@ class Frame(LinesUnderMouse, Screen[None]):
     topics: ClassVar[tuple[Topic, ...]] = ()
 
     _is_ready = False
+    _screens_at: Size | None = None
 
     def compose(self) -> ComposeResult:
         """The frame around `body`."""
@@ -186,7 +193,9 @@ class Frame(LinesUnderMouse, Screen[None]):
         """Show anew what is around it."""
         now = self.dashboard.clock.time()
         tell(self.query_one("#platform", Static), self._platform(now))
-        tell(self.query_one("#screens", Static), self._screens())
+        if self._screens_at != self.app.size:
+            self._screens_at = self.app.size
+            tell(self.query_one("#screens", Static), self._screens())
         trouble = self._trouble(now)
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
@@ -251,7 +260,7 @@ class Frame(LinesUnderMouse, Screen[None]):
             return line
         if state is State.LIVE and player is None:
             is_slow = model.took_s >= SLOW_S
-            took = f" {model.took_s:.1f}s" if is_slow else f" {1000 * model.took_s:.0f}ms"
+            took = f" {model.took_s:.1f}s" if is_slow else f" {_tens_of_ms(model.took_s)}"
             line.append(took, looks.style(self.app, looks.WAITS) if is_slow else "")
         line.append(f"  leader {visible(cluster.leader) or 'none'}")
         held, all_gpus = (

@@ -82,6 +82,7 @@ async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
 
 async def test_an_answer_that_is_the_same_is_drawn_once(dashboard, server, monkeypatch):
     monkeypatch.setattr("tui.feed.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("tui.feed.CALM_EVERY_S", 0.05)
     session = server.state.add("kim/mnist/1")
     server.state.report(session, "loss", 3.0, step=1)
     async with dashboard.run_test(size=SIZE) as pilot:
@@ -376,8 +377,8 @@ async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
         async def changed(session, memo):
             server.state.change(session, memo=memo)
             await until(pilot, lambda: heard(session.id) == memo)
-            beats = dashboard._beats
-            await until(pilot, lambda: dashboard._beats > beats + 5)
+            seconds = dashboard._seconds
+            await until(pilot, lambda: dashboard._seconds > seconds + 1)
 
         def heard(session_id):
             return dashboard.model.row(session_id).session.memo
@@ -439,3 +440,23 @@ def test_what_draws_the_first_frame_imports_neither_grpc_nor_what_fills_it():
     imported = set(done.stdout.split())
     assert "tui.screens.opening" in imported
     assert not imported & {"grpc", "numpy", "tui.feed", "tui.screens.modes", "nsml.view.plot"}
+
+
+async def test_nothing_is_looked_for_while_nothing_happens_and_again_once_something_does(
+    dashboard, server, monkeypatch
+):
+    monkeypatch.setattr("tui.feed.LOOK_EVERY_S", 1000.0)
+    monkeypatch.setattr("tui.sources.STALE_S", 1000.0)
+    session = server.state.add("kim/mnist/1")
+
+    def is_calm():
+        return not dashboard._painting._active.is_set()
+
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session", "nothing was reported yet")
+        await until(pilot, is_calm)
+        server.state.change(session, memo="heard")
+        await shows(pilot, "heard")
+        await until(pilot, is_calm)
+        dashboard.model.show("another")  # as what is behind a key may, a while after it
+        await until(pilot, lambda: dashboard._drawn == dashboard.model.version)
