@@ -59,7 +59,8 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._leading = leading
         self._peers = peers
         self._clock = clock
-        self._open: set[_OpenStream] = set()
+        # A dictionary for a set: who ends first must not depend on where things lie in memory.
+        self._open: dict[_OpenStream, None] = {}
         self._is_stopping = False
         self._has_handed_over = False
 
@@ -180,7 +181,7 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             if self._ends(method):
                 await refuse(context, stops)
             opened = _OpenStream(asyncio.current_task(), method)
-            self._open.add(opened)
+            self._open[opened] = None
             try:
                 async with aclosing(inner(request, context)) as responses:
                     while (response := await opened.next(responses)) is not None:
@@ -193,7 +194,7 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 if not opened.is_to_end:
                     return
             finally:
-                self._open.discard(opened)
+                self._open.pop(opened, None)
             await refuse(context, stops)
 
         return stream
