@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from contextlib import aclosing
 from dataclasses import dataclass, field, fields, replace
 
 import pytest
@@ -41,7 +42,7 @@ FAULTS = {
 FOR_S = 60.0
 LOOK_S = 0.5
 LAPTOP = f"{USERS[0]}-laptop"
-TOPICS = ALWAYS_HEARD | {Topic.QUEUE, Topic.NODES}
+TOPICS = sorted(ALWAYS_HEARD | {Topic.QUEUE, Topic.NODES})
 AGE_S = KEEPALIVE_S + STALE_S
 """What is shown as new was true so long ago at most: by then a stream that is dead is missed, where other calls are answered."""
 BACK_S = KEEPALIVE_S
@@ -69,7 +70,8 @@ class Screen:
     clock: VirtualClock
     model: Model = field(default_factory=Model)
     said: list[str] = field(default_factory=list)
-    truths: deque[dict[str, Facts]] = field(default_factory=deque)
+    truths: deque[tuple[float, dict[str, Facts]]] = field(default_factory=deque)
+    """What was true from each of these moments on: at every commit, for states that are soon over, and at every look."""
     is_old_since: float | None = None
     looks: int = 0
 
@@ -94,10 +96,9 @@ class Screen:
 
     async def look(self) -> None:
         """Look for ever whether what is shown as new is."""
-        self.truths = deque(maxlen=round(AGE_S / LOOK_S))
         while True:
             await asyncio.sleep(LOOK_S)
-            self.truths.append(await truth(self.cluster))
+            await self.learn()
             is_said = {self.state(Topic.CLUSTER), self.state(Topic.SESSIONS)} != {State.LIVE}
             old = [] if is_said else self.old()
             self.looks += not is_said
@@ -108,14 +109,38 @@ class Screen:
             self.is_old_since = self.is_old_since or now
             assert now - self.is_old_since <= BACK_S, f"shown as new: {old}"
 
+    async def follow(self) -> None:
+        """Learn for ever what becomes of sessions."""
+        async with aclosing(self.cluster.durable.store.watch(records.SESSIONS, 1)) as commits:
+            async for _ in commits:
+                await self.learn()
+
+    async def learn(self) -> None:
+        """What is true now; what was of late stays."""
+        known, now = await truth(self.cluster), self.clock.monotonic()
+        self.truths.append((now, known))
+        while len(self.truths) > 1 and self.truths[1][0] <= now - AGE_S:
+            self.truths.popleft()
+
     def old(self) -> list[str]:
         """Sessions that are not as they were at any moment of late."""
-        shown, now = self.shown, self.truths[-1]
+        shown, thens = self.shown, [known for _, known in self.truths]
         return [
-            f"{name} as {shown.get(name)}, and it is {now.get(name)}"
-            for name in sorted({*shown, *self.truths[0]})
-            if all(shown.get(name) != then.get(name) for then in self.truths)
+            f"{name} as {shown.get(name)}, and it is {thens[-1].get(name)}"
+            for name in sorted({*shown, *thens[0]})
+            if not was(shown.get(name), [then.get(name) for then in thens])
         ]
+
+
+def was(seen: Facts | None, thens: list[Facts | None]) -> bool:
+    """Whether a session was so then, or in between: a step is soon over, and they go up as long as an attempt lasts.
+
+    An attempt's first is lower where it takes up an earlier checkpoint.
+    """
+    if seen is None:
+        return None in thens
+    steps = [then[2] for then in thens if then is not None and then[:2] == seen[:2]]
+    return bool(steps) and seen[2] <= max(steps) and (seen[2] >= steps[0] or steps != sorted(steps))
 
 
 async def truth(cluster: Cluster) -> dict[str, Facts]:
@@ -156,6 +181,7 @@ async def whole(seed: int) -> Screen:
         feed = Feed(cluster.client(USERS[0]), screen.take)
         async with asyncio.TaskGroup() as group:
             hearing = group.create_task(feed.hear(TOPICS))
+            following = group.create_task(screen.follow())
             looking = group.create_task(screen.look())
             users = {name: User(cluster, name) for name in USERS}
             wanting = [group.create_task(users[wish.owner].want(wish)) for wish in wishes.values()]
@@ -169,7 +195,7 @@ async def whole(seed: int) -> Screen:
             await cluster.restore()
             await comes_to_know(screen)
             assert not hearing.done()
-            for task in (hearing, looking, *wanting):
+            for task in (hearing, following, looking, *wanting):
                 task.cancel()
         return screen
 
