@@ -164,9 +164,10 @@ async def test_the_wheel_moves_wrapped_lines_and_what_is_selected_with_them(dash
     server.state.log(session, b"".join(b"%03d " % one + b"x" * 300 + b"\n" for one in range(60)))
     async with dashboard.run_test(size=SIZE) as pilot:
         await opened(pilot, "l", "w", "g")
-        await shows(pilot, "000 xxx")
+        await shows(pilot, "000 xxx", "60 lines", "paused")
         view = dashboard.screen.query_one(LogView)
         await until(pilot, lambda: view.has_focus and view.scroll_offset.y == 0)
+        await until(pilot, lambda: view.allow_vertical_scroll)  # else the wheel moves nothing
         first = view.top
         at = {"x": 1, "y": 1, "delta_x": 0, "delta_y": 0, "button": 0}
         view.post_message(MouseScrollDown(view, **at, shift=False, meta=False, ctrl=False))
