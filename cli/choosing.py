@@ -12,7 +12,8 @@ from cli.arguments import is_glob
 from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.view import ordering
-from nsml.view.filtering import ME, Filter, Filtered, FilterError, states_of
+from nsml.view.filtered import Filtered
+from nsml.view.filtering import ME, Filter, FilterError, states_of
 from nsml.view.sessions import COLUMNS, record
 
 if TYPE_CHECKING:

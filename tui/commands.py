@@ -9,7 +9,7 @@ import shlex
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsml.view.filtering import KEYS
+from nsml.view.filtered import KEYS
 from nsml.view.themes import THEMES
 
 if TYPE_CHECKING:

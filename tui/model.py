@@ -18,7 +18,7 @@ from nsml.v1.sessions_pb2 import (
     SESSION_STATE_UNKNOWN,
 )
 from nsml.view.elements import element_in
-from nsml.view.filtering import Filtered
+from nsml.view.filtered import Filtered, Sheet
 from nsml.view.happenings import Happening
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
@@ -352,12 +352,17 @@ def tally_of(row: Row) -> Tally:
 
 
 class Row:
-    """A session of the list as it is now, with what sorting and filtering ask for again and again."""
+    """A session of the list as it is now, with what sorting and filtering ask for again and again.
 
-    __slots__ = ("created", "filtered", "session", "tally", "values")
+    Attributes:
+        place: among all, as they are sorted; of no use while they are not.
+    """
+
+    __slots__ = ("created", "filtered", "place", "session", "tally", "values")
 
     def __init__(self, session: Session) -> None:
         self.created = seconds_of(session.created_at)
+        self.place = -1
         self.take(session)
 
     def take(self, session: Session) -> None:
@@ -501,6 +506,7 @@ class Model:
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
         self._sorted: list[Row] | None = None
+        self._sheet: Sheet | None = None
 
     def show(self, *session_ids: str) -> None:
         """Look at another session, or at several: what was heard of those before is forgotten."""
@@ -682,6 +688,8 @@ class Model:
                 self._sorted = None
             else:
                 row.take(session)
+                if self._sorted is not None and self._sheet is not None:
+                    self._sheet.put(row.place, row.filtered)
             if session.state in ENDED_STATES:
                 self._live.pop(session.id, None)
                 self._ended[session.id] = row
@@ -720,16 +728,31 @@ class Model:
 
     def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> Sequence[Row]:
         """Those that a filter takes, newest first."""
+        every = self._every_sorted()
+        places: Sequence[int] | None = None
+        if not with_ended:
+            places = [place for place, row in enumerate(every) if row.session.id in self._live]
+        if chosen.text:
+            places = chosen.among(self.sheet, now, places)
+        return every if places is None else [every[place] for place in places]
+
+    def _every_sorted(self) -> Sequence[Row]:
         if self._sorted is None:
             # Again when one comes or goes: when it was made is of no session another than before.
             everyone = {**self._ended, **self._live}.values()
             self._sorted = sorted(everyone, key=_by_creation, reverse=True)
-        some = self._sorted
-        if not with_ended:
-            some = [row for row in some if row.session.id in self._live]
-        if chosen.text:
-            some = [some[place] for place in chosen.among([row.filtered for row in some], now)]
-        return some
+            self._sheet = None
+        return self._sorted
+
+    @property
+    def sheet(self) -> Sheet:
+        """All sessions as filters look at them, newest first."""
+        every = self._every_sorted()
+        if self._sheet is None:
+            for place, row in enumerate(every):
+                row.place = place
+            self._sheet = Sheet(row.filtered for row in every)
+        return self._sheet
 
     def row(self, session_id: str) -> Row | None:
         """One of them; None: it is gone, or was never there."""

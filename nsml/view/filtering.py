@@ -12,28 +12,18 @@ import operator
 import re
 import sys
 from fnmatch import translate
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
-from nsml.v1.sessions_pb2 import SessionState
-from nsml.view.compare import arguments
-from nsml.view.datasets import names_in
-from nsml.view.enums import enum_word
-from nsml.view.sessions import (
-    STATE_WORDS,
-    command_words,
-    plain,
-    priority_word,
-    seconds_of,
-    summary_text,
-)
-from nsml.view.units import parse_duration, thousandths
+from nsml.view.filtered import KEYS, Sheet, number_in, state_words
+from nsml.view.sessions import STATE_WORDS
+from nsml.view.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.filtered import Filtered
 
 ME: Final = "@me"
 LONGEST: Final = 1_000
@@ -53,7 +43,9 @@ _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "=": operator.eq,
 }
 
-_Test: TypeAlias = "Callable[[Filtered, float], bool]"
+_ALIASES: Final[Mapping[str, str]] = {"dataset": "ds"}
+_Narrow: TypeAlias = "Callable[[Sheet, Sequence[int], float], list[int]]"
+"""Of some places of a sheet those that are meant, at a moment."""
 
 
 class FilterError(ValueError):
@@ -72,91 +64,8 @@ class FilterError(ValueError):
         self.ends = sys.maxsize
 
 
-class Filtered:
-    """A session as filters look at it, which is made out once."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._numbers: dict[str, float | None] = {}
-
-    def prepare(self) -> None:
-        """Make out what words and comparisons look at, before anybody waits for it."""
-        _ = self.text
-        for key in (*self.arguments, *self.session.summary.fields):
-            self.number(key, 0.0)
-
-    @cached_property
-    def text(self) -> str:
-        """What words are looked for in."""
-        one = self.session
-        state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
-        parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
-        return normalize("NFC", "\n".join(parts)).casefold()
-
-    def number(self, key: str, now: float) -> float | None:
-        """What a comparison compares; None where the session has no such number."""
-        if key in {"gpu", "gpus"}:
-            spec = self.session.spec
-            return spec.resources.gpu_thousandths * max(spec.replica_count, 1) / 1000
-        if key == "age":
-            return now - seconds_of(self.session.created_at)
-        if key not in self._numbers:
-            self._numbers[key] = self._number(key)
-        return self._numbers[key]
-
-    def _number(self, key: str) -> float | None:
-        if key in self.session.summary.fields:
-            value = plain(self.session.summary.fields[key])
-            return float(value) if isinstance(value, int | float) else None
-        return _number(self.arguments.get(key.lstrip("-"), ""))
-
-    @cached_property
-    def arguments(self) -> Mapping[str, str | bool]:
-        """The arguments, without their dashes."""
-        words = arguments(command_words(self.session))
-        return {name.lstrip("-"): value for name, value in words.items()}
-
-    def values(self, key: str) -> tuple[str, ...]:
-        """What `key:value` is matched with."""
-        return tuple(_VALUES[key](self.session))
-
-
-def _states(session: Session) -> Iterable[str]:
-    return _state_words(session.state)
-
-
-@lru_cache(maxsize=64)
-def _state_words(state: int) -> tuple[str, ...]:
-    word = STATE_WORDS.get(state, STATE_WORDS[0])
-    return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
-
-
-def _datasets(session: Session) -> Iterable[str]:
-    """Each as NAME and as OWNER/NAME."""
-    for full in names_in(session):
-        yield full
-        yield full.rpartition("/")[2]
-
-
-_VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
-    "state": _states,
-    "name": lambda one: (one.name,),
-    "user": lambda one: (one.owner,),
-    "project": lambda one: (one.project or one.owner,),
-    "memo": lambda one: (one.memo,),
-    "ds": _datasets,
-    "node": lambda one: [each.node for each in one.replicas],
-    "model": lambda one: (one.spec.gpu_model,),
-    "priority": lambda one: (priority_word(one),),
-    "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
-}
-KEYS: Final = tuple(_VALUES)
-_ALIASES: Final[Mapping[str, str]] = {"dataset": "ds"}
-
-
 class _Term(NamedTuple):
-    asks: _Test | str
-    """A test, or a word that is looked for."""
+    narrow: _Narrow
     is_negated: bool
     key: str = ""
     """What it asks for values of; "" where it does not."""
@@ -199,11 +108,12 @@ class Filter:
 
     def takes(self, one: Filtered, now: float) -> bool:
         """Whether a session is meant, at a moment (Unix seconds)."""
-        return bool(self.among([one], now))
+        return bool(self.among(Sheet([one]), now))
 
-    def among(self, ones: Sequence[Filtered], now: float) -> list[int]:
-        """The places of those that are meant: of many thousands at each key, so that each term narrows them at once."""
-        parts = [_narrowed(terms, ones, now) for terms in self._alternatives]
+    def among(self, sheet: Sheet, now: float, places: Sequence[int] | None = None) -> Sequence[int]:
+        """The places of those that are meant, of some or of all: of many thousands at each key."""
+        some = range(len(sheet)) if places is None else places
+        parts = [_narrowed(terms, sheet, some, now) for terms in self._alternatives]
         return parts[0] if len(parts) == 1 else sorted({place for part in parts for place in part})
 
 
@@ -216,14 +126,15 @@ def complete(text: str, *, me: str = "") -> Filter:
             text = text[: error.begins] + text[error.ends :]
 
 
-def _narrowed(terms: Iterable[_Term], ones: Sequence[Filtered], now: float) -> list[int]:
-    places = list(range(len(ones)))
+def _narrowed(
+    terms: Iterable[_Term], sheet: Sheet, places: Sequence[int], now: float
+) -> Sequence[int]:
     for term in terms:
-        asks, is_not = term.asks, term.is_negated
-        if isinstance(asks, str):
-            places = [place for place in places if (asks in ones[place].text) is not is_not]
-        else:
-            places = [place for place in places if asks(ones[place], now) is not is_not]
+        found = term.narrow(sheet, places, now)
+        if term.is_negated:
+            left_out = set(found)
+            found = [place for place in places if place not in left_out]
+        places = found
     return places
 
 
@@ -246,7 +157,7 @@ def _parts(text: str) -> Iterable[tuple[str, int]]:
 def states_of(values: Iterable[str]) -> list[Any]:
     """The states that one of these values fits; none of none."""
     globs = list(values)
-    return [state for state in STATE_WORDS if state and globs and _fits(globs, _state_words(state))]
+    return [state for state in STATE_WORDS if state and globs and _fits(globs, state_words(state))]
 
 
 def _terms(part: str, at: int, me: str) -> list[_Term]:
@@ -266,7 +177,7 @@ def _term(text: str, place: int, me: str) -> _Term:
     body = text[is_negated:]
     if keyed := _KEYED.fullmatch(body):
         key, values = _ALIASES.get(keyed[1].casefold(), keyed[1].casefold()), keyed[2]
-        if key not in _VALUES:
+        if key not in KEYS:
             raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
         if not values:
             raise FilterError(f"{key}: of what?", place + len(text))
@@ -280,18 +191,18 @@ def _term(text: str, place: int, me: str) -> _Term:
         raise FilterError(f"{body} what?", place + len(text))
     if compared := _COMPARED.fullmatch(body):
         key, sign, value = compared.groups()
-        number = _duration(value) if key == "age" else _number(value)
+        number = _duration(value) if key == "age" else number_in(value)
         if number is None:
             what = "a time such as 2h" if key == "age" else "a number"
             raise FilterError(f"{value!r} is not {what}", place + text.index(sign) + len(sign))
         return _Term(_compares(_unquoted(key), _OPERATORS[sign], number), is_negated)
     word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
-    return _Term(word, is_negated)
+    return _Term(_has(word), is_negated)
 
 
 def _states_meant(globs: Iterable[str], place: int) -> list[str]:
     """Each as it is where it is all of a word, a code or a name; else whatever begins with it."""
-    every = [value for state in STATE_WORDS if state for value in _state_words(state)]
+    every = [value for state in STATE_WORDS if state for value in state_words(state)]
     meant = []
     for glob in globs:
         found = [one for one in (glob, f"{glob}*") if glob and _fits([one], every)]
@@ -311,33 +222,42 @@ def _fits(globs: Iterable[str], values: Iterable[str]) -> bool:
     return any(fits(value.casefold()) for value in values)
 
 
-def _one_of(key: str, globs: Iterable[str]) -> _Test:
+def _has(word: str) -> _Narrow:
+    def narrow(sheet: Sheet, places: Sequence[int], _now: float) -> list[int]:
+        texts = sheet.texts()
+        return [place for place in places if word in texts[place]]
+
+    return narrow
+
+
+def _one_of(key: str, globs: Iterable[str]) -> _Narrow:
     fits = re.compile("|".join(translate(glob.casefold()) for glob in globs)).match
 
     @lru_cache(maxsize=_MOST_REMEMBERED)
-    def meant(values: tuple[str, ...]) -> bool:
+    def is_meant(values: tuple[str, ...]) -> bool:
         return any(fits(value.casefold()) for value in values)
 
-    return lambda one, _: meant(one.values(key))
+    def narrow(sheet: Sheet, places: Sequence[int], _now: float) -> list[int]:
+        values = sheet.values(key)
+        return [place for place in places if is_meant(values[place])]
+
+    return narrow
 
 
-def _compares(key: str, holds: Callable[[float, float], bool], bound: float) -> _Test:
-    def test(one: Filtered, now: float) -> bool:
-        number = one.number(key, now)
-        return number is not None and holds(number, bound)
+def _compares(key: str, holds: Callable[[float, float], bool], bound: float) -> _Narrow:
+    def narrow(sheet: Sheet, places: Sequence[int], now: float) -> list[int]:
+        numbers = sheet.numbers(key, now)
+        return [
+            place
+            for place in places
+            if (number := numbers[place]) is not None and holds(number, bound)
+        ]
 
-    return test
+    return narrow
 
 
 def _unquoted(text: str) -> str:
     return re.sub(r"\"([^\"]*)\"|'([^']*)'", lambda found: found[1] or found[2] or "", text)
-
-
-def _number(text: str | bool) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _duration(text: str) -> float | None:

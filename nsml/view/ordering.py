@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.v1.sessions_pb2 import Session
-    from nsml.view.filtering import Filtered
+    from nsml.view.filtered import Filtered
 
 SUMMARY: Final = "summary."
 ARGUMENT: Final = "arg."

@@ -357,11 +357,8 @@ class SessionsScreen(Frame):
 
     async def _prepare(self) -> None:
         """Have the sessions ready for the first word, a few at a time: keys come first."""
-        rows = self.model.rows(Filter(""), 0.0)
-        for place, row in enumerate(rows, 1):
-            row.filtered.prepare()
-            if place % PREPARED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        for _ in self.model.sheet.filling(PREPARED_AT_ONCE):
+            await asyncio.sleep(0)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while it is typed, by those of its terms that are understood."""

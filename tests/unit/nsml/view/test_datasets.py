@@ -14,7 +14,8 @@ from nsml.view.datasets import (
     tree_lines,
     use_lines,
 )
-from nsml.view.filtering import Filter, Filtered
+from nsml.view.filtered import Filtered
+from nsml.view.filtering import Filter
 
 
 def session(owner, *names):

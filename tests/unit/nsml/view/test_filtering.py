@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError, complete, states_of
+from nsml.view.filtered import MOST_COLUMNS, Filtered, Sheet
+from nsml.view.filtering import LONGEST, Filter, FilterError, complete, states_of
 
 NOW = 1_700_010_000.0
 
@@ -157,15 +158,61 @@ def test_any_text_is_a_filter_or_told(text):
 
 
 def test_among_several_those_are_meant_that_one_of_the_alternatives_takes():
-    ones = [session(lr=rate) for rate in (0.1, 0.2, 0.3, 0.4)]
-    assert Filter("lr<0.15 | lr>0.25 !lr>0.35 | lr<0.15").among(ones, NOW) == [0, 2]
-    assert Filter("").among(ones, NOW) == [0, 1, 2, 3]
-    assert (
-        Filter("|").among(ones, NOW) == Filter("!never | nowhere").among(ones, NOW) == [0, 1, 2, 3]
-    )
+    sheet = Sheet(session(lr=rate) for rate in (0.1, 0.2, 0.3, 0.4))
+
+    def among(text, places=None):
+        return list(Filter(text).among(sheet, NOW, places))
+
+    assert among("lr<0.15 | lr>0.25 !lr>0.35 | lr<0.15") == [0, 2]
+    assert among("") == [0, 1, 2, 3]
+    assert among("|") == among("!never | nowhere") == [0, 1, 2, 3]
+    assert among("lr>0.15", [0, 1, 3]) == [1, 3]
+    assert among("!lr>0.15", [0, 1, 3]) == [0]
 
 
-@given(st.sampled_from(["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]))
+TERMS = ["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]
+SESSIONS = st.builds(
+    session,
+    st.sampled_from(["kim/mnist/1", "lee/cifar/2"]),
+    st.sampled_from([pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_FAILED]),
+    memo=st.sampled_from(["", "둘째 시도"]),
+    lr=st.sampled_from([0.1, 3.0]),
+)
+
+
+@given(st.lists(SESSIONS, max_size=8), st.data())
+def test_a_sheet_takes_what_each_session_is_taken_for_whatever_was_asked_and_changed_before(
+    ones, data
+):
+    sheet, filling = Sheet(ones), Sheet([]).filling(1)
+    for _ in range(data.draw(st.integers(0, 6))):
+        step = data.draw(st.sampled_from(["put", "ask", "fill", "on"]))
+        if step == "put" and ones:
+            place = data.draw(st.integers(0, len(ones) - 1))
+            ones[place] = data.draw(SESSIONS)
+            sheet.put(place, ones[place])
+        elif step == "ask":
+            chosen = Filter(data.draw(st.sampled_from(TERMS)))
+            expected = [place for place, one in enumerate(ones) if chosen.takes(one, NOW)]
+            assert list(chosen.among(sheet, NOW)) == expected
+        elif step == "fill":
+            filling = sheet.filling(data.draw(st.integers(1, 4)))
+        else:
+            next(filling, None)
+    for text in TERMS:
+        expected = [place for place, one in enumerate(ones) if Filter(text).takes(one, NOW)]
+        assert list(Filter(text).among(sheet, NOW)) == expected
+
+
+def test_a_sheet_keeps_a_bounded_number_of_columns():
+    sheet = Sheet([session(lr=0.1)])
+    for number in range(100):
+        assert not Filter(f"never{number}>1").among(sheet, NOW)
+    assert len(sheet._columns) == MOST_COLUMNS
+    assert list(Filter("lr<1").among(sheet, NOW)) == [0]
+
+
+@given(st.sampled_from(TERMS))
 def test_a_term_and_its_negation_never_agree(term):
     assert Filter(term).takes(ONE, NOW) is not Filter(f"!{term}").takes(ONE, NOW)
 

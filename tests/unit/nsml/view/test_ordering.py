@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtering import Filtered
+from nsml.view.filtered import Filtered
 from nsml.view.ordering import (
     agreed,
     column,

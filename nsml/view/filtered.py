@@ -1,0 +1,211 @@
+"""Sessions as filters look at them: one, and many side by side. Pure."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from unicodedata import normalize
+
+from nsml.v1.sessions_pb2 import SessionState
+from nsml.view.compare import arguments
+from nsml.view.datasets import names_in
+from nsml.view.enums import enum_word
+from nsml.view.sessions import (
+    STATE_WORDS,
+    command_words,
+    plain,
+    priority_word,
+    seconds_of,
+    summary_text,
+)
+from nsml.view.units import thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import Session
+
+MOST_COLUMNS: Final = 32
+"""Things that filters look at of which it is kept what they are in all sessions; what nobody asked for longest goes."""
+_FILLED_FROM: Final = 100
+"""Sessions by whose arguments and summaries it is guessed which numbers will be asked for."""
+
+
+class Filtered:
+    """A session as filters look at it, which is made out once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @cached_property
+    def text(self) -> str:
+        """What words are looked for in."""
+        one = self.session
+        state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
+        parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
+        return normalize("NFC", "\n".join(parts)).casefold()
+
+    def number(self, key: str) -> float | None:
+        """What a comparison compares, but for the age; None where the session has no such number."""
+        session = self.session
+        if key in {"gpu", "gpus"}:
+            spec = session.spec
+            return spec.resources.gpu_thousandths * max(spec.replica_count, 1) / 1000
+        if key in session.summary.fields:
+            value = plain(session.summary.fields[key])
+            return float(value) if isinstance(value, int | float) else None
+        return number_in(self.arguments.get(key.lstrip("-"), ""))
+
+    @cached_property
+    def arguments(self) -> Mapping[str, str | bool]:
+        """The arguments, without their dashes."""
+        words = arguments(command_words(self.session))
+        return {name.lstrip("-"): value for name, value in words.items()}
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """What `key:value` is matched with."""
+        return tuple(_VALUES[key](self.session))
+
+
+class _Column:
+    """What one thing is in all sessions, as far as it was asked for; `stale` are the places of those that changed."""
+
+    __slots__ = ("of", "stale", "values")
+
+    def __init__(self, of: _Of) -> None:
+        self.of = of
+        self.values: list[Any] = []
+        self.stale: set[int] = set()
+
+    def fill(self, ones: Sequence[Filtered], end: int) -> Sequence[Any]:
+        """Make out what it is in all up to one, and in those that changed."""
+        of, values = self.of, self.values
+        for place in self.stale:
+            if place < len(values):
+                values[place] = of(ones[place])
+        self.stale.clear()
+        values.extend(map(of, islice(ones, len(values), end)))
+        return values
+
+
+class Sheet:
+    """Many sessions side by side: a column for each thing that filters look at, kept from one filter to the next.
+
+    Looking into each of many thousands takes longer than all that is done with what is found there.
+    """
+
+    def __init__(self, ones: Iterable[Filtered]) -> None:
+        self._ones = list(ones)
+        self._columns: dict[tuple[str, str], _Column] = {}
+
+    def __len__(self) -> int:
+        return len(self._ones)
+
+    def put(self, place: int, one: Filtered) -> None:
+        """The session of a place is another one now."""
+        self._ones[place] = one
+        for column in self._columns.values():
+            column.stale.add(place)
+
+    def texts(self) -> Sequence[str]:
+        """Of each what words are looked for in."""
+        return self._whole("text", "", _text)
+
+    def values(self, key: str) -> Sequence[tuple[str, ...]]:
+        """Of each what `key:value` is matched with."""
+        return self._whole("values", key, _values_of(key))
+
+    def numbers(self, key: str, now: float) -> Sequence[float | None]:
+        """Of each what a comparison compares, at a moment (Unix seconds); None where it has no such number."""
+        if key == "age":
+            return [now - at for at in self._whole("age", "", _created)]
+        return self._whole("number", key, _number_of(key))
+
+    def filling(self, at_once: int) -> Iterator[None]:
+        """Make out what is asked for most, so many sessions a step, before anybody waits for it."""
+        first = self._ones[:_FILLED_FROM]
+        keys = {key: None for one in first for key in (*one.session.summary.fields, *one.arguments)}
+        columns = [
+            self._column("text", "", _text),
+            self._column("values", "state", _values_of("state")),
+            *(
+                self._column("number", key, _number_of(key))
+                for key in list(keys)[: MOST_COLUMNS // 2]
+            ),
+        ]
+        for end in range(at_once, len(self._ones) + at_once, at_once):
+            for column in columns:
+                column.fill(self._ones, end)
+            yield
+
+    def _whole(self, kind: str, key: str, of: _Of) -> Sequence[Any]:
+        return self._column(kind, key, of).fill(self._ones, len(self._ones))
+
+    def _column(self, kind: str, key: str, of: _Of) -> _Column:
+        column = self._columns.pop((kind, key), None) or _Column(of)
+        if len(self._columns) == MOST_COLUMNS:
+            del self._columns[next(iter(self._columns))]
+        self._columns[kind, key] = column
+        return column
+
+
+_Of: TypeAlias = "Callable[[Filtered], Any]"
+
+
+def _text(one: Filtered) -> str:
+    return one.text
+
+
+def _created(one: Filtered) -> float:
+    return seconds_of(one.session.created_at)
+
+
+def _values_of(key: str) -> _Of:
+    return lambda one: one.values(key)
+
+
+def _number_of(key: str) -> _Of:
+    return lambda one: one.number(key)
+
+
+def number_in(text: str | bool) -> float | None:
+    """The number that a text is; None where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _states(session: Session) -> Iterable[str]:
+    return state_words(session.state)
+
+
+@lru_cache(maxsize=64)
+def state_words(state: int) -> tuple[str, ...]:
+    """How a state may be called: its word, its code and its name in the contract."""
+    word = STATE_WORDS.get(state, STATE_WORDS[0])
+    return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
+
+
+def _datasets(session: Session) -> Iterable[str]:
+    """Each as NAME and as OWNER/NAME."""
+    for full in names_in(session):
+        yield full
+        yield full.rpartition("/")[2]
+
+
+_VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
+    "state": _states,
+    "name": lambda one: (one.name,),
+    "user": lambda one: (one.owner,),
+    "project": lambda one: (one.project or one.owner,),
+    "memo": lambda one: (one.memo,),
+    "ds": _datasets,
+    "node": lambda one: [each.node for each in one.replicas],
+    "model": lambda one: (one.spec.gpu_model,),
+    "priority": lambda one: (priority_word(one),),
+    "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
+}
+KEYS: Final = tuple(_VALUES)
+"""What `key:value` knows."""
