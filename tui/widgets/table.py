@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -31,11 +31,51 @@ T = TypeVar("T")
 
 MEASURED: Final = 100
 """Items by which columns are laid out, beside those in sight."""
+MOST_KEPT: Final = 1_000
+"""Items of which texts are kept, and lines."""
 GAP: Final = "  "
 MARK: Final = "✓ "
 HIDDEN: Final = "+"
 """At the end of the titles: there are columns for which there is no room, and how many."""
 SIGN_CELLS: Final = 3
+
+
+class _Texts(Generic[T]):
+    """The texts of items in one column, each made out once in a second: what it is laid out by is drawn next."""
+
+    def __init__(self, column: Column[T]) -> None:
+        self._cell = column.cell
+        self._known: dict[int, tuple[T, str]] = {}
+        self._second = 0
+
+    def __call__(self, item: T, now: float) -> str:
+        if self._second != (second := int(now)) or len(self._known) > MOST_KEPT:
+            self._second = second
+            self._known.clear()
+        known = self._known.get(id(item))
+        if known is None:
+            known = self._known[id(item)] = item, self._cell(item, now)
+        return known[1]
+
+
+class _Looks(NamedTuple):
+    """All by which one line looks another way than others.
+
+    Attributes:
+        texts: of the cells, or of the heading.
+        colours: of the cells.
+        cursor: 0: not under it; 1: under it, while keys are for something else; 2: under it.
+    """
+
+    texts: tuple[str, ...]
+    colours: tuple[str, ...]
+    cursor: int
+    is_marked: bool
+    is_heading: bool
+
+
+def _remembering(columns: Sequence[Column[T]]) -> list[Column[T]]:
+    return [column._replace(cell=_Texts(column)) for column in columns]
 
 
 class Table(Lines, ScrollView, Generic[T], can_focus=True):
@@ -100,7 +140,8 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         id: str | None = None,  # noqa: A002 - as every widget calls it
     ) -> None:
         super().__init__(id=id)
-        self._columns = columns
+        self._given = columns
+        self._columns = _remembering(columns)
         self._key = key
         self._clock = clock
         self.none = none
@@ -114,7 +155,8 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._cursor_key = ""
         self._was_moved = False
         self._marks: frozenset[str] = frozenset()
-        self._drawn: dict[tuple[int, int, bool], Strip] = {}
+        self._drawn: dict[_Looks, Strip] = {}
+        self._drawn_in: tuple[int, ...] = ()
 
     # What is in it
 
@@ -130,9 +172,9 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         `is_other`: they are not those of before, and columns begin anew.
         """
         self.items = items
-        self._drawn.clear()
-        if columns is not None and columns != self._columns:
-            self._columns = columns
+        if columns is not None and columns != self._given:
+            self._given = columns
+            self._columns = _remembering(columns)
             self._layout = None
         if is_other:
             self._least = {}
@@ -238,7 +280,6 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
 
     def _laid_out(self) -> Layout[T]:
         if self._layout is None:
-            self._drawn.clear()
             self._sampled = {id(item): item for item in (*self._measured(), *self._seen())}
             sample = list(self._sampled.values())
             columns = self._columns_for(sample)
@@ -248,6 +289,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
             self._layout = lay_out(
                 columns, sample, now=now, room=room, least=self._least, sign=SIGN_CELLS
             )
+            widths = tuple(self._layout.widths)
+            if widths != self._drawn_in:
+                self._drawn_in = widths
+                self._drawn.clear()
             # A column that has become wider stays so: what is read does not jump.
             self._least = {
                 column.key: cells
@@ -279,12 +324,24 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         return _strip([Segment(text, style)], width, style)
 
     def _line(self, place: int, width: int) -> Strip:
-        """An item, as it was when items were shown last: while one moves among them, it is made once."""
-        self._laid_out()
+        """An item. Lines that look alike are made once: of those that are shown again most do."""
+        layout, item = self._laid_out(), self.items[place]
+        texts: tuple[str, ...]
+        colours: tuple[str, ...]
+        if heading := self._heading(item) if self._heading is not None else "":
+            texts, colours = (visible(heading),), ("",)
+        else:
+            texts = tuple(layout.row(item, self._clock()))
+            colours = tuple(one.colour(item) if one.colour else "" for one in layout.columns)
         cursor = place == self._at and 1 + self.has_focus
-        looks_so = (place, cursor, self._key(self.items[place]) in self._marks)
-        if (strip := self._drawn.get(looks_so)) is None:
-            strip = self._drawn[looks_so] = self._item(place, width)
+        looks_so = _Looks(
+            texts, colours, cursor, self._key(item) in self._marks, is_heading=bool(heading)
+        )
+        strip = self._drawn.get(looks_so)
+        if strip is None:
+            if len(self._drawn) == MOST_KEPT:
+                self._drawn.clear()
+            strip = self._drawn[looks_so] = self._paint(looks_so, width)
         return strip
 
     def notify_style_update(self) -> None:
@@ -292,27 +349,27 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._drawn.clear()
         super().notify_style_update()
 
-    def _item(self, place: int, width: int) -> Strip:
-        item, layout = self.items[place], self._laid_out()
+    def _paint(self, line: _Looks, width: int) -> Strip:
         base = self.rich_style
         # On the cursor its own colours are those that can be read.
-        is_cursor = place == self._at
-        if is_cursor:
-            name = "table--cursor" if self.has_focus else "table--cursor-blurred"
+        if line.cursor:
+            focused = line.cursor > 1
+            name = "table--cursor" if focused else "table--cursor-blurred"
             base = self.get_component_rich_style(name)
-        if self._heading is not None and (text := self._heading(item)):
-            if not is_cursor:
-                base = self.get_component_rich_style("table--heading")
-            return _strip([Segment(f" {visible(text)}", base)], width, base)
-        is_marked = self._key(item) in self._marks
+        elif line.is_heading:
+            base = self.get_component_rich_style("table--heading")
+        if line.is_heading:
+            return _strip([Segment(f" {line.texts[0]}", base)], width, base)
         mark = self.get_component_rich_style("table--mark", partial=True)
         segments = [
-            Segment(MARK if is_marked else " " * len(MARK), base if is_cursor else base + mark)
+            Segment(
+                MARK if line.is_marked else " " * len(MARK), base if line.cursor else base + mark
+            )
         ]
-        texts = layout.row(item, self._clock())
-        for column, text, cells in zip(layout.columns, texts, layout.widths, strict=True):
-            colour = column.colour(item) if column.colour else ""
-            style = base + looks.style(self.app, colour) if colour and not is_cursor else base
+        widths = self._laid_out().widths
+        for text, colour, cells in zip(line.texts, line.colours, widths, strict=True):
+            is_plain = line.cursor or not colour
+            style = base if is_plain else base + looks.style(self.app, colour)
             segments += [Segment(pad(text, cells), style), Segment(GAP, base)]
         return _strip(segments, width, base)
 
