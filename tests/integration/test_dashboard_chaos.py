@@ -169,8 +169,9 @@ class Chaos:
 
     @property
     def is_framed(self) -> bool:
-        """Whether a whole screen is in front, and nothing before it."""
-        return isinstance(self.app.screen, Frame) and self.app.screen.is_mounted
+        """Whether a whole screen is in front, and nothing before it; one that is about to come is not seen yet."""
+        screen = self.app.screen
+        return isinstance(screen, Frame) and screen.is_mounted and screen.stack_updates > 0
 
     @property
     def says_old(self) -> bool:
@@ -244,7 +245,7 @@ class Chaos:
         for _ in range(TURNS):
             if not self.is_framed or isinstance(self.app.focused, Input):
                 await self.press("escape")
-            elif self.app.current_mode == list(NAMES)[place]:
+            elif self.app.current_mode == list(NAMES)[place] and len(self.app.screen_stack) == 1:
                 return
             else:
                 await self.press(str(place + 1))
@@ -268,16 +269,15 @@ class Chaos:
                 for proxy in self.proxies:
                     proxy.refuse()
         await self.press_some(2)
-        for _ in range(TURNS):
-            if self.is_framed:
-                break
-            await self.press("escape")
         # What had come before, and was not read, is new for a moment still.
         await self.until(lambda: self.clock.monotonic() > begun + 2 * STALE_S, "late enough")
-        looks = 0
+        looks, ends_at = 0, time.monotonic() + WITHIN_S
         while looks < LOOKS:
-            await self.until(self.says_gone, "said to be gone")
+            assert time.monotonic() < ends_at, f"never said to be gone: {self.explain()}"
+            if not self.is_framed:  # what a key opens may come late
+                await self.press("escape")
             await self.pilot.pause(0.01)
+            self.look()
             looks = looks + 1 if self.says_gone() else 0
         self.is_gone = True
         await self.press_some(4)
