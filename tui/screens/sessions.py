@@ -360,7 +360,7 @@ class SessionsScreen(Frame):
         for _ in self.model.sheet.filling(PREPARED_AT_ONCE):
             await asyncio.sleep(0)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    async def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while it is typed, by those of its terms that are understood."""
         error = self.query_one("#error", Static)
         error.display = False
@@ -375,6 +375,8 @@ class SessionsScreen(Frame):
         if not event.input.display:  # what is being typed is not kept for the next time
             self._set(self._listing)
         self._list(is_other=True)
+        # Once the list has said that it is another, what was typed is drawn with it, and not by itself before.
+        await asyncio.sleep(0)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Leave it as it is, where it is understood; else say that it is not kept."""
