@@ -286,11 +286,13 @@ class Cluster:
         while (left_s := ends_at - self._clock.monotonic()) > 0:
             member = self.current
             is_sent = is_behind = False
+            metadata = self.metadata
             try:
                 if self._login is not None and self._token is None:
                     await self._log_in(member, self._login, min(try_s, left_s))
                 await member.ready(min(try_s, left_s), is_alone=len(self.members) == 1)
                 is_sent = is_write
+                metadata = self.metadata
                 return await attempt(member, left_s if is_write else min(try_s, left_s))
             except grpc.aio.AioRpcError as error:
                 verdict = _verdict(error, is_sent=is_sent)
@@ -303,8 +305,7 @@ class Cluster:
                 raise CommitUnknown(f"the answer to a write was lost ({reason})")
             if verdict == "login":
                 logins += 1
-                self._token = None
-                if self._login is None or logins > 2:
+                if not self._forget(metadata) or logins > 2:
                     raise StoreRefused(f"etcd refuses our credentials ({reason})")
                 continue
             self.rotate(member)
@@ -330,9 +331,39 @@ class Cluster:
             return StoreRefused(f"etcd cannot be used ({why}); try: {denial(obstacles[0])}")
         return StoreUnavailable(f"etcd does not answer ({why})")
 
-    def forget_token(self) -> bool:
-        """Log in anew at the next call; False if there is no user to log in as."""
-        self._token = None
+    async def settle_denial(
+        self,
+        member: Member,
+        span: tuple[bytes, bytes],
+        metadata: tuple[tuple[str, str], ...],
+        timeout_s: float,
+    ) -> None:
+        """Find out why a member denied a watch: a lack of rights, or a token that it does not know.
+
+        It says the same of both, however often it restarts. A read of the same keys by the same
+        token, which that member answers alone, tells them apart.
+
+        Raises:
+            StoreRefused: we may not read these keys.
+        """
+        first, end = span
+        request = pb.RangeRequest(
+            key=first, range_end=end, limit=1, count_only=True, serializable=True
+        )
+        try:
+            await member.range(request, timeout=timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if _verdict(error, is_sent=False) == "login" and not self._forget(metadata):
+                raise StoreRefused(f"etcd refuses the watch: {error.details()}") from error
+
+    def _forget(self, metadata: tuple[tuple[str, str], ...]) -> bool:
+        """Log in anew at the next call; False if there is no user to log in as.
+
+        What went along with the call that was denied may have been replaced since: then a login has
+        just been made, and what it gave is kept.
+        """
+        if metadata == self.metadata:
+            self._token = None
         return self._login is not None
 
     async def _log_in(self, member: Member, login: Login, timeout_s: float) -> None:

@@ -17,7 +17,6 @@ from controlplane.store.interface import (
     Compacted,
     Event,
     KeyValue,
-    StoreRefused,
     StoreUnavailable,
     WatchBatch,
 )
@@ -54,7 +53,6 @@ class WatchStream:
         self._root = root
         self._progress_every_s = progress_every_s
         self._log = structlog.get_logger("store.etcd")
-        self._denials = 0
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         """Deliver batches until the connection is lost, then end; call it again to go on.
@@ -82,8 +80,8 @@ class WatchStream:
         await member.ready(self._progress_every_s)
         # hasleader: a member that is cut off from the others ends the stream instead of falling
         # silent.
-        metadata = (*self._cluster.metadata, ("hasleader", "true"))
-        call = member.watch(metadata=metadata)
+        who = self._cluster.metadata
+        call = member.watch(metadata=(*who, ("hasleader", "true")))
         pulse = _Pulse(call, self._progress_every_s)
         watching = asyncio.create_task(pulse.keep(), name="store.watch.pulse")
         try:
@@ -98,9 +96,9 @@ class WatchStream:
             await call.write(pb.WatchRequest(create_request=create))
             held: list[kv_pb2.Event] = []
             while (response := await pulse.read()) is not END:
-                self._refuse(response)
+                if response.canceled:
+                    await self._refuse(response, member, who)
                 if response.created:
-                    self._denials = 0
                     continue
                 held.extend(response.events)
                 if response.fragment:
@@ -118,17 +116,15 @@ class WatchStream:
             call.cancel()
             await asyncio.wait([watching])
 
-    def _refuse(self, response: pb.WatchResponse) -> None:
-        if not response.canceled:
-            return
+    async def _refuse(
+        self, response: pb.WatchResponse, member: Member, who: tuple[tuple[str, str], ...]
+    ) -> None:
+        """Raise what it means that the server cancelled the watch of `who`."""
         if response.compact_revision:
             raise Compacted(response.compact_revision)
         reason = response.cancel_reason
         if "permission denied" in reason or "auth" in reason:
-            # A token that has expired is answered like a lack of rights: log in once more.
-            self._denials += 1
-            if not self._cluster.forget_token() or self._denials > 1:
-                raise StoreRefused(f"etcd refuses the watch: {reason}")
+            await self._cluster.settle_denial(member, self._span, who, self._progress_every_s)
         raise StoreUnavailable(f"etcd cancelled the watch: {reason}")
 
     def _whole_revisions(self, events: Iterable[kv_pb2.Event]) -> Iterator[WatchBatch]:

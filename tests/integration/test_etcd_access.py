@@ -26,7 +26,7 @@ from controlplane.store.etcdpb import rpc_pb2 as pb
 from controlplane.store.interface import StoreRefused, StoreUnavailable
 from nsml.clock import SystemClock
 from tests.contract.store_engines import put, take, told, until
-from tests.etcd import etcd_in, require_etcd
+from tests.etcd import PATIENCE_S, etcd_in, require_etcd
 
 CLOCK = SystemClock()
 ROOT = Login(user="root", password="correct")
@@ -50,7 +50,7 @@ async def enable_users(endpoint: str) -> None:
                 request_serializer=pb.AuthenticateRequest.SerializeToString,
                 response_deserializer=bytes,
             )
-            await method(pb.AuthenticateRequest(name=first, password=second), timeout=5)
+            await method(pb.AuthenticateRequest(name=first, password=second), timeout=PATIENCE_S)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def guarded(folder: Path) -> AsyncIterator[EtcdProcess]:
     process = etcd_in(folder / "etcd")
     process.start()
     try:
-        await process.ready()
+        await process.ready(PATIENCE_S)
         await enable_users(process.endpoint)
         yield process
     finally:
@@ -75,14 +75,15 @@ async def restart(process: EtcdProcess) -> None:
 
     await until(is_dead)
     process.start()
-    await process.ready()
+    await process.ready(PATIENCE_S)
 
 
 async def test_a_user_works_on_after_the_server_has_forgotten_the_token(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path) as process,
-        EtcdStore([process.endpoint], clock=CLOCK, login=ROOT) as store,
-        asyncio.timeout(60),
+        # A server that has just started elects itself first, and takes its time over a password.
+        EtcdStore([process.endpoint], clock=CLOCK, login=ROOT, deadline_s=PATIENCE_S) as store,
+        asyncio.timeout(4 * PATIENCE_S),
     ):
         start = await put(store, "a", b"1")
         lease = await store.grant(60)
