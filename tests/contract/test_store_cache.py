@@ -129,7 +129,8 @@ async def test_the_cache_follows_random_transactions_whole(engine: Engine) -> No
     rng = random.Random(11)
     async with engine.open() as store:
         await store.commit(Transaction(success=(NUMBERS.put("first", 0), WORDS.put("w", "w"))))
-        async with running(store) as cache:
+        # Its patience would end on a busy machine, and a listing make one step of many.
+        async with running(store, patience_s=60) as cache:
             from_start = cache.changes(initial=True)
             first = waiting(from_start)
             assert folded(first) == contents(cache) == await stored(store)
@@ -234,7 +235,8 @@ async def test_lost_history_is_answered_by_the_difference_once(engine: Engine) -
     async with engine.open() as real:
         await real.commit(Transaction(success=(NUMBERS.put("a", 1), NUMBERS.put("b", 1))))
         store = LossyStore(real)
-        async with running(store) as cache:
+        # Its patience would end on a busy machine, and a listing come before what is lost.
+        async with running(store, patience_s=60) as cache:
             subscription = cache.changes(initial=True)
             store.is_compacted.set()
             await real.commit(
