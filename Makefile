@@ -22,13 +22,13 @@ demo: setup      ## Start a one-machine platform, train on real data, show the r
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: setup      ## Pass the tests, three processes for two processors
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 simulate: setup  ## The platform under faults on virtual time: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on
 	@$(BIN)/python -m tests.simulation --seeds $${NSML_SEEDS:-1000} --first $${NSML_FIRST_SEED:-1}
 
 soak: setup      ## Properties with all examples; faults: NSML_SOAK_FAULTS=300, NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
-	@NSML_THOROUGH=1 $(BIN)/python -m pytest -n auto --dist loadfile tests/unit/controlplane/scheduler tests/unit/controlplane/operations tests/unit/nsml/test_sdk_report.py
+	@NSML_THOROUGH=1 $(BIN)/python -m pytest -n auto --dist loadfile -o timeout=1500 -o faulthandler_timeout=1800 tests/unit/controlplane/scheduler tests/unit/controlplane/operations tests/unit/nsml/test_sdk_report.py
 	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e tests/integration/test_dashboard_chaos.py
 
 check: setup     ## Format, lint, types, import rules, contract, generated files

@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import faulthandler
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
@@ -28,6 +30,8 @@ os.environ.setdefault("NSML_AGENT_ENGINE_SOCKET", "/nonexistent/engine.sock")
 MOST_WORKERS = 16
 LONGEST_REASON = 500
 LONGEST_WORDS = 160
+LONGEST_END_S = 900
+"""So long may fixtures of a test take to end, as `faulthandler_timeout` has it for all of a test."""
 UNIT = Path(__file__).parent / "unit"
 DASHBOARD = UNIT / "tui"
 
@@ -47,6 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ):
         places |= {file: number / len(kind) for number, file in enumerate(kind)}
     items.sort(key=lambda item: places[item.path])
+    for item in items:
+        if _is_slow(item):
+            item.add_marker(pytest.mark.timeout(0))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +62,24 @@ def pytest_xdist_auto_num_workers() -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return min(len(os.sched_getaffinity(0)) * 3 // 2, MOST_WORKERS)
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A soak lasts as long as it is told to."""
+    if _is_slow(item):
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fixtures that do not end have a limit, too: pytest takes its own back once a test has failed."""
+    to = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(LONGEST_END_S, exit=True, file=to)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
