@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Images of containers often tell Python to keep no bytecode: each program would compile this project anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test simulate soak check dev generate captures format bench clean
 

@@ -4,6 +4,7 @@ import faulthandler
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -22,6 +23,11 @@ settings.load_profile("nsml")
 # that interrupt programs must find it as a terminal's shell would have it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where Python is told to keep no bytecode, as in images of containers, each worker would rewrite every
+# test anew, and each of the hundreds of programs that tests start compile this project.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Agents that tests start find no container engine unless a test names one: whether the machine has
 # one must not decide what is tested.
