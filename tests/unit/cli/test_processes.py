@@ -67,7 +67,7 @@ def test_a_program_that_waits_to_be_collected_is_not_alive(sleeper) -> None:
     sleeper.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not program.is_alive
-    assert processes.wait_gone(program, deadline_s=1)
+    assert processes.wait_gone(program, deadline_s=60)
 
 
 def test_the_end_is_orderly_where_the_program_is(sleeper) -> None:

@@ -77,15 +77,15 @@ def test_it_serves_health_and_users_and_stops_in_order(tmp_path: Path) -> None:
         for target in (facts["address"], f"unix:{facts['socket']}"):
             with grpc.insecure_channel(target) as channel:
                 health = health_pb2_grpc.HealthStub(channel)
-                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=60)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
                 nodes = nodes_pb2_grpc.NodeServiceStub(channel)
                 with pytest.raises(grpc.RpcError) as caught:
-                    nodes.GetCluster(nodes_pb2.GetClusterRequest(), timeout=10)
+                    nodes.GetCluster(nodes_pb2.GetClusterRequest(), timeout=60)
                 assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 cluster = nodes.GetCluster(
                     nodes_pb2.GetClusterRequest(),
-                    timeout=10,
+                    timeout=60,
                     metadata=(("authorization", f"Bearer {token}"),),
                 )
                 assert cluster.coordination == "embedded"
@@ -108,7 +108,7 @@ def test_it_answers_over_http_while_it_runs(tmp_path: Path) -> None:
 
         def get(path: str) -> str:
             request = urllib.request.Request(url + path, headers=boss)
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.read().decode()
 
         assert get("/healthz") == "ok\n"
@@ -125,7 +125,7 @@ def test_it_answers_over_http_while_it_runs(tmp_path: Path) -> None:
 
 def ready_at(url: str) -> str:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=60) as answer:
             return answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.read().decode()

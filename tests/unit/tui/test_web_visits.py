@@ -68,7 +68,7 @@ async def test_a_page_that_is_gone_ends_its_visit():
         async def receive_text(self):
             raise WebSocketDisconnect(1001)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await visits._hear(Gone(), Program())
 
 
@@ -107,7 +107,7 @@ async def test_many_that_come_at_once_are_as_few_as_others(monkeypatch):
     monkeypatch.setattr(visits, "Visit", Slow)
     page = visits.Visits((), {}, {})
     coming = [asyncio.ensure_future(page.receive(Browser())) for _ in range(30)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.wait(coming[: -visits.MOST_VISITS], return_when=asyncio.ALL_COMPLETED)
         assert closed == [visits.REPLACED] * (30 - visits.MOST_VISITS)
         assert max(most) == visits.MOST_VISITS

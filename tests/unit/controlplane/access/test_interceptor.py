@@ -174,7 +174,7 @@ async def reply(channel: grpc.aio.Channel, method: str, metadata: Any) -> bytes:
     takes_many, gives_many = SHAPES[method]
     name = f"{'stream' if takes_many else 'unary'}_{'stream' if gives_many else 'unary'}"
     request = iter([b"x"]) if takes_many else b"x"
-    call = getattr(channel, name)(method)(request, metadata=metadata, timeout=10)
+    call = getattr(channel, name)(method)(request, metadata=metadata, timeout=60)
     if gives_many:
         return [piece async for piece in call][-1]
     return await call

@@ -124,7 +124,7 @@ async def test_who_plans_is_told_once_a_history_that_was_away_answers() -> None:
         assert at.used() == {}
         with at.state.subscribed() as changes:
             at.history.is_away = False
-            told = await asyncio.wait_for(changes.take(), 15)
+            told = await asyncio.wait_for(changes.take(), 60)
             assert told == [ProjectChanged(project=VISION)]
             assert at.used() == {"vision": 0.0}
 
@@ -138,7 +138,7 @@ async def test_another_period_begins_with_nothing_and_is_told() -> None:
         await at.tells({"vision": 10.0})
         with at.state.subscribed() as changes:
             clock.now = since + DAY_S
-            told = await asyncio.wait_for(changes.take(), 15)
+            told = await asyncio.wait_for(changes.take(), 60)
             assert ProjectChanged(project=VISION) in told
         assert at.used() == {"vision": 0.0}
         clock.now = since + DAY_S - 3600
@@ -203,7 +203,7 @@ async def test_whoever_orders_the_queue_is_told_once_a_history_that_was_away_ans
         assert at.state.lately == {}
         with at.state.subscribed() as changes:
             at.history.is_away = False
-            told = await asyncio.wait_for(changes.take(), 15)
+            told = await asyncio.wait_for(changes.take(), 60)
         assert told == [PastChanged(lately=at.state.lately)]
         await at.tells_lately({"vision": lately(at.made, 4)})
         assert at.state.snapshot().lately == at.state.lately

@@ -75,7 +75,7 @@ async def test_it_ends_when_told_also_while_it_is_deposed(turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         leading.cancel()
-        done, _ = await asyncio.wait([leading], timeout=5)
+        done, _ = await asyncio.wait([leading], timeout=60)
         assert done == {leading}
         assert leading.cancelled()
         following.cancel()

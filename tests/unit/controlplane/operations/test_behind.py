@@ -232,7 +232,7 @@ async def test_a_session_that_ended_just_now_is_removed_once_it_is_recorded() ->
         await plane.history.catalogue.put_session(row_of(ENDED), term=1)
         plane.state.put_session(replace(ENDED, memo="of the last moment"), 6)
         plane.state.delete(records.session_key(ENDED.id), 7)
-        await asyncio.wait_for(removing, 10)
+        await asyncio.wait_for(removing, 60)
         assert await plane.history.catalogue.session(ENDED.id) is None
 
 

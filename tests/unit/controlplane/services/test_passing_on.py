@@ -85,7 +85,7 @@ async def test_what_was_passed_on_is_not_passed_on_again() -> None:
         metadata = (*root.metadata, ("nsml-passed-on", "1"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await root.nodes._stub.DrainNode(
-                nodes_pb2.DrainNodeRequest(name="a"), metadata=metadata, timeout=5
+                nodes_pb2.DrainNodeRequest(name="a"), metadata=metadata, timeout=60
             )
         assert "NOT_LEADER" in str(refusal(caught.value))
 

@@ -411,7 +411,7 @@ async def test_logs_are_followed_to_the_end(rig: Rig) -> None:
     await agent.report(assignment.replica, "RUNNING")
     assert await ingest.send(log_chunk(session.id, 500, whole[500:])) == [len(whole)]
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
-    pieces = await asyncio.wait_for(got, 15)
+    pieces = await asyncio.wait_for(got, 60)
     assert b"".join(piece.data for piece in pieces) == whole
     assert max(len(piece.data) for piece in pieces) <= 64 << 10
     later = kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id, offset=len(whole) - 7))
@@ -453,7 +453,7 @@ async def test_the_log_of_the_next_attempt_follows(rig: Rig) -> None:
     await ingest.send(log_chunk(session.id, 0, b"two\n", attempt=2))
     replica = agent.orders.assignments[0].replica
     await agent.report(replica, "FINALIZED", cause="COMPLETED")
-    pieces = await asyncio.wait_for(got, 15)
+    pieces = await asyncio.wait_for(got, 60)
     assert [(p.attempt, p.data) for p in pieces if p.attempt == 2] == [(2, b"two\n")]
     first = b"".join(piece.data for piece in pieces if piece.attempt == 1)
     assert first in (b"one\n", b"one\nlate\n")
@@ -576,7 +576,7 @@ async def test_a_log_is_searched_where_it_lies(rig: Rig) -> None:
 
 async def _next_found(following: Any) -> pb.SearchLogsResponse:
     while True:
-        answer = await asyncio.wait_for(anext(following), 15)
+        answer = await asyncio.wait_for(anext(following), 60)
         if answer.lines:
             return answer
 
@@ -702,7 +702,7 @@ async def test_metrics(rig: Rig) -> None:
     )
     got = asyncio.ensure_future(_all(follow))
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
-    pages = await asyncio.wait_for(got, 15)
+    pages = await asyncio.wait_for(got, 60)
     assert pages[0].points[0].number == 0.5
 
 

@@ -36,7 +36,7 @@ def answer_of_grpc(server, token=TOKEN):
             request_serializer=pb.ListSessionsRequest.SerializeToString,
             response_deserializer=bytes,
         )
-        return call(REQUEST, metadata=(("authorization", f"Bearer {token}"),), timeout=10)
+        return call(REQUEST, metadata=(("authorization", f"Bearer {token}"),), timeout=60)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 16_379, 16_384, 70_000, 3_000_000])

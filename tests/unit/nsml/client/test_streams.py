@@ -255,7 +255,7 @@ async def test_an_end_before_the_watch_began_is_found(client, server):
         server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
         return False
 
-    ended = await asyncio.wait_for(wait_until(client, session.id, reached), 10)
+    ended = await asyncio.wait_for(wait_until(client, session.id, reached), 60)
     assert ended.state == pb.SESSION_STATE_SUCCEEDED
 
 
