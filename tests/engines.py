@@ -2,7 +2,8 @@
 
 Where none answers they are skipped with the reason; with NSML_REQUIRE_DOCKER=1 that is a failure.
 The engine is DOCKER_HOST's, else the machine's own. The image is built from Debian's packages by the
-recipe of `deploy/image` and stays in the engine under a tag of the recipe.
+recipe of `deploy/image` and stays in the engine under a tag of the recipe. `python -m tests.engines`
+builds it ahead of the tests.
 """
 
 from __future__ import annotations
@@ -89,3 +90,7 @@ def _image() -> tuple[str | None, str]:
             if built.returncode:
                 return None, built.stderr.strip()[-500:] or "the recipe failed"
     return tag, ""
+
+
+if __name__ == "__main__":
+    print(required_image())
