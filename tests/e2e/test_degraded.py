@@ -22,6 +22,8 @@ from tests.postgres import PostgresServer
 
 LITTLE_BYTES = 32 << 10
 """What a full disk still has: less than a checkpoint, more than a probe."""
+LOOK_EVERY_S = 0.3
+"""What is looked at needs the processor, too."""
 
 STEPPING = """\
 import os, time
@@ -61,6 +63,7 @@ def shows(platform: Platform, *names: str, timeout_s: float = 60.0) -> None:
     seen = conditions(platform)
     while [one["name"] for one in seen] != list(names):
         assert time.monotonic() < ends_at, f"not {names} but {seen}"
+        time.sleep(LOOK_EVERY_S)
         seen = conditions(platform)
 
 
