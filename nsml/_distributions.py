@@ -66,8 +66,13 @@ def _borders(low: float, high: float, bins: int) -> List[float]:
         reach = abs(low) / 2 or 0.5
         most = sys.float_info.max
         low, high = max(low - reach, -most), min(high + reach, most)
-    width = high / bins - low / bins
-    return [*(low + number * width for number in range(bins)), high]
+    if high - low > sys.float_info.max:  # numbers of both ends, of which the halves fit
+        width = high / 2 / bins - low / 2 / bins
+        inner = [2 * (low / 2 + number * width) for number in range(1, bins)]
+    else:
+        width = high / bins - low / bins
+        inner = [low + number * width for number in range(1, bins)]
+    return [low, *(min(edge, high) for edge in inner), high]
 
 
 def _halves(borders: List[float]) -> Tuple[float, float]:

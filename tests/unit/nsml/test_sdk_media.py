@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nsml._distributions import histogram
@@ -400,6 +400,8 @@ class TestSounds:
 
 class TestNumbers:
     @given(st.lists(st.floats() | st.integers(-(10**18), 10**18), max_size=50), st.integers(1, 70))
+    @example([1e308, -1.6965397022934737e308], 3)
+    @example([1e308, -7.976931348623158e307], 1)
     @settings(deadline=None)
     def test_histograms_by_hand_and_by_numpy_are_one(self, values: list[float], bins: int) -> None:
         values = [float(value) for value in values]
