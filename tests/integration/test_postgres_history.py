@@ -177,7 +177,7 @@ async def holds_all(history: History, session: str, ranks: int, end: int) -> Non
 async def load(url: str, *, ranks: int, end: int, meanwhile: Callable[[], None] | None) -> None:
     """Three control planes are given the same streams at once; each is followed at another."""
     sessions = ["s1", "s2"]
-    async with planes(url, 3) as histories, asyncio.timeout(90):
+    async with planes(url, 3) as histories, asyncio.timeout(240):
         async with asyncio.TaskGroup() as group:
             followers = [
                 group.create_task(followed(history.streams, session, ranks * end))
