@@ -31,7 +31,7 @@ AT: Final = 1_767_607_200.0
 """The moment that is shown, Unix seconds."""
 CHOSEN: Final = "ada/leaves/50 baseline, warm-up 5 %"
 """Name and memo of the session under the cursor."""
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 60.0
 STEADY: Final = 2 * AGES_EVERY + 1
 """Repaints that show the same: everything was drawn anew among them."""
 _FONTS: Final = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"

@@ -65,7 +65,8 @@ SESSION = "s" + base64.b32encode(os.urandom(10)).decode().lower()
 """Of this run alone: processes are found and killed by it."""
 MARK = base64.b32encode(os.urandom(5)).decode().lower()
 """Of this run's containers alone."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+"""An engine that is asked for a container by several at once copies the image for each."""
 ACCOUNT, STRANGER, TRIAL = random.sample(range(1_500_000_000, 1_800_000_000), 3)
 """Ids of this run alone: processes are found and killed by them, too."""
 
