@@ -69,7 +69,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
         lines = [*lines, shown.unended]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
     log.wrap(is_on=frame.dashboard.kept.log.is_wrapped)
-    log.show(lines, none=none)
+    log.show(lines, first=shown.first, none=none)
 
 
 def explanation(frame: Frame, session: Session) -> list[str]:
@@ -240,20 +240,28 @@ class SessionScreen(ChartScreen):
             tell(self.query_one("#words", Static), Text("\n".join(self._overview(session))))
         tell(self.query_one("#title", Static), title)
         draw_charts(self, self.query_one(Charts), row)
-        log = self.query_one(LogView)
-        draw_log(self, log, row)
-        shown = self.model.shown
-        parts = [_log_words(row, self.key_of("log.follow"), is_following=log.is_following)]
+        draw_log(self, self.query_one(LogView), row)
+        self._tell_of_log()
+        tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
+        if self.tab is not None and row is not None:
+            self.tab.draw(self, row.session)
+
+    def _tell_of_log(self) -> None:
+        """Say below the log what was found in it, whether it goes on, and what of it is there."""
+        row, shown, log = self.row, self.model.shown, self.query_one(LogView)
+        parts = [log.found_words]
+        parts.append(_log_words(row, self.key_of("log.follow"), is_following=log.is_following))
         count = shown.first + len(shown.lines)
         parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
             parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
-        tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
-        tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
-        if self.tab is not None and row is not None:
-            self.tab.draw(self, row.session)
+        tell(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
+
+    def on_log_view_told(self) -> None:
+        """Say so."""
+        self._tell_of_log()
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -12,8 +13,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.sought import Sought, untabbed
+from nsml.view.sought import Found, untabbed
 from nsml.view.text import graphemes, width, wrapped
+from tui.behind import behind
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -57,13 +59,14 @@ def scrolling(of: str) -> list[BindingType]:
 class LogView(Lines, ScrollView, can_focus=True):
     """Shows lines, and follows their end until somebody scrolls up."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--found"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--found", "log-view--at"}
     DEFAULT_CSS: ClassVar[str] = """
     LogView {
         height: 1fr;
         overflow: auto auto;
         scrollbar-size: 0 1;
         & > .log-view--found { background: $warning; color: $background; }
+        & > .log-view--at { text-style: bold underline; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -77,8 +80,8 @@ class LogView(Lines, ScrollView, can_focus=True):
         Binding("N", "find(-1)", "Found before", show=False, id="log.before"),
     ]
 
-    class Following(Message):
-        """It follows the end, or no more."""
+    class Told(Message):
+        """What is said of it is another: whether it follows the end, or what was found."""
 
     class Wrapping(Message):
         """Long lines are wrapped from now on, or no more."""
@@ -90,35 +93,89 @@ class LogView(Lines, ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
         self._lines: list[str] = []
+        self._first = 0
         self._rows_above = 0
         self.is_wrapped = False
-        self._count = 0
-        self._sought = Sought()
+        self._found = Found()
+        self._found_at: int | None = None
+        self._is_looking = False
         self.is_following = True
         self.none = ""
 
     @property
     def top(self) -> int:
         """The number of the first line in sight; where lines are wrapped, of rows above it since they are."""
-        return self._rows_above if self.is_wrapped else int(self.scroll_offset.y)
+        return self._rows_above if self.is_wrapped else self._first + int(self.scroll_offset.y)
 
-    def show(self, lines: Sequence[str], *, none: str = "") -> None:
-        """Show these lines; `none` is said where there are none. What is as before is not made again."""
+    def show(self, lines: Sequence[str], *, first: int = 0, none: str = "") -> None:
+        """Show these lines; `none` is said where there are none. What is as before is not made again.
+
+        `first`: the number of the first of them; greater than before where lines at the beginning are gone.
+        """
         before = self._lines, self.none
+        gone, self._first = first - self._first, first
         self._lines, self.none = list(lines), none
+        if self._found.sought:
+            same = _same(before[0][gone:] if gone >= 0 else [], self._lines)
+            self._found.forget(first, first + same)
+            self._found_at = self._found_at if same else None
+            self._look()
+        if gone > 0 and not self.is_following:
+            # What is read stays where it is.
+            above = self._rows_above
+            self.scroll_to(y=self.scroll_y - gone, animate=False, force=True, immediate=True)
+            self._rows_above = above
         self._fit()
         if (self._lines, self.none) != before:
             self.refresh_changed()
 
     def seek(self, text: str) -> None:
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
-        self._sought = Sought(text)
+        self._found, self._found_at = Found(text), None
+        self._look()
+        self.post_message(self.Told())
         self.refresh()
+
+    def _look(self) -> None:
+        """Look for what is sought in the lines that were not looked at yet: in many of them behind whatever else is to be done."""
+        if self._is_looking:
+            return
+        self._found.look(self._lines, self._first)
+        if not self._found.is_done(self._end):
+            self._is_looking = True
+            behind(self, "look", self._look_on)
+
+    async def _look_on(self) -> None:
+        while not self._found.is_done(self._end):
+            await asyncio.sleep(0)  # keys come first
+            self._found.look(self._lines, self._first)
+        self._is_looking = False
+        self.post_message(self.Told())
+
+    @property
+    def _end(self) -> int:
+        """The number behind that of the last line."""
+        return self._first + len(self._lines)
 
     @property
     def has_found(self) -> bool:
         """Whether any line has what is sought."""
-        return any(map(self._sought.is_in, self._lines))
+        return any(map(self._found.sought.is_in, self._lines))
+
+    @property
+    def found_words(self) -> str:
+        """How many lines have what is sought, and which of them one is at; "" where nothing is sought."""
+        at = self._place_found
+        number = None if at is None else at + self._first
+        return self._found.words(number, self._end)
+
+    @property
+    def _place_found(self) -> int | None:
+        """The line in sight that was found last."""
+        if self._found_at is None:
+            return None
+        place = self._found_at - self._first
+        return place if int(self.scroll_offset.y) <= place < self._end_of_sight else None
 
     def wrap(self, *, is_on: bool) -> None:
         """Show long lines in several rows, or up to the edge. It is scrolled by whole lines either way."""
@@ -148,6 +205,8 @@ class LogView(Lines, ScrollView, can_focus=True):
     def watch_scroll_y(self, old: float, new: float) -> None:
         """Count the rows that went out of sight, or came back."""
         super().watch_scroll_y(old, new)
+        if self._found_at is not None:
+            self.post_message(self.Told())
         if self.is_wrapped:
             low, high = sorted((int(old), int(new)))
             count = sum(len(self._rows(place)) for place in range(low, min(high, len(self._lines))))
@@ -171,10 +230,20 @@ class LogView(Lines, ScrollView, can_focus=True):
         widest = max((width(untabbed(line)) for line in self._in_sight()), default=0)
         self.virtual_size = Size(widest, len(self._lines))
 
+    @property
+    def _end_of_sight(self) -> int:
+        """The first line below what is in sight."""
+        top = place = int(self.scroll_offset.y)
+        left = self.size.height
+        if not self.is_wrapped:
+            return min(top + left, len(self._lines))
+        while place < len(self._lines) and left > 0:
+            left -= len(self._rows(place))
+            place += 1
+        return place
+
     def _in_sight(self) -> list[str]:
-        top = int(self.scroll_offset.y)
-        end = min(top + self.size.height, len(self._lines))
-        return [self._lines[place] for place in range(top, end)]
+        return self._lines[int(self.scroll_offset.y) : self._end_of_sight]
 
     def on_resize(self, _event: events.Resize) -> None:
         """Stay at the end."""
@@ -190,7 +259,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             told = [] if self._lines else wrapped(self.none, room)
             text = told[place] if place < len(told) else ""
             return Strip([Segment(text, self.rich_style)]).adjust_cell_length(room, self.rich_style)
-        strip = Strip(self._pieces(untabbed(self._lines[place])))
+        strip = Strip(self._pieces_of(place, untabbed(self._lines[place])))
         left = int(self.scroll_offset.x)
         seen = strip.crop(left, left + room).adjust_cell_length(room, self.rich_style)
         if strip.cell_length <= left + room:
@@ -204,14 +273,22 @@ class LogView(Lines, ScrollView, can_focus=True):
             if y < len(parts):
                 begin = sum(map(len, parts[:y]))
                 end = begin + len(parts[y])
-                pieces = list(_between(self._pieces("".join(parts)), begin, end))
+                pieces = list(_between(self._pieces_of(place, "".join(parts)), begin, end))
                 break
             y -= len(parts)
         return Strip(pieces).adjust_cell_length(self._room, self.rich_style)
 
+    def _pieces_of(self, place: int, line: str) -> list[Segment]:
+        """A line with its styles: one that was gone to stands out among those that were found."""
+        pieces = self._pieces(line)
+        if self._found_at is None or place != self._place_found:
+            return pieces
+        at = self.get_component_rich_style("log-view--at", partial=True)
+        return [Segment(text, (style or self.rich_style) + at) for text, style, _ in pieces]
+
     def _pieces(self, line: str) -> list[Segment]:
         style, pieces, at = self.rich_style, [], 0
-        for begin, end in self._sought.spans(line):
+        for begin, end in self._found.sought.spans(line):
             found = self.get_component_rich_style("log-view--found")
             pieces += [Segment(line[at:begin], style), Segment(line[begin:end], found)]
             at = end
@@ -222,7 +299,7 @@ class LogView(Lines, ScrollView, can_focus=True):
     def _follow(self, *, is_on: bool) -> None:
         if is_on != self.is_following:
             self.is_following = is_on
-            self.post_message(self.Following())
+            self.post_message(self.Told())
 
     def action_follow(self) -> None:
         """To the end, and stay there."""
@@ -266,22 +343,37 @@ class LogView(Lines, ScrollView, can_focus=True):
         self.scroll_relative(y=-self.size.height, animate=False)
 
     def action_find(self, by: int) -> None:
-        """To the next line that has what is sought, or the one before."""
-        if not self._sought:
+        """To the next line that has what is sought, or the one before: seen from the one that was found last, if that is in sight."""
+        if not self._found.sought:
             return
-        lines, at = self._lines, int(self.scroll_offset.y)
-        count = len(lines)
-        places = range(at + 1, count) if by > 0 else range(at - 1, -1, -1)
-        found = next((place for place in places if self._sought.is_in(lines[place])), None)
+        lines, top, at = self._lines, int(self.scroll_offset.y), self._place_found
+        if by > 0:
+            places = range(top if at is None else at + 1, len(lines))
+        else:
+            before = len(lines) if self.is_following else top
+            places = range((before if at is None else at) - 1, -1, -1)
+        is_in = self._found.sought.is_in
+        found = next((place for place in places if is_in(lines[place])), None)
         if found is None:
             self.app.bell()
             return
         self._follow(is_on=False)
+        self._found_at = found + self._first
         self.scroll_to(y=found, animate=False, force=True, immediate=True)
+        self.post_message(self.Told())
+        self.refresh()
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._follow(is_on=False)
         super()._on_mouse_scroll_up(event)
+
+
+def _same(before: Sequence[str], now: Sequence[str]) -> int:
+    """How many lines from the first on are as before, where lines were added, or the last one became another."""
+    for count in (len(before), len(before) - 1):
+        if count > 0 and before[:count] == now[:count]:
+            return count
+    return 0
 
 
 def _between(pieces: Sequence[Segment], begin: int, end: int) -> Iterator[Segment]:

@@ -422,9 +422,11 @@ CASES = {
     "log.last": Case("log", lambda app: log_of(app).is_following, True, ["g"]),
     "log.search": Case("log", lambda app: isinstance(app.focused, Input), True),
     "log.next": Case(
-        "log", lambda app: log_of(app).scroll_offset.y, DOWN, ["slash", "0", "enter", "g"]
+        "log", lambda app: log_of(app).found_words, "found: 1 of 29", ["slash", "0", "enter", "g"]
     ),
-    "log.before": Case("log", lambda app: log_of(app).scroll_offset.y, UP, ["slash", "0", "enter"]),
+    "log.before": Case(
+        "log", lambda app: log_of(app).found_words, "found: 28 of 29", ["slash", "0", "enter"]
+    ),
     "compare.baseline": Case("compare", lambda app: app.screen._baseline, OTHER, ["down"]),
     "compare.order": Case("compare", lambda app: app.screen._order is not None, True),
     "compare.right": Case("compare", lambda app: app.screen._aside, 1),

@@ -114,6 +114,59 @@ async def test_what_is_typed_right_behind_the_search_is_sought_from_any_tab(dash
         await until(pilot, lambda: view.has_found and view.top == view.max_scroll_y)
 
 
+async def test_how_many_lines_have_what_is_sought_is_said_and_which_of_them_one_is_at(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"".join(b"line %d\n" % one for one in range(100)))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "slash", *"line 9")
+        await shows(pilot, "found: 11 lines")
+        await pilot.press("enter")  # the last one, which is in sight
+        await shows(pilot, "found: 11 of 11")
+        await pilot.press("N")
+        await shows(pilot, "found: 10 of 11")
+        await pilot.press("N", "n", "n")
+        await shows(pilot, "found: 11 of 11")
+        await pilot.press("g")  # away from it
+        await shows(pilot, "found: 11 lines")
+        await pilot.press("n")
+        await shows(pilot, "found: 1 of 11")
+        await pilot.press("n", "n")
+        await shows(pilot, "found: 3 of 11")
+        server.state.log(session, b"line 9 once more\nno such line\nline 9")
+        await shows(pilot, "found: 3 of 13")
+        server.state.log(session, b" ends\n")
+        await shows(pilot, "103 lines", "found: 3 of 13")
+        await pilot.press("n", "slash", *"x", "enter")
+        await shows(pilot, "found: none")
+
+
+async def test_what_was_found_stays_where_it_is_while_the_beginning_of_a_log_goes():
+    class Alone(App):
+        def compose(self):
+            yield LogView()
+
+    async with Alone().run_test(size=(40, 10)) as pilot:
+        view = pilot.app.query_one(LogView)
+        lines = [f"{number} {'xo'[number % 2]}" for number in range(100)]
+        view.show(lines)
+        await until(pilot, lambda: view.allow_vertical_scroll)
+        view.action_first()
+        view.seek("o")
+        view.action_find(1)
+        view.action_find(1)
+        await until(pilot, lambda: view.found_words == "found: 2 of 50")
+        view.show([*lines[2:], "100 o"], first=2)
+        await until(pilot, lambda: view.found_words == "found: 1 of 50")
+        view.show([*lines[4:], "100 o", "101 x"], first=4)
+        await until(pilot, lambda: view.found_words == "found: 49 lines")
+        view.show(["o"], first=0)
+        await until(pilot, lambda: view.found_words == "found: 1 line")
+        view.seek("")
+        assert view.found_words == ""
+
+
 @given(line=st.text("ab 한é\u0301👩\u200d", max_size=40), room=st.integers(2, 9))
 def test_rows_are_the_line_and_fit(line, room):
     found = rows(line, room)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nsml.view.sought import TAB_CELLS, Sought, untabbed
+from nsml.view.sought import PIECE, TAB_CELLS, Found, Sought, untabbed
 from nsml.view.text import graphemes, width
 
 LINES = (
@@ -52,3 +52,47 @@ def test_tabs_go_to_the_next_stop_in_cells(line):
     assert width(whole.removesuffix("end")) % TAB_CELLS == 0
     assert untabbed("한\tx") == "한      x"
     assert cell_len(untabbed("한\tx")) == TAB_CELLS + 1
+
+
+def looked_through(found, lines, first=0):
+    while not found.is_done(first + len(lines)):
+        found.look(lines, first)
+
+
+@given(st.data())
+def test_of_a_log_that_grows_and_loses_its_beginning_all_lines_that_have_it_are_counted(data):
+    words = st.lists(st.sampled_from(["loss", "Loss 2", "acc"]), max_size=5)
+    found, first, lines = Found("loss"), 0, []
+    for _ in range(data.draw(st.integers(1, 5))):
+        gone = data.draw(st.integers(0, len(lines)))
+        same = data.draw(st.integers(0, len(lines) - gone))
+        first += gone
+        lines = [*lines[gone:][:same], *data.draw(words)]
+        found.forget(first, first + same)
+        if data.draw(st.booleans()):
+            looked_through(found, lines, first)
+    looked_through(found, lines, first)
+    places = [first + at for at, line in enumerate(lines) if "loss" in line.casefold()]
+    end = first + len(lines)
+    assert len(found) == len(places)
+    for number, place in enumerate(places, 1):
+        assert found.words(place, end) == f"found: {number} of {len(places)}"
+
+
+def test_a_long_log_is_looked_through_in_pieces_and_what_is_found_is_told_meanwhile():
+    found, lines = Found("9"), [str(number) for number in range(2 * PIECE)]
+    assert found.words(None, len(lines)) == "found: 0 lines so far"
+    found.look(lines, 0)
+    assert found.words(None, len(lines)) == "found: 271 lines so far"
+    found.look(lines, 0)
+    assert found.is_done(len(lines))
+    assert found.words(None, len(lines)) == "found: 542 lines"
+    assert found.words(9, len(lines)) == "found: 1 of 542"
+
+
+def test_what_is_nowhere_and_what_is_not_sought_are_said_so():
+    assert Found("x").words(None, 0) == "found: none"
+    assert Found().words(None, 5) == ""
+    one = Found("a")
+    one.look(["a", "b"], 0)
+    assert one.words(None, 2) == "found: 1 line"
