@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
@@ -95,6 +97,8 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._lines: list[str] = []
         self._first = 0
         self._rows_above = 0
+        self._inside = 0
+        """Rows of the first line in sight that are above it, where that line is higher than all of what is in sight."""
         self.is_wrapped = False
         self._found = Found()
         self._found_at: int | None = None
@@ -105,7 +109,9 @@ class LogView(Lines, ScrollView, can_focus=True):
     @property
     def top(self) -> int:
         """The number of the first line in sight; where lines are wrapped, of rows above it since they are."""
-        return self._rows_above if self.is_wrapped else self._first + int(self.scroll_offset.y)
+        if self.is_wrapped:
+            return self._rows_above + self._inside
+        return self._first + int(self.scroll_offset.y)
 
     def show(self, lines: Sequence[str], *, first: int = 0, none: str = "") -> None:
         """Show these lines; `none` is said where there are none. What is as before is not made again.
@@ -178,10 +184,13 @@ class LogView(Lines, ScrollView, can_focus=True):
         return place if int(self.scroll_offset.y) <= place < self._end_of_sight else None
 
     def wrap(self, *, is_on: bool) -> None:
-        """Show long lines in several rows, or up to the edge. It is scrolled by whole lines either way."""
+        """Show long lines in several rows, or up to the edge.
+
+        It is scrolled by whole lines either way; in one that is higher than what is in sight by rows.
+        """
         if is_on == self.is_wrapped:
             return
-        self.is_wrapped = is_on
+        self.is_wrapped, self._inside = is_on, 0
         self._rows_above = int(self.scroll_offset.y)
         self.scroll_to(x=0, animate=False, force=True, immediate=True)
         self._fit()
@@ -202,9 +211,24 @@ class LogView(Lines, ScrollView, can_focus=True):
             place -= 1
         return min(place, max(end - 1, 0))
 
+    def _higher(self, place: int) -> int:
+        """By how many rows a line is higher than what is in sight."""
+        if not self.is_wrapped or place >= len(self._lines):
+            return 0
+        return max(len(self._rows(place)) - self.size.height, 0)
+
+    def _go_inside(self, row: int) -> None:
+        """Have so many rows of the first line above what is in sight, or as many as still leave it full."""
+        inside = max(min(row, self._higher(int(self.scroll_offset.y))), 0)
+        if inside != self._inside:
+            self._inside = inside
+            self.refresh()
+
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Count the rows that went out of sight, or came back."""
+        """Count the rows that went out of sight, or came back; another line is seen from its beginning."""
         super().watch_scroll_y(old, new)
+        if int(old) != int(new):
+            self._inside = 0
         if self._found_at is not None:
             self.post_message(self.Told())
         if self.is_wrapped:
@@ -220,6 +244,9 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._fit_lines()
         if self.is_following:
             self.scroll_end(animate=False, force=True, immediate=True)
+            self._go_inside(self._higher(int(self.scroll_offset.y)))
+        else:
+            self._go_inside(self._inside)
 
     def watch_show_vertical_scrollbar(self, is_shown: bool) -> None:
         """Where it was scrolled before it had a bar, the bar does not know."""
@@ -234,7 +261,7 @@ class LogView(Lines, ScrollView, can_focus=True):
     def _end_of_sight(self) -> int:
         """The first line below what is in sight."""
         top = place = int(self.scroll_offset.y)
-        left = self.size.height
+        left = self.size.height + self._inside
         if not self.is_wrapped:
             return min(top + left, len(self._lines))
         while place < len(self._lines) and left > 0:
@@ -268,6 +295,7 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     def _row(self, y: int) -> Strip:
         pieces: list[Segment] = []
+        y += self._inside
         for place in range(int(self.scroll_offset.y), len(self._lines)):
             parts = self._rows(place)
             if y < len(parts):
@@ -315,32 +343,66 @@ class LogView(Lines, ScrollView, can_focus=True):
     def action_first(self) -> None:
         """To the first line."""
         self._follow(is_on=False)
-        self.scroll_home(animate=False, immediate=True)  # what is sought next is sought from there
+        self._go_to(0)  # at once: what is sought next is sought from there
+        self._go_inside(0)
+
+    def _move_by(self, by: int) -> None:
+        """So many lines down, or up; rows in a line that is higher than what is in sight."""
+        for _ in range(abs(by)):
+            place, inside = int(self.scroll_offset.y), self._inside
+            if by > 0 and inside < self._higher(place):
+                self._go_inside(inside + 1)
+            elif by < 0 and inside:
+                self._go_inside(inside - 1)
+            else:
+                self._go_to(place + (1 if by > 0 else -1), from_end=by < 0)
+
+    def _go_to(self, place: int, *, from_end: bool = False) -> None:
+        """To a line, at once; `from_end`: to its last rows."""
+        was = int(self.scroll_offset.y)
+        self.scroll_to(y=place, animate=False, force=True, immediate=True)
+        if from_end and int(self.scroll_offset.y) != was:
+            self._go_inside(self._higher(place))
+
+    def action_scroll_down(self) -> None:
+        """A line down."""
+        if self.is_wrapped:
+            self._move_by(1)
+        else:
+            super().action_scroll_down()
 
     def action_scroll_up(self) -> None:
         """A line up; the end is followed no more."""
         self._follow(is_on=False)
-        self.scroll_relative(y=-1, animate=False)
+        if self.is_wrapped:
+            self._move_by(-1)
+        else:
+            self.scroll_relative(y=-1, animate=False)
 
     def action_page_down(self) -> None:
         """A screen down: what was cut at the end of it comes first."""
         if not self.is_wrapped:
             super().action_page_down()
             return
-        left, place = self.size.height, int(self.scroll_offset.y)
-        top = place
+        left, top = self.size.height, int(self.scroll_offset.y)
+        if self._inside < self._higher(top):
+            self._go_inside(self._inside + left)
+            return
+        place = top
         while place < len(self._lines) and (left := left - len(self._rows(place))) >= 0:
             place += 1
-        self.scroll_to(y=max(place, top + 1), animate=False)
+        self._go_to(max(place, top + 1))
 
     def action_page_up(self) -> None:
         """A screen up; the end is followed no more."""
         self._follow(is_on=False)
-        if self.is_wrapped:
-            top = min(int(self.scroll_offset.y), len(self._lines))
-            self.scroll_to(y=self._fitting_before(top), animate=False)
-            return
-        self.scroll_relative(y=-self.size.height, animate=False)
+        top = int(self.scroll_offset.y)
+        if not self.is_wrapped:
+            self.scroll_relative(y=-self.size.height, animate=False)
+        elif self._inside:
+            self._go_inside(self._inside - self.size.height)
+        else:
+            self._go_to(self._fitting_before(min(top, len(self._lines))), from_end=True)
 
     def action_find(self, by: int) -> None:
         """To the next line that has what is sought, or the one before: seen from the one that was found last, if that is in sight."""
@@ -359,13 +421,30 @@ class LogView(Lines, ScrollView, can_focus=True):
             return
         self._follow(is_on=False)
         self._found_at = found + self._first
-        self.scroll_to(y=found, animate=False, force=True, immediate=True)
+        self._go_to(found)
+        row = self._row_found(found)
+        self._go_inside(0 if row < self.size.height else row)
         self.post_message(self.Told())
         self.refresh()
 
+    def _row_found(self, place: int) -> int:
+        """In which row of a line what is sought begins."""
+        parts = self._rows(place) if self.is_wrapped else ()
+        begin = next(self._found.sought.spans("".join(parts)), (0, 0))[0]
+        return max(bisect_right([0, *accumulate(map(len, parts))], begin) - 1, 0)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._turn(event, 1)
+
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._follow(is_on=False)
-        super()._on_mouse_scroll_up(event)
+        self._turn(event, -1)
+
+    def _turn(self, event: events.MouseEvent, by: int) -> None:
+        """The wheel, where it does not do what it does everywhere: that is done behind this."""
+        if self.is_wrapped and not (event.ctrl or event.shift):
+            self._move_by(by * round(self.app.scroll_sensitivity_y))
+            event.prevent_default().stop()
 
 
 def _same(before: Sequence[str], now: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App
-from textual.events import MouseScrollDown
+from textual.events import MouseScrollDown, MouseScrollUp
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.text import width
@@ -230,6 +230,84 @@ async def test_the_wheel_moves_wrapped_lines_and_what_is_selected_with_them(dash
         await until(pilot, lambda: view.top - first == 3 * int(view.scroll_offset.y))
         await pilot.press("g")
         await until(pilot, lambda: view.scroll_offset.y == 0 and view.top == first)
+
+
+def turned(view, kind):
+    """The wheel, turned once."""
+    at = {"x": 1, "y": 1, "delta_x": 0, "delta_y": 0, "button": 0}
+    view.post_message(kind(view, **at, shift=False, meta=False, ctrl=False))
+
+
+async def test_the_wheel_goes_as_far_up_as_down():
+    class Alone(App):
+        def compose(self):
+            yield LogView()
+
+    async with Alone().run_test(size=(40, 10)) as pilot:
+        view = pilot.app.query_one(LogView)
+        view.show([str(number) for number in range(100)])
+        await until(pilot, lambda: view.allow_vertical_scroll)
+        view.action_first()
+        for is_wrapped in (False, True):
+            view.wrap(is_on=is_wrapped)
+            for _ in range(2):
+                turned(view, MouseScrollDown)
+                await pilot.pause()
+            down = view.scroll_offset.y
+            turned(view, MouseScrollUp)
+            await pilot.pause()
+            assert view.scroll_offset.y == down / 2
+            turned(view, MouseScrollUp)
+            await until(pilot, lambda: view.scroll_offset.y == 0)
+
+
+async def test_all_of_a_wrapped_line_that_is_higher_than_the_screen_is_seen():
+    class Alone(App):
+        def compose(self):
+            yield LogView()
+
+    high = "".join(f"<{number:02}>" + "." * 16 for number in range(15))
+    async with Alone().run_test(size=(21, 6)) as pilot:  # a cell for the bar
+        view = pilot.app.query_one(LogView)
+
+        def seen():
+            return [line.strip() for line in said(pilot.app).split("\n")]
+
+        def first():
+            return view.make_line(0).text.strip()[:4]
+
+        async def goes(press, *rows):
+            for row in rows:
+                press()
+                await until(pilot, lambda: first() == row)  # noqa: B023 - at once
+
+        view.show(["begun", high, "more", "end"])
+        view.wrap(is_on=True)
+        view.action_first()
+        await until(pilot, lambda: view.allow_vertical_scroll and first() == "begu")
+        numbers = [f"<{number:02}>" for number in range(10)]
+        await goes(view.action_scroll_down, *numbers, "more")
+        await goes(view.action_scroll_up, "<09>", "<08>")
+        await goes(view.action_page_up, "<02>", "<00>", "begu")
+        await goes(view.action_page_down, "<00>", "<06>", "<09>", "more")
+        turned(view, MouseScrollUp)
+        await until(pilot, lambda: first() == "<08>")
+        turned(view, MouseScrollDown)
+        await until(pilot, lambda: first() == "more")
+        view.seek("<13>")
+        view.action_find(-1)
+        await until(pilot, lambda: first() == "<09>" and any("<13>" in line for line in seen()))
+        view.action_first()
+        await until(pilot, lambda: first() == "begu")
+        view.show(["begun", high])  # its end is followed
+        view.action_follow()
+        await until(pilot, lambda: first() == "<09>")
+        view.show([high])  # nothing but it, so there is no bar
+        await until(pilot, lambda: first() == "<09>")
+        await goes(view.action_scroll_up, "<08>")
+        await goes(view.action_scroll_down, "<09>")
+        view.action_first()
+        await until(pilot, lambda: first() == "<00>")
 
 
 async def test_lines_that_are_the_same_are_not_made_again():
