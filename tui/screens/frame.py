@@ -10,21 +10,23 @@ from rich.text import Text
 from textual import on
 from textual.containers import Vertical
 from textual.errors import NoWidget
-from textual.events import Click
+from textual.events import Click, Resize
 from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Static
 
 from nsml.view.nodes import condition_name
+from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
 from nsml.view.text import visible
 from tui import looks
+from tui.headline import Part, headline
 from tui.hints import key_of
 from tui.sources import State, Topic
 from tui.widgets.keys import Keys
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.widget import Widget
@@ -168,6 +170,11 @@ class Frame(LinesUnderMouse, Screen[None]):
         self.dashboard.hear_details(*self.details())
         self.redraw()
 
+    def on_resize(self, _event: Resize) -> None:
+        """There is room for more of the first line, or for less."""
+        if self._is_ready:
+            self.redraw_frame()
+
     def on_screen_suspend(self) -> None:
         """Another is in front: what was said of this one is said no more."""
         self.dashboard.unsay()
@@ -242,36 +249,48 @@ class Frame(LinesUnderMouse, Screen[None]):
     # The frame itself
 
     def _platform(self, now: float) -> Text:
-        model = self.model
-        source = model.sources[Topic.CLUSTER]
-        state = source.state(now)
+        return headline([*self._link(now), *self._load()], self.app.size.width)
+
+    def _link(self, now: float) -> Iterator[Part]:
+        """Which platform it is, and how it stands with it."""
+        model, player = self.model, self.dashboard.player
+        state = model.sources[Topic.CLUSTER].state(now)
         dot, role = _DOTS[state]
-        line = Text.assemble(" nsml  ", (visible(self.dashboard.platform), "bold"), "  ")
-        player = self.dashboard.player
+        yield Part("nsml", worth=0)
+        yield Part(visible(self.dashboard.platform), style="bold", gap="  ", is_name=True)
         if player is None:
-            line.append(f"{dot} {state.value}", looks.style(self.app, role))
+            style = looks.style(self.app, role)
+            yield Part(f"{dot} {state.value}", style=style, gap="  ")
         else:
             # What is not now is never called live.
-            line.append(visible(player.words()), looks.style(self.app, looks.WAITS) + _BOLD)
+            style = looks.style(self.app, looks.WAITS) + _BOLD
+            yield Part(visible(player.words()), style=style, gap="  ")
         if self.dashboard.recorder is not None:
-            line.append(" ● recording", looks.style(self.app, looks.BAD))
-        cluster = model.cluster
-        if cluster is None:
-            return line
-        if state is State.LIVE and player is None:
+            yield Part("● recording", style=looks.style(self.app, looks.BAD), gap=" ")
+        if model.cluster is not None and state is State.LIVE and player is None:
             is_slow = model.took_s >= SLOW_S
-            took = f" {model.took_s:.1f}s" if is_slow else f" {_tens_of_ms(model.took_s)}"
-            line.append(took, looks.style(self.app, looks.WAITS) if is_slow else "")
-        line.append(f"  leader {visible(cluster.leader) or 'none'}")
-        held, all_gpus = (
+            took = f"{model.took_s:.1f}s" if is_slow else _tens_of_ms(model.took_s)
+            slow = looks.style(self.app, looks.WAITS)
+            yield Part(took, worth=3, style=slow if is_slow else "", gap=" ")
+
+    def _load(self) -> Iterator[Part]:
+        """What it has to do."""
+        cluster = self.model.cluster
+        if cluster is None:
+            return
+        yield Part(f"leader {visible(cluster.leader) or 'none'}", worth=1, gap="  ")
+        held, every = (
             each.gpu_thousandths / 1000 for each in (cluster.allocated, cluster.capacity)
         )
-        simulated = " simulated" if cluster.simulated else ""
-        line.append(f"   GPUs {held:g}/{all_gpus:g}{simulated}")
-        if all_gpus and cluster.HasField("load") and cluster.load.devices:
-            line.append(f" {cluster.load.utilization_percent:.0f}% busy")
-        line.append(f"   running {cluster.sessions_running}   queue {cluster.sessions_queued}")
-        return line
+        gpus = f"GPUs {held:g}/{every:g}"
+        if cluster.simulated:
+            yield Part(f"{gpus} {SIMULATED}", worth=6, short=f"{gpus} {SIMULATED_SHORT}")
+        else:
+            yield Part(gpus, worth=6)
+        if every and cluster.HasField("load") and cluster.load.devices:
+            yield Part(f"{cluster.load.utilization_percent:.0f}% busy", worth=2, gap=" ")
+        yield Part(f"running {cluster.sessions_running}", worth=4)
+        yield Part(f"queue {cluster.sessions_queued}", worth=5)
 
     def _screens(self) -> Text:
         if words := small_words(*self.app.size):
