@@ -30,13 +30,13 @@ from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsHeard
 from tui.prompt import Prompt
-from tui.screens.frame import NAMES, Frame
+from tui.screens.frame import NAMES, OF_A_PLATFORM, Frame
 from tui.screens.opening import Opening
 from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, CLOSELY, Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from textual import events
     from textual.binding import BindingType
@@ -659,7 +659,13 @@ class Dashboard(App[None]):
         """What the keys do that are in force."""
         from tui.screens.help import Help, told
 
-        self.push_screen(Help(told(self, self.screen.active_bindings.values())))
+        active = self.screen.active_bindings.values()
+        self.push_screen(Help(told(self, active, without=self.without)))
+
+    @property
+    def without(self) -> Collection[str]:
+        """Actions that do nothing with what is shown, and are not offered."""
+        return OF_A_PLATFORM if self.player is not None else ()
 
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
@@ -691,7 +697,7 @@ class Dashboard(App[None]):
 
     def action_mouse(self) -> None:
         """Let go of the mouse, so that the terminal selects text by itself, or take it again."""
-        if self._driver is None or self.is_web:
+        if self._driver is None:
             return
         self.has_mouse = not self.has_mouse
         self._driver.write(
@@ -730,8 +736,10 @@ class Dashboard(App[None]):
     # How a story is played
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only a story has a time that is one's own."""
+        """Only a story has a time that is one's own, and only a terminal a mouse to let go of."""
         if action in {"pause", "pace", "jump"} and self.player is None:
+            return False
+        if action == "mouse" and self.is_web:
             return False
         return super().check_action(action, parameters)
 

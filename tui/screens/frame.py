@@ -44,8 +44,10 @@ NAMES: Final = {
     "projects": "6 Projects",
 }
 """Screens that are always there, as the line of them calls them."""
-OF_A_PLATFORM: Final = frozenset({"stop", "remove", "memo", "new_run", "screen.pull"})
-"""What a story does not offer; whoever presses the key is told why."""
+OF_A_PLATFORM: Final = frozenset(
+    {"stop", "remove", "memo", "new_run", "screen.pull", "refresh_all", "copy_last"}
+)
+"""What a story does not offer, neither as keys nor to be found; whoever presses a key that would act is told why."""
 _BOLD: Final = Style(bold=True)
 _HERE: Final = Style(reverse=True, bold=True)
 _MODE: Final = "mode"
@@ -123,7 +125,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Static(id="trouble")
         with Vertical(id="body"):
             yield from self.body()
-        yield Keys(without=OF_A_PLATFORM if self.dashboard.player is not None else ())
+        yield Keys(without=self.dashboard.without)
 
     def body(self) -> ComposeResult:
         """What is in the frame."""

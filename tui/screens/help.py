@@ -19,7 +19,7 @@ from tui.screens.modal import Modal
 from tui.widgets.text_view import TextView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import ActiveBinding, BindingType
@@ -45,11 +45,16 @@ class Told(NamedTuple):
     what: str
 
 
-def told(app: App[Any], active: Iterable[ActiveBinding]) -> list[Told]:
-    """What the keys that are in force do: those of the screen and of what has the focus first, those that move last."""
+def told(
+    app: App[Any], active: Iterable[ActiveBinding], *, without: Collection[str] = ()
+) -> list[Told]:
+    """What the keys that are in force do: those of the screen and of what has the focus first, those that move last.
+
+    `without`: actions that are not offered.
+    """
     found: dict[tuple[str, str, str], list[str]] = {}
     for node, binding, _, _ in active:
-        if binding.system:
+        if binding.system or binding.action in without:
             continue
         everywhere = isinstance(node, App)
         group = MOVING if is_moving(binding) else EVERYWHERE if everywhere else HERE

@@ -104,6 +104,8 @@ class Actions(Provider):
         for node, binding, is_enabled, _ in self.screen.active_bindings.values():
             if not is_enabled or binding.system or is_moving(binding):
                 continue
+            if binding.action in cast("Dashboard", self.app).without:
+                continue
             if binding.id in told or binding.action.startswith("go("):
                 continue
             told.add(binding.id or "")

@@ -483,8 +483,10 @@ class SessionsScreen(Frame):
         return command_of(self._listing)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a browser there is no folder whose code could be sent."""
+        """In a browser there is no folder whose code could be sent; without groups there is none to fold."""
         if action == "new_run" and self.dashboard.is_web:
+            return False
+        if action == "fold" and not self._listing.by:
             return False
         return super().check_action(action, parameters)
 

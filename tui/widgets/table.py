@@ -78,7 +78,7 @@ def _remembering(columns: Sequence[Column[T]]) -> list[Column[T]]:
     return [column._replace(cell=_Texts(column)) for column in columns]
 
 
-class Table(Lines, ScrollView, Generic[T], can_focus=True):
+class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=False):
     """Items as lines of columns, with a cursor that stays with its item, and marks.
 
     Args:

@@ -11,6 +11,7 @@ from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui.looks import Looks
 from tui.screens.help import EVERYWHERE, HERE, MOVING, Told, laid_out, told
+from tui.screens.palette import Actions
 from tui.screens.sessions import SessionsScreen
 
 WORDS = st.text("abc한", min_size=1, max_size=9)
@@ -42,6 +43,51 @@ def test_what_acts_here_is_told_first_and_what_moves_last():
         (MOVING, "↓ j", "Down"),
         (MOVING, "tab", "Focus Next"),
     ]
+
+
+def offered(app):
+    return {one.what for one in told(app, app.screen.active_bindings.values(), without=app.without)}
+
+
+PLAYING = {"Pause", "Faster", "Slower", "Back 10s", "On 10s", "Back 1m", "On 1m"}
+ACTING = {"Stop", "Remove", "Memo", "New run", "Refresh", "Copy last action"}
+
+
+async def test_of_a_story_no_key_is_told_that_only_a_platform_obeys():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "39 of 39")
+        for key, place in (("2", "GPUs asked for"), ("1", "39 of 39"), ("enter", "again: nsml")):
+            await pilot.press(key)
+            await shows(pilot, place)
+            assert offered(app) >= PLAYING
+            assert offered(app).isdisjoint(ACTING)
+            found = {hit.text async for hit in Actions(app.screen).discover()}
+            assert found >= PLAYING
+            assert found.isdisjoint(ACTING)
+        await pilot.press("M")
+        await shows(pilot, "nsml model ls")
+        await pilot.press("question_mark")
+        await shows(pilot, "Everywhere")
+        assert not {"Download", "Refresh", "Stop"} & set(said(app).split())
+
+
+async def test_of_a_platform_no_key_is_told_that_only_a_story_obeys(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "1 of 1 session")
+        assert offered(dashboard) >= ACTING
+        assert offered(dashboard).isdisjoint(PLAYING)
+
+
+async def test_groups_are_folded_by_keys_that_are_told_once_there_are_any():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "39 of 39")
+        assert offered(app).isdisjoint({"Fold", "Unfold", "Scroll Left", "Page Left"})
+        await pilot.press("b")
+        await shows(pilot, "▾ brook")
+        assert offered(app) >= {"Fold", "Unfold"}
 
 
 async def test_the_keys_of_the_user_are_told_and_do_nothing_behind():
