@@ -84,7 +84,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
         when = "yet" if window is None else "in that time"
         app.say(f"it ran nowhere {when}, or nobody knows where any more")
     if _draws(app):
-        for line in view.session_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
+        room, now = app.room or _COLUMNS, app.clock.time()
+        for line in view.session_lines(answer, room=room, now=now) if answer.series else ():
             app.write(visible(line))
         return
     shown = view.cells(answer)
@@ -113,7 +114,8 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
         )
         async with aclosing(looking):
             async for seen in looking:
-                lines = view.session_lines(seen.answer, room=app.room or _COLUMNS)
+                room, now = app.room or _COLUMNS, app.clock.time()
+                lines = view.session_lines(seen.answer, room=room, now=now)
                 screen.show([visible(line) for line in lines])
                 if seen.session.state in ENDED_STATES:
                     return
@@ -151,7 +153,8 @@ def show_history(app: App, window_s: float | None) -> None:
 
     answer = app.call(fetch)
     if _draws(app):
-        for line in view.cluster_history_lines(answer, room=app.room or _COLUMNS):
+        room, now = app.room or _COLUMNS, app.clock.time()
+        for line in view.cluster_history_lines(answer, room=room, now=now):
             app.write(line)
         return
     shown = view.cells(answer)

@@ -9,7 +9,7 @@ from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
 from nsml.view.sessions import plain, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, moment, size_text
+from nsml.view.units import ago, duration_text, moment, size_text
 
 if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
@@ -41,7 +41,7 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
         title="Last Modified",
         cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
     ),
-    Column(key="elapsed", title="Elapsed", cell=lambda c, _: f"{c.elapsed_s:.3f}"),
+    Column(key="elapsed", title="Elapsed", cell=lambda c, _: duration_text(c.elapsed_s)),
     Column(key="summary", title="Summary", cell=_summary, shrinks_to=20),
     Column(key="size", title="Size", cell=lambda c, _: size_text(c.size_bytes)),
     Column(key="state", title="State", cell=lambda c, _: state_word(c), is_wide=True),

@@ -163,13 +163,15 @@ def bars(
     )
 
 
-def session_lines(answer: ReadTelemetryResponse, *, room: int, has_last: bool = False) -> list[str]:
+def session_lines(
+    answer: ReadTelemetryResponse, *, room: int, now: float, has_last: bool = False
+) -> list[str]:
     """Each device of a session, and the processes of each replica, with a line of bars a figure.
 
     `has_last`: it also says what was measured last, where that is not long ago.
     """
     span = seconds_of(answer.since), seconds_of(answer.until)
-    lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
+    lines = [_span_text(span, now)]
     for series in answer.series:
         lines.append(series_title(series))
         if not series.at:
@@ -190,6 +192,11 @@ def session_lines(answer: ReadTelemetryResponse, *, room: int, has_last: bool = 
     if answer.left_out_replicas:
         lines.append(f"... {answer.left_out_replicas} more replicas")
     return lines
+
+
+def _span_text(span: tuple[float, float], now: float) -> str:
+    """What the bars are of: `10m, from 11-23 05:20Z on`."""
+    return f"{duration_text(span[1] - span[0])}, from {short_moment(span[0], now)} on"
 
 
 def series_title(series: TelemetrySeries) -> str:
@@ -230,10 +237,10 @@ def _line(
 _SHARES: Final = (("held", "held"), ("running", "over 0%"), ("busy", "over 80%"))
 
 
-def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
+def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int, now: float) -> list[str]:
     """What share of all devices sessions held, ran and were busy, and the mean load and power."""
     span = seconds_of(answer.since), seconds_of(answer.until)
-    title = f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"
+    title = _span_text(span, now)
     told = [one for one in answer.series if one.at]
     if not told:
         return [title, "nothing was measured"]

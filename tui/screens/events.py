@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from nsml.view.happenings import COLUMNS, Happening, newest, of_cluster, of_node, of_session
-from nsml.view.units import counted, moment
+from nsml.view.units import ago, counted, short_moment
 from tui.screens.listing import Listing
 from tui.sources import Topic
 
@@ -74,7 +74,9 @@ class EventsScreen(Listing[Happening]):
 
     def lines(self, item: Happening) -> Sequence[str]:
         """All of its line."""
-        return [f"{moment(item.at)}  {item.what}  {item.subject}", f"  {item.words}"]
+        now = self.dashboard.clock.time()
+        when = f"{short_moment(item.at, now, has_seconds=True)}, {ago(now - item.at)}"
+        return [f"{when}  {item.what}  {item.subject}", f"  {item.words}"]
 
     def _list(self, *, is_other: bool = False) -> None:
         table = self.table

@@ -26,7 +26,7 @@ def test_model_ls(nsml, everything):
     assert nsml("model", "ls", "@last").stdout == (
         "Checkpoint  Last Modified  Elapsed  Summary                       Size\n"
         "----------  -------------  -------  ----------------------------  -------\n"
-        "best        23 hours ago   12.500   step=2, val/accuracy=0.98765  7 Bytes\n"
+        "best        23 hours ago   12s      step=2, val/accuracy=0.98765  7 Bytes\n"
     )
 
 

@@ -71,7 +71,7 @@ class DevicesTab(SessionTab):
         if heard is not None and heard.answer.series:
             has_last = session.state not in ENDED_STATES
             room = max(view.size.width - 1, 1)
-            lines = session_lines(heard.answer, room=room, has_last=has_last)
+            lines = session_lines(heard.answer, room=room, now=self.now(), has_last=has_last)
         none = frame.none(Topic.TELEMETRY, _nothing(session))
         view.tell([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
         span = self.span(session)

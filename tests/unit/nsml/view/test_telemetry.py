@@ -66,16 +66,17 @@ def answer() -> ReadTelemetryResponse:
 
 def test_what_was_measured_last_is_told_where_it_is_not_long_ago() -> None:
     told = answer()
-    assert "last" not in "\n".join(view.session_lines(told, room=80, has_last=True))
+    assert "last" not in "\n".join(view.session_lines(told, room=80, now=1100.0, has_last=True))
     told.until.seconds = 1060
-    text = "\n".join(view.session_lines(told, room=80, has_last=True))
+    text = "\n".join(view.session_lines(told, room=80, now=1100.0, has_last=True))
     assert "last 40%, mean 30%, peak 40%" in text
     assert "last 300 W, mean 200 W" in text
-    assert "last" not in "\n".join(view.session_lines(told, room=80))
+    assert "last" not in "\n".join(view.session_lines(told, room=80, now=1100.0))
 
 
 def test_each_device_is_told_with_its_figures() -> None:
-    lines = view.session_lines(answer(), room=80)
+    lines = view.session_lines(answer(), room=80, now=1100.0)
+    assert lines[0] == "1m40s, from 01-01 00:16Z on"
     text = "\n".join(lines)
     for words in (
         "n1 GPU 3 (0.5 of it, attempt 2)",
@@ -112,7 +113,7 @@ def replica_answer() -> ReadTelemetryResponse:
 
 
 def test_the_processes_of_a_replica_are_told_beside_devices() -> None:
-    lines = view.session_lines(replica_answer(), room=80)
+    lines = view.session_lines(replica_answer(), room=80, now=1100.0)
     assert lines[1] == "n1 processes (rank 1, attempt 2)"
     text = "\n".join(lines)
     for words in ("mean 2.75, peak 4 cores", "peak 2.0 GiB", "mean 5, peak 8", "3 more replicas"):
@@ -160,7 +161,7 @@ def platform_answer(*, simulated: bool) -> ReadTelemetryResponse:
 
 
 def test_bars_of_the_platform_begin_at_one_place() -> None:
-    lines = view.cluster_history_lines(platform_answer(simulated=True), room=80)
+    lines = view.cluster_history_lines(platform_answer(simulated=True), room=80, now=1100.0)
     assert lines[0].endswith(" (simulated)")
     assert [line[:10].rstrip() for line in lines[1:]] == [
         *("held", "over 0%", "over 80%", "load", "power")
@@ -188,7 +189,7 @@ def test_rows_tell_units_and_as_much_of_the_time_as_tells_them_apart() -> None:
 def test_what_has_no_hardware_behind_it_says_so() -> None:
     told = answer()
     told.series[1].simulated = True
-    assert "n1 GPU-b (simulated)" in view.session_lines(told, room=80)
+    assert "n1 GPU-b (simulated)" in view.session_lines(told, room=80, now=1100.0)
     assert view.series_title(told.series[0]) == "n1 GPU 3 (0.5 of it, attempt 2)"
 
 
