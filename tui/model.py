@@ -22,7 +22,7 @@ from nsml.view.filtered import Filtered, Sheet
 from nsml.view.happenings import Happening
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
-from nsml.view.sessions import placed_text, seconds_of
+from nsml.view.sessions import WAITING_STATES, placed_text, seconds_of
 from nsml.view.text import visible
 from tui.sources import OF_SESSIONS, Source, State, Topic
 
@@ -64,7 +64,6 @@ _POLLED: Final = frozenset(
     }
 )
 
-_WAITING: Final = frozenset({pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_HELD})
 _HOLDING: Final = frozenset(
     {
         pb.SESSION_STATE_PREPARING,
@@ -344,7 +343,7 @@ def tally_of(row: Row) -> Tally:
         row.tally = Tally(
             one.project or one.owner,
             one.owner,
-            state in _WAITING,
+            state in WAITING_STATES,
             state in ENDED_STATES,
             asked * max(one.spec.replica_count, 1) if state in _HOLDING else 0,
         )

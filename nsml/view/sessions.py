@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 SIMULATED = "simulated"
 SIMULATED_SHORT = "sim"
+_ASKED = "asked"
 _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
 """Behind the name of a value: of how many that is."""
@@ -102,6 +103,8 @@ STATE_WORDS: Mapping[int, StateWord] = {
     sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⊘", word="Held", code="HLD", colour="red"),
 }
 
+WAITING_STATES = frozenset({sessions_pb2.SESSION_STATE_QUEUED, sessions_pb2.SESSION_STATE_HELD})
+"""States in which a session has nothing of what it asked for."""
 _BAD_STATES = frozenset({sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD})
 _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_TIME_LIMIT: "time limit",
@@ -301,23 +304,32 @@ def _options(words: Sequence[str]) -> list[list[str]]:
 
 
 def held_text(session: Session, now: float, *, simulated: str = SIMULATED) -> str:
-    """How many GPUs, whether they are simulated, and what is made of them: `2 simulated (idle 12m)`."""
+    """How many GPUs, whether they are simulated, and what is made of them: `2 simulated (idle 12m)`; of one that waits `2 asked`."""
     return " ".join(_gpu_parts(session, now, simulated))
 
 
+def _only_asks(session: Session) -> bool:
+    """Whether it asks for GPUs, and has none."""
+    return session.state in WAITING_STATES and session.spec.resources.gpu_thousandths > 0
+
+
 def _gpu_parts(session: Session, now: float, simulated: str) -> list[str]:
-    asked = session.spec.resources.gpu_thousandths
-    text = thousandths(asked)
+    text = thousandths(session.spec.resources.gpu_thousandths)
     if session.spec.replica_count > 1:
         text = f"{session.spec.replica_count}x{text}"
+    if _only_asks(session):
+        return [text, _ASKED]
     waste = waste_text(session.episodes, now)
     parts = (text, simulated if session.simulated else "", f"({waste})" if waste else "")
     return [part for part in parts if part]
 
 
 def _gpus_within(session: Session, now: float, cells: int) -> str:
-    """How many, and as much of what there is to say of them as has room: `2 sim (idle 12m)`, `2 sim …`, `2`."""
+    """How many, and as much of what there is to say of them as has room: `2 sim (idle 12m)`, `2 sim …`, `2`; `2?` of those that are asked for."""
     parts = _gpu_parts(session, now, SIMULATED_SHORT)
+    if _only_asks(session):
+        forms = (" ".join(parts), f"{parts[0]}?")
+        return next((form for form in forms if width(form) <= cells), "")
     for count in range(len(parts), 0, -1):
         text = " ".join(parts[:count])
         for more in ("" if count == len(parts) else _MORE, ""):
@@ -447,7 +459,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=12,
         within=_state_within,
     ),
-    Column(key="gpus", title="GPUs", cell=held_text, shrinks_to=8, within=_gpus_within),
+    Column(key="gpus", title="GPUs", cell=held_text, shrinks_to=9, within=_gpus_within),
     Column(
         key="summary",
         title="Summary",

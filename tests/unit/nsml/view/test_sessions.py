@@ -49,6 +49,22 @@ def ordinary():
     return [wait, run, done]
 
 
+def test_gpus_that_are_only_asked_for_are_said_so():
+    [gpus] = [one for one in COLUMNS if one.key == "gpus"]
+    wait = session(1841, pb.SESSION_STATE_QUEUED, simulated=True)
+    assert gpus.cell(wait, NOW) == "4 asked"
+    assert [gpus.within(wait, NOW, room) for room in (7, 6, 2, 1)] == ["4 asked", "4?", "4?", ""]
+    wait.spec.replica_count = 2
+    assert gpus.cell(wait, NOW) == "2x4 asked"
+    wait.state = pb.SESSION_STATE_HELD
+    assert gpus.cell(wait, NOW) == "2x4 asked"
+    wait.state = pb.SESSION_STATE_PREPARING
+    assert gpus.cell(wait, NOW) == "2x4 simulated"
+    none = session(1842, pb.SESSION_STATE_QUEUED)
+    none.spec.resources.gpu_thousandths = 0
+    assert gpus.cell(none, NOW) == "0"
+
+
 @pytest.mark.parametrize(
     ("end", "told"),
     [
