@@ -140,7 +140,11 @@ def diff(
             _tell_absent(app, sessions, found, metrics, rank=rank, attempt=attempt)
             _check_known(rows, judging)
         _check_one_is_better(rows, lower, higher)
-    rows = [row for row in compare.judged(rows, better) if not (ignore and fits(row.key, ignore))]
+    rows = [
+        row
+        for row in compare.judged(rows, better)
+        if not (ignore and (fits(row.key, ignore) or fits(row.title, ignore)))
+    ]
     differing = [row for row in rows if row.differs]
     tell_left_out(app, sessions, answers)
     _write(app, sessions, rows if all_keys else differing, has_any=bool(rows))
@@ -292,7 +296,7 @@ def _columns(
         Column(
             key="key",
             title=title,
-            cell=lambda row, _: row.key,
+            cell=lambda row, _: row.title,
             shrinks_to=_KEY_CELLS,
             is_name=True,
         ),

@@ -16,8 +16,9 @@ from nsml.view.ordering import (
     AGING,
     ARGUMENT,
     SUMMARY,
+    arguments_text,
+    arguments_within,
     column,
-    differing_text,
     marked,
     order,
     value_of,
@@ -167,9 +168,7 @@ def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[
         found = [_wanted(one) for one in every if one is not None]
     else:
         found = list(COLUMNS)
-    found = [_short(one) for one in found]
-    if same:
-        found = [_differing(one, same) if one.key == "args" else one for one in found]
+    found = [_arguments(one, same) if one.key == "args" else _short(one) for one in found]
     return found if listing.is_plain else marked(found, listing.sort, is_down=listing.is_down)
 
 
@@ -184,13 +183,19 @@ def _short(one: Column[Session]) -> Column[Session]:
     return one._replace(cell=_HELD) if one.key == "gpus" else one
 
 
-def _differing(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:
+def _arguments(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:
+    """By their names, as filters and columns have them, and not as the program gets them."""
+    one = one._replace(
+        cell=lambda session, _: arguments_text(session, same),
+        within=lambda session, _, cells: arguments_within(session, cells, same),
+    )
+    if not same:
+        return one
     return one._replace(
         title="Args (differing)",
         title_within=lambda _: "Args",
-        cell=lambda session, _: differing_text(session, same),
         is_wide=True,
-        is_worth=lambda session: bool(differing_text(session, same)),
+        is_worth=lambda session: bool(arguments_text(session, same)),
     )
 
 

@@ -70,6 +70,11 @@ class Row:
     """The sessions whose value is the best of all; several where it is equal."""
 
     @property
+    def title(self) -> str:
+        """What people call it: an argument without its dashes, as filters and columns have it."""
+        return self.key.lstrip("-") if self.kind is Kind.ARGUMENT else self.key
+
+    @property
     def differs(self) -> bool:
         """Whether any two sessions differ in it; to have none is a difference, too. NaN is equal to NaN."""
         some = [repr(value) for value in self.values.values()]
@@ -207,7 +212,7 @@ def same_text(rows: Iterable[Row]) -> str:
     for row in rows:
         value = next(iter(row.values.values()))
         is_named_alone = row.kind is Kind.METRIC or value is True
-        words.append(row.key if is_named_alone else f"{row.key}={_text(value, None)}")
+        words.append(row.title if is_named_alone else f"{row.title}={_text(value, None)}")
     return " ".join(words)
 
 

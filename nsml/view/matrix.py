@@ -84,10 +84,10 @@ def is_key(column: Column[Session]) -> bool:
 def _column(row: Row, baseline: Session) -> Column[Session]:
     return Column(
         key=f"{_PREFIX}{row.kind} {row.key}",
-        title=row.key,
+        title=row.title,
         cell=lambda session, _: text(row, session, baseline),
         within=lambda session, _, cells: text(row, session, baseline, cells),
-        title_within=lambda cells: fit_middle(row.key, cells),
+        title_within=lambda cells: fit_middle(row.title, cells),
         shrinks_to=_VALUE_CELLS,
         is_optional=True,
     )

@@ -6,12 +6,13 @@ Columns are named as for `--fields`; `summary.val/acc` is a value of the last su
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
 from nsml.view.tables import Column
-from nsml.view.text import fit, fit_middle
+from nsml.view.text import fit, fit_middle, width
 from nsml.view.units import number_text, number_within
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ SUMMARY: Final = "summary."
 ARGUMENT: Final = "arg."
 UP, DOWN = "▴", "▾"
 _ABSENT: Final = "-"
+_MORE: Final = " …"
+_NONE: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _VALUE_CELLS: Final = 8
 _TITLE_CELLS: Final = 14
 _SORTED_CELLS: Final = 20
@@ -254,12 +257,45 @@ def _arguments(session: Session) -> Mapping[str, str | bool]:
     return {key.lstrip("-"): value for key, value in words.items()}
 
 
-def differing_text(session: Session, same: Mapping[str, str | bool]) -> str:
-    """The arguments of a session without those that all have: `lr=0.02 bs=128`."""
-    given = _arguments(session).items()
-    return words_of({key: value for key, value in given if same.get(key) != value})
+def arguments_text(session: Session, same: Mapping[str, str | bool] = _NONE) -> str:
+    """The arguments of a session, without those that all have: `lr=0.02 bs=128`."""
+    return words_of(_differing(session, same))
+
+
+def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool] = _NONE) -> str:
+    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; at last the name of the first: no number is cut."""
+    words = _words(_differing(session, same))
+    text = " ".join(words)
+    if width(text) <= cells:
+        return text
+    for count in range(len(words) - 1, 0, -1):
+        text = " ".join(words[:count]) + _MORE
+        if width(text) <= cells:
+            return text
+    key, _, value = words[0].partition("=")
+    return fit(key, cells - width(_MORE)) + _MORE if _is_number(value) else fit(words[0], cells)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def words_of(given: Mapping[str, str | bool]) -> str:
     """Arguments in a line: `lr=0.02 amp`."""
-    return " ".join(key if value is True else f"{key}={value}" for key, value in given.items())
+    return " ".join(_words(given))
+
+
+def _words(given: Mapping[str, str | bool]) -> list[str]:
+    """Each as one; what has no name but its place is there alone."""
+    return [
+        key if value is True else str(value) if key.isdigit() else f"{key}={value}"
+        for key, value in given.items()
+    ]
+
+
+def _differing(session: Session, same: Mapping[str, str | bool]) -> dict[str, str | bool]:
+    return {key: value for key, value in _arguments(session).items() if same.get(key) != value}

@@ -119,18 +119,23 @@ def lay_out(
         for column, widest in zip(columns, texts, strict=True)
     ]
     kept, cut = _fitting(columns, widths, room)
-    if hidden := _missed(rows, kept):
+    if hidden := _missed(columns, rows, kept):
         kept, cut = _fitting(columns, widths, room - sign)
-        hidden = _missed(rows, kept)
+        hidden = _missed(columns, rows, kept)
     chosen = [columns[index] for index in kept]
     uncut = {columns[at].key for at, cells in zip(kept, cut, strict=True) if texts[at] <= cells}
     return Layout(chosen, cut, hidden, frozenset(uncut))
 
 
-def _missed(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
-    """How many columns say something and are not among those that are kept."""
-    places = set(range(len(rows[0]))) - set(kept) if rows else set[int]()
-    return sum(any(row[place] not in {"", _NOTHING} for row in rows) for place in places)
+def _missed(
+    columns: Sequence[Column[T]], rows: Sequence[Sequence[str]], kept: Sequence[int]
+) -> int:
+    """How many columns say something, and not what is their title, and are not among those that are kept."""
+    places = set(range(len(columns))) - set(kept)
+    return sum(
+        any(row[place] not in {"", _NOTHING, columns[place].title} for row in rows)
+        for place in places
+    )
 
 
 def _fitting(

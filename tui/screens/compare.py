@@ -168,8 +168,11 @@ class CompareScreen(ChartScreen):
     def _choose(self) -> None:
         """Take the keys that are sought and not left out."""
         ignored = set(self.dashboard.kept.compare.ignored)
+        sought = self._sought.search
         self._differing = [
-            row for row in self._rows if _name(row) not in ignored and self._sought.search(row.key)
+            row
+            for row in self._rows
+            if _name(row) not in ignored and (sought(row.title) or sought(row.key))
         ]
 
     def _matrix(self) -> None:
@@ -212,7 +215,8 @@ class CompareScreen(ChartScreen):
         parts += [f"{self._aside} more left"] if self._aside else []
         parts += [f"{left} more right: →"] if left > 0 else []
         if self._order:
-            _, key, is_down = self._order
+            kind, key, is_down = self._order
+            key = next((one.title for one in self._rows if (one.kind, one.key) == (kind, key)), key)
             parts.append(f"by {visible(key)}, {'greatest' if is_down else 'least'} first")
         if baseline := self.baseline:
             parts.append(f"✓ baseline {visible(baseline.name)}")
@@ -375,7 +379,7 @@ class CompareScreen(ChartScreen):
             self.redraw()
 
         kept = self.dashboard.kept
-        choices = [Choice(_name(row), f"{row.key}  ({row.kind})") for row in self._rows]
+        choices = [Choice(_name(row), f"{row.title}  ({row.kind})") for row in self._rows]
         question = "Columns that are left out"
         self.app.push_screen(
             Picker(question, choices, chosen=kept.compare.ignored, several=True), go

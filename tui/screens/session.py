@@ -13,10 +13,9 @@ from textual.widgets import Input, Static, TabbedContent, TabPane
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
-from nsml.view.compare import arguments
+from nsml.view.ordering import arguments_text
 from nsml.view.sessions import (
     STATE_WORDS,
-    command_words,
     repeat_words,
     state_text,
     summary_text,
@@ -270,7 +269,7 @@ class SessionScreen(ChartScreen):
             ("end", "" if why == session.end.message else why),
             ("summary", summary_text(session)),
             *explained.course(session, self.dashboard.clock.time()),
-            ("args", "  ".join(_pairs(command_words(session)))),
+            ("args", arguments_text(session)),
             ("memo", session.memo),
             ("project", session.project),
             ("id", session.id),
@@ -393,7 +392,3 @@ def _log_words(row: Row | None, follow: str, *, is_following: bool) -> str:
     if row is None or row.session.state in ENDED_STATES:
         return "ended"
     return "following" if is_following else f"paused: {follow} follows again"
-
-
-def _pairs(words: Sequence[str]) -> list[str]:
-    return [key if value is True else f"{key} {value}" for key, value in arguments(words).items()]

@@ -34,7 +34,7 @@ def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
     assert lines == [
         ["Argument", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 8, "-" * 11, "-" * 11],
-        ["--lr", "0.02", "0.01"],
+        ["lr", "0.02", "0.01"],
         ["Asked", "for", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 9, "-" * 12, "-" * 12],
         ["code", "1" * 12, "2" * 12],
@@ -44,11 +44,13 @@ def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
     ]
     assert shown.stderr == (
         "(how the code differs: nsml diff kim/mnist/1 kim/mnist/2 --code)\n"
-        "the same (4): --epochs=10 gpus=0 nodes=1 priority=normal\n"
+        "the same (4): epochs=10 gpus=0 nodes=1 priority=normal\n"
     )
     assert "--code" not in nsml("diff", "1", "2", "--ignore", "code").stderr
     everything = nsml("diff", "1", "2", "--all-keys", "--ignore", "val/*")
-    assert "--epochs" in everything.stdout
+    assert "epochs" in everything.stdout
+    for key in ("lr", "--lr"):  # as it is shown, and as the program gets it
+        assert "lr " not in nsml("diff", "1", "2", "--ignore", key).stdout
     assert "val/accuracy" not in everything.stdout
     assert "the same" not in everything.stderr
 
@@ -96,7 +98,7 @@ def test_how_it_ends(nsml, state, two):
     state.add("kim/mnist/3", spec=two[0].spec)
     same = nsml("diff", "1", "3", "--args", "--exit-code")
     assert (same.code, same.stdout) == (0, "")
-    assert same.stderr.startswith("nothing differs\nthe same (6): --epochs=10 --lr=0.02 code=1111")
+    assert same.stderr.startswith("nothing differs\nthe same (6): epochs=10 lr=0.02 code=1111")
 
 
 def test_what_was_not_reported_is_told(nsml, two):

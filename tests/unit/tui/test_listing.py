@@ -62,7 +62,7 @@ def test_what_is_sorted_by_is_whole_however_narrow_the_terminal_is():
     one.summary.update({"train/loss": 0.00012345678, "val/acc": 0.1})
     for key, said in (
         ("memo", "with ferns of 9"),
-        ("args", "--lr 0.1 --batch 512"),
+        ("args", "lr=0.1 batch=512"),
         ("created", "2 hours ago"),
         ("checkpoints", "123456789"),
         ("summary.train/loss", "0.0001235"),

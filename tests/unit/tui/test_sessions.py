@@ -78,7 +78,7 @@ async def test_only_arguments_that_differ_are_listed_and_the_others_said_once(da
         await shows(pilot, "Args (differing)", "lr=0.1", "lr=0.2", "all: bs=64")
         assert said(dashboard).count("bs") == 1
         server.state.add("kim/mnist/3", spec={"args": ["--lr", "0.2", "--bs", "32"]})
-        await shows(pilot, "--bs 32", "--lr 0.2 --bs 64")
+        await shows(pilot, "lr=0.2 bs=32", "lr=0.2 bs=64")
         assert "all:" not in said(dashboard)
 
 

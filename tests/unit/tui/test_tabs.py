@@ -151,8 +151,9 @@ async def test_arguments_are_listed_with_what_else_was_asked_for(dashboard, serv
     async with dashboard.run_test(size=(80, 24)) as pilot:
         await opened(pilot, "a")
         await shows(
-            pilot, "--lr", "0.1", "a␇b", "train.py", "2 arguments", "nsml command kim/mnist"
+            pilot, " lr  ", "0.1", "a␇b", "train.py", "2 arguments", "nsml command kim/mnist"
         )
+        assert "--" not in said(dashboard)
 
 
 async def test_tabs_are_turned_by_keys_and_all_fit_a_narrow_terminal(dashboard, server):

@@ -1,4 +1,4 @@
-"""What a session was asked for, key by key."""
+"""What a session was asked for, key by key: keys are without dashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _value(row: Row, _now: float) -> str:
 
 COLUMNS: tuple[Column[Row], ...] = (
     Column(key="kind", title="What", cell=lambda row, _: row.kind.value),
-    Column(key="key", title="Name", cell=lambda row, _: row.key, is_name=True),
+    Column(key="key", title="Name", cell=lambda row, _: row.title, is_name=True),
     Column(key="value", title="Value", cell=_value, shrinks_to=20),
 )
 
@@ -50,7 +50,7 @@ class ArgumentsTab(SessionTab):
         event.stop()
         row: Row | None = self.query_one(Table).current
         if row is not None:
-            cast("Dashboard", self.app).say(f"{row.key} {_value(row, 0.0)}")
+            cast("Dashboard", self.app).say(f"{row.title}: {_value(row, 0.0)}")
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the order in which they were given."""

@@ -46,7 +46,7 @@ def test_what_was_asked_for_differs_or_not():
     assert rows["code"].values == {"a": "c" * 12, "b": "d" * 12}
     assert [compare.cell(rows["--bs"], name) for name in "ab"] == ["2", "-"]
     assert compare.same_text(row for row in rows.values() if not row.differs).startswith(
-        "--lr=1 gpus=0"
+        "lr=1 gpus=0"
     )
 
 

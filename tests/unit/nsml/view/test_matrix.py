@@ -27,7 +27,7 @@ def test_kinds_stand_apart_and_keys_are_left_out_from_the_right():
     assert [one.key for one in differing] == ["--lr", "--bs", "env SEED", "loss"]
     assert "nodes" in [one.key for one in same]
     every = columns(some, differing, some[0])
-    assert [one.title for one in every[3:]] == ["--lr", "--bs", "│", "env SEED", "│", "loss"]
+    assert [one.title for one in every[3:]] == ["lr", "bs", "│", "env SEED", "│", "loss"]
     laid = lay_out(every, some, now=0, room=50)
     assert laid.row(some[1], 0)[:5] == ["B", "kim/mnist/2", "? ???", "0.2", "4"]
     assert sum(map(is_key, lay_out(every, some, now=0, room=40).columns)) == 2

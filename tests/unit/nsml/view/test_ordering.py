@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +10,9 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtered import Filtered
 from nsml.view.ordering import (
     agreed,
+    arguments_text,
+    arguments_within,
     column,
-    differing_text,
     keys_of,
     order,
     value_of,
@@ -108,4 +110,22 @@ def test_only_arguments_that_differ_tell_sessions_apart():
         same = agreed(same, one)
     assert same == {"bs": "64", "amp": True}
     assert words_of(same) == "bs=64 amp"
-    assert [differing_text(one.session, same) for one in some] == ["lr=0.1", "lr=0.2"]
+    assert [arguments_text(one.session, same) for one in some] == ["lr=0.1", "lr=0.2"]
+
+
+@pytest.mark.parametrize(
+    ("args", "cells", "said"),
+    [
+        ("--lr 0.1 --bs 64 --amp", 17, "lr=0.1 bs=64 amp"),
+        ("--lr 0.1 --bs 64 --amp", 15, "lr=0.1 bs=64 …"),
+        ("--lr 0.1 --bs 64 --amp", 10, "lr=0.1 …"),
+        ("--layers 24 --lr 3e-4", 10, "layers …"),
+        ("--layers 24", 8, "layers …"),
+        ("--a-long-name 24", 8, "a-lon… …"),
+        ("train.py data.txt --lr=1", 12, "train.py …"),
+        ("--config /a/long/path.yaml", 14, "config=/a/lon…"),
+        ("", 8, ""),
+    ],
+)
+def test_arguments_are_whole_without_dashes_and_no_number_is_cut(args, cells, said):
+    assert arguments_within(session(args=args.split()).session, cells) == said

@@ -128,6 +128,8 @@ def test_what_has_no_room_is_left_out_whole_and_counted():
     assert shown(32) == ("nsg", 1)
     assert shown(25) == ("ns", 2)
     assert shown(10) == ("ns", 2), "whose it is, and what it is sorted by"
+    rule = Column(key="│", title="│", cell=lambda *_: "│", is_optional=True)
+    assert lay_out([*SEVERAL, rule], rows, now=0, room=32).hidden == 1, "no line between columns"
     assert sum(lay_out(SEVERAL, rows, now=0, room=32, sign=3).widths) + 2 * 2 <= 29
     assert lay_out(SEVERAL, rows, now=0, room=25).row(rows[0], 0) == ["kim/mnist/1", "0.99123"]
 
