@@ -1,4 +1,4 @@
-"""All devices at a glance: a letter or a digit each, so that no colour is needed to read it. Pure."""
+"""All devices at a glance, so that no colour is needed to read it: a letter or a digit each, more where there is room. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsml.v1 import nodes_pb2
 from nsml.view.nodes import NodeDevice, is_free
-from nsml.view.text import fit, fit_middle, pad, visible, width
+from nsml.view.text import fit, fit_end, fit_middle, pad, visible, width
+from nsml.view.units import ago_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nsml.v1.nodes_pb2 import Node
 
-MOST_NAME: Final = 14
+MOST_NAME: Final = 40
 """Cells of the name of a node."""
+SHORT_NAME: Final = 14
+_SHORTER_NAMES: Final = (SHORT_NAME, 10, 7)
+"""To which names are cut in their middle where whole ones leave too little room, as long as that tells them apart."""
 MOST_CELLS: Final = 16
-"""Devices of a node that have a cell; of more the last one is a `+`."""
+"""Devices of a node that have a place; of more the last one is a `+`."""
+LETTER, SPACED, VALUE = 1, 2, 4
+"""Cells of a device, with the gap behind it: a letter, the same with a gap, and the value itself."""
+_HOLDERS: Final = (20, 13, 9, 6)
+"""The same where below the value stands who holds it."""
+_OF_A_SESSION: Final = 9
+"""Cells from which on that is the session, and not its owner."""
 _COOL, _HOT_STEP = 30.0, 6.0
 _HOUR_S, _DAY_S = 3_600.0, 86_400.0
 _HELD_LITTLE: Final = 2
@@ -120,6 +130,23 @@ def _power(item: NodeDevice) -> Cell:
     return Cell(str(_level(item.use.sample.power_watts / 1_000)), "cyan")
 
 
+_VALUES: Final[Mapping[Measure, tuple[Callable[[NodeDevice], float], str]]] = {
+    Measure.UTILIZATION: (lambda item: item.use.sample.utilization_percent, "%"),
+    Measure.MEMORY: (
+        lambda item: 100 * item.use.sample.memory_used_bytes / (item.use.device.memory_bytes or 1),
+        "%",
+    ),
+    Measure.TEMPERATURE: (lambda item: item.use.sample.temperature_celsius, "°C"),
+    Measure.POWER: (lambda item: item.use.sample.power_watts, " W"),
+}
+"""What is measured, and in which unit it is told."""
+_UNITS: Final[Mapping[Measure, str]] = {
+    Measure.UTILIZATION: "percent of its time",
+    Measure.MEMORY: "percent of its memory",
+    Measure.TEMPERATURE: "°C",
+    Measure.POWER: "watts",
+    Measure.AGE: "for how long it is held",
+}
 _LEVELS: Final[Mapping[Measure, Callable[[NodeDevice], Cell]]] = {
     Measure.UTILIZATION: _utilization,
     Measure.MEMORY: _memory,
@@ -144,8 +171,7 @@ class Heat:
 
     def cell(self, item: NodeDevice) -> Cell:
         """That of a device."""
-        known = [self.holders[name] for name in item.use.sessions if name in self.holders]
-        holder = known[0] if known else None
+        holder = self._holder(item)
         mark = mark_of(item, holder)
         if mark and not (mark == "?" and self.measure not in _LEVELS):
             return Cell(mark, MARKS[mark][1])
@@ -158,43 +184,157 @@ class Heat:
         held_s = self.now - holder.since
         return Cell("m" if held_s < _HOUR_S else "h" if held_s < _DAY_S else "d", "cyan")
 
-    def cells(self, node: Node) -> list[Cell]:
-        """Those of a node's devices."""
-        every = [self.cell(NodeDevice(node=node, use=use)) for use in node.devices]
-        return every if len(every) <= MOST_CELLS else [*every[: MOST_CELLS - 1], Cell("+")]
+    def lines(self, node: Node, each: int) -> list[list[Cell]]:
+        """Those of a node's devices, as lines of a map that has so many cells for each."""
+        every = [NodeDevice(node=node, use=use) for use in node.devices]
+        more = len(every) > MOST_CELLS
+        shown = every[: MOST_CELLS - 1] if more else every
+        rows = [[self._sized(item, each) for item in shown]]
+        if each in _HOLDERS:
+            rows.append([Cell(pad(self._who(item, each - 1), each)) for item in shown])
+        if more:
+            rows[0].append(Cell(pad("+", each)))
+        return rows
 
-    def legend(self) -> str:
-        """What the letters mean."""
-        if self.measure is Measure.OWNER:
-            scale = ", ".join(f"{letter} {owner}" for owner, letter in self.letters.items())
+    def _sized(self, item: NodeDevice, each: int) -> Cell:
+        letter, colour = self.cell(item)
+        if each <= SPACED:
+            return Cell(pad(letter, each), colour)
+        if letter in MARKS:
+            words = MARKS[letter][0]
+            text = words if each in _HOLDERS and width(words) < each else letter
         else:
-            scale = _SCALES[self.measure]
+            text = self._value(item, letter, each)
+        if each == VALUE:
+            return Cell(text.rjust(each - 1) + " ", colour)
+        return Cell(pad(fit(text, each - 1), each), colour)
+
+    def _value(self, item: NodeDevice, letter: str, each: int) -> str:
+        if self.measure in _VALUES:
+            value, unit = _VALUES[self.measure]
+            text = f"{value(item):.0f}"
+            return text + unit if width(text + unit) < each and each > VALUE else text
+        holder = self._holder(item)
+        if holder is None or (self.measure is Measure.OWNER and each == VALUE):
+            return letter
+        if self.measure is Measure.OWNER:
+            return visible(holder.owner)
+        return _held_for(self.now - holder.since)
+
+    def _who(self, item: NodeDevice, cells: int) -> str:
+        """The session that holds a device, and how many others; where there is little room its owner."""
+        names = [visible(name) for name in item.use.sessions if name]
+        if not names:
+            return fit("others", cells) if item.use.sessions else ""
+        if cells < _OF_A_SESSION - 1:
+            holder = self._holder(item)
+            if holder is None:
+                return fit(names[0].partition("/")[0], cells)
+            is_said = self.measure is Measure.OWNER
+            return fit(
+                _held_for(self.now - holder.since) if is_said else visible(holder.owner), cells
+            )
+        more = f" +{len(item.use.sessions) - 1}" if len(item.use.sessions) > 1 else ""
+        return fit_middle(names[0], cells - len(more)) + more
+
+    def _holder(self, item: NodeDevice) -> Holder | None:
+        known = (self.holders[name] for name in item.use.sessions if name in self.holders)
+        return next(known, None)
+
+    def legend(self, each: int = LETTER) -> str:
+        """What stands in a map that has so many cells for each device."""
+        if self.measure is Measure.OWNER and each <= VALUE:
+            owners = ", ".join(f"{letter} {owner}" for owner, letter in self.letters.items())
+            scale = owners or "nobody holds any"
+        elif self.measure is Measure.OWNER:
+            scale = "who holds it"
+        else:
+            scale = (_SCALES if each <= SPACED else _UNITS)[self.measure]
         marks = "  ".join(f"{mark} {words}" for mark, (words, _) in MARKS.items())
-        return f"{self.measure.value}  {scale or 'nobody holds any'}   {marks}"
+        return f"{self.measure.value}  {scale}   {marks}"
+
+
+def _held_for(seconds: float) -> str:
+    return ago_within(seconds, 3)
+
+
+class Titles(NamedTuple):
+    """How nodes are called in so many cells: without the domain that all have, and at last by the end of their names, or by both ends."""
+
+    cells: int
+    domain: int = 0
+    """Letters at the end of each name that are left out."""
+    is_by_end: bool = False
+
+    def of(self, name: str) -> str:
+        """How one is called."""
+        own = visible(name)[: -self.domain or None]
+        return (fit_end if self.is_by_end else fit_middle)(own, self.cells)
 
 
 class Grid(NamedTuple):
-    """How nodes lie beside one another: so many in a line, each in so many cells."""
+    """How nodes lie beside one another: so many in a line, of each the name and so many devices of so many cells."""
 
     across: int
-    name_cells: int
-    device_cells: int
+    titles: Titles
+    devices: int
+    each: int = LETTER
 
     @property
     def cells(self) -> int:
         """Of a node, with the gap behind it."""
-        return self.name_cells + 1 + self.device_cells + 2
+        return self.titles.cells + 1 + self.devices * self.each + 2
+
+    @property
+    def lines(self) -> int:
+        """Of a node: where it has two, with an empty one below."""
+        return 3 if self.each in _HOLDERS else 1
+
+    def height(self, count: int) -> int:
+        """Lines of so many nodes."""
+        return -(-count // self.across) * self.lines - (self.lines > 1)
 
     def title(self, node: Node) -> str:
         """The name of a node in its cells."""
-        return pad(
-            fit(fit_middle(visible(node.name), self.name_cells), self.name_cells), self.name_cells
-        )
+        return pad(fit(self.titles.of(node.name), self.titles.cells), self.titles.cells)
 
 
-def grid_of(nodes: Sequence[Node], room: int) -> Grid:
-    """As many beside one another as have room; one at least."""
-    names = max((min(width(visible(node.name)), MOST_NAME) for node in nodes), default=1)
-    most = max((min(len(node.devices), MOST_CELLS) for node in nodes), default=0)
-    grid = Grid(1, names, max(most, 1))
-    return grid._replace(across=max(room // grid.cells, 1))
+def grid_of(nodes: Sequence[Node], room: int, height: int = 0) -> Grid:
+    """The grid that says most of those that fit: whole names first, then large cells. Where none does, the smallest, to be scrolled.
+
+    `room`, `height`: cells and lines that there are.
+    """
+    most = max(max((min(len(node.devices), MOST_CELLS) for node in nodes), default=0), 1)
+
+    def grid(titles: Titles, each: int) -> Grid:
+        one = Grid(1, titles, most, each)
+        return one._replace(across=max(room // one.cells, 1))
+
+    every = _titles([node.name for node in nodes])
+    for titles in every:
+        for each in (*_HOLDERS, VALUE, SPACED, LETTER):
+            found = grid(titles, each)
+            if found.cells <= room and found.height(len(nodes)) <= height:
+                return found
+    usual = next((one for one in every if one.cells <= SHORT_NAME), every[-1])
+    return grid(usual, LETTER)
+
+
+def _titles(names: Sequence[str]) -> list[Titles]:
+    """Those that tell nodes apart, the longest first."""
+
+    def longest(domain: int) -> int:
+        taken = (width(visible(name)[: -domain or None]) for name in names)
+        return min(max(taken, default=1), MOST_NAME)
+
+    found = [Titles(longest(0))]
+    domains = {name.partition(".")[2] for name in map(visible, names)}
+    domain = max(map(len, domains), default=0) + 1
+    if len(names) > 1 and len(domains) == 1 and domain > 1:
+        found.append(Titles(longest(domain), domain))
+    for cells in _SHORTER_NAMES:
+        kinds = (Titles(cells, found[-1].domain, is_by_end) for is_by_end in (True, False))
+        told = (one for one in kinds if len(set(map(one.of, names))) == len(set(names)))
+        if cells < found[-1].cells and (one := next(told, None)) is not None:
+            found.append(one)
+    return found

@@ -276,6 +276,19 @@ def fit_middle(text: str, cells: int) -> str:
     return head + "".join(reversed(tail))
 
 
+def fit_end(text: str, cells: int) -> str:
+    """Like `fit`, with what is left out at the beginning: the end stays."""
+    if width(text) <= cells:
+        return text
+    kept, left = "", cells - 1
+    for part, size in reversed([*graphemes(text)]):
+        left -= size
+        if left < 0:
+            break
+        kept = part + kept
+    return f"…{kept}" if cells > 0 else ""
+
+
 def pad(text: str, cells: int) -> str:
     """`text` with spaces up to `cells` cells."""
     return text + " " * (cells - width(text))

@@ -61,8 +61,8 @@ class NodesScreen(Frame):
         """The two lists, and what may stand in the place of each."""
         clock = self.dashboard.clock.time
         yield Table(COLUMNS, key=lambda node: node.name, clock=clock, id="nodes")
-        yield HeatMap(id="heat")
         yield Static(id="legend")
+        yield HeatMap(id="heat")
         yield Table(
             DEVICE_COLUMNS,
             key=lambda item: f"{item.node.name} {item.use.device.uuid}",
@@ -120,7 +120,7 @@ class NodesScreen(Frame):
         }
         heat = Heat(measure=measure, now=now, holders=holders, letters=owners_of(holders))
         self.heat.show(self.model.nodes, heat)
-        tell(self.query_one("#legend", Static), Text(f" {visible(heat.legend())}"))
+        tell(self.query_one("#legend", Static), Text(f" {visible(heat.legend(self.heat.each))}"))
 
     def _below(self) -> None:
         devices_shown = self.devices
@@ -177,6 +177,11 @@ class NodesScreen(Frame):
         found = [row.session for row in self.model.every_row() if row.session.name in names]
         if found:
             self.dashboard.open_session(found[0])
+
+    def on_heat_map_resized(self) -> None:
+        """Say what stands in it now."""
+        if self._measure is not None:
+            self._map(self._measure)
 
     def on_heat_map_moved(self) -> None:
         """The same from the map."""

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.heat import Grid, grid_of
+from nsml.view.heat import grid_of
 from tui import looks
 from tui.widgets.lines import Lines
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from nsml.v1.nodes_pb2 import Node
-    from nsml.view.heat import Heat
+    from nsml.view.heat import Cell, Heat
 
 
 class HeatMap(Lines, ScrollView, can_focus=True):
@@ -49,11 +49,18 @@ class HeatMap(Lines, ScrollView, can_focus=True):
     class Moved(Message):
         """The cursor is on another node."""
 
+    class Resized(Message):
+        """There is room for more, or for less."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
         self._shown: Sequence[Node] = ()
         self._heat: Heat | None = None
         self._chosen = ""
+        self._grid = grid_of((), 1)
+        self._cells: dict[str, list[list[Cell]]] = {}
+        """Of nodes that were drawn since they were heard."""
+        self._made_of: tuple[list[tuple[str, int]], Size] = [], Size()
 
     @property
     def current(self) -> Node | None:
@@ -66,8 +73,9 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         return next(names, 0)
 
     @property
-    def _grid(self) -> Grid:
-        return grid_of(self._shown, self.size.width)
+    def each(self) -> int:
+        """Cells of a device."""
+        return self._grid.each
 
     @property
     def top(self) -> int:
@@ -77,16 +85,37 @@ class HeatMap(Lines, ScrollView, can_focus=True):
     def show(self, nodes: Sequence[Node], heat: Heat) -> None:
         """Show these nodes."""
         self._shown, self._heat = nodes, heat
+        self._cells.clear()
         if nodes and all(node.name != self._chosen for node in nodes):
             self._chosen = nodes[0].name
-        self.virtual_size = Size(self.size.width, -(-len(nodes) // self._grid.across))
+        self._fit()
         self.refresh_changed()
+
+    def on_resize(self) -> None:
+        """There is room for more, or for less."""
+        self._fit()
+        self.post_message(self.Resized())
+
+    def _fit(self) -> None:
+        made_of = [(node.name, len(node.devices)) for node in self._shown], self.size
+        if made_of == self._made_of:
+            return
+        self._made_of = made_of
+        count, (width, height) = len(self._shown), self.size
+        grid = grid_of(self._shown, width, height)
+        if grid.height(count) > height:
+            grid = grid_of(self._shown, width - 1, height)  # a bar takes a cell
+        self._grid = grid
+        self._cells.clear()
+        self.virtual_size = Size(width, grid.height(count))
+        self.refresh()
 
     def choose(self, name: str) -> None:
         """Put the cursor on a node."""
         if name != self._chosen:
             self._chosen = name
-            line = self._at // self._grid.across
+            grid = self._grid
+            line = self._at // grid.across * grid.lines
             if not self.top <= line < self.top + self.size.height:
                 self.scroll_to(y=max(line - self.size.height + 1, 0), animate=False, force=True)
             self.refresh()
@@ -95,20 +124,31 @@ class HeatMap(Lines, ScrollView, can_focus=True):
     def make_line(self, y: int) -> Strip:
         """Some nodes beside one another."""
         grid, heat = self._grid, self._heat
-        first = (y + self.top) * grid.across
+        row, part = divmod(y + self.top, grid.lines)
+        first = row * grid.across
         segments: list[Segment] = []
         for node in self._shown[first : first + grid.across] if heat is not None else ():
-            base = self.rich_style
-            name = (
-                self.get_component_rich_style("heat--cursor") if node.name == self._chosen else base
-            )
-            segments += [Segment(grid.title(node), name), Segment(" ", base)]
-            cells = heat.cells(node) if heat is not None else []
-            for cell in cells:
-                colour = looks.style(self.app, cell.colour) if cell.colour else Style()
-                segments.append(Segment(cell.letter, base + colour))
-            segments.append(Segment(" " * (grid.device_cells - len(cells) + 2), base))
+            segments += self._pieces(node, part)
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+    def _pieces(self, node: Node, part: int) -> list[Segment]:
+        """A line of a node, the first of which begins with its name."""
+        grid, heat, base = self._grid, self._heat, self.rich_style
+        if node.name not in self._cells:
+            self._cells[node.name] = heat.lines(node, grid.each) if heat is not None else []
+        lines = self._cells[node.name]
+        cells = lines[part] if part < len(lines) else []
+        name, title = base, " " * grid.titles.cells
+        if part == 0:
+            title = grid.title(node)
+            if node.name == self._chosen:
+                name = self.get_component_rich_style("heat--cursor")
+        pieces = [Segment(title, name), Segment(" ", base)]
+        for cell in cells:
+            colour = looks.style(self.app, cell.colour) if cell.colour else Style()
+            pieces.append(Segment(cell.letter, base + colour))
+        left = (grid.devices - len(cells)) * grid.each + 2
+        return [*pieces, Segment(" " * left, base)]
 
     def action_move(self, across: int, down: int) -> None:
         """To a node beside, above or below."""
@@ -125,6 +165,6 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         """Put the cursor there."""
         grid = self._grid
         across = event.x // grid.cells
-        place = (event.y + self.top) * grid.across + across
+        place = (event.y + self.top) // grid.lines * grid.across + across
         if across < grid.across and place < len(self._shown):
             self.choose(self._shown[place].name)

@@ -41,6 +41,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.frame import Frame
 from tui.screens.help import Help
 from tui.screens.modes import SCREENS
+from tui.screens.nodes import NodesScreen
 from tui.screens.opening import Opening
 from tui.screens.output import Output
 from tui.screens.picking import Choice, Picker
@@ -65,6 +66,7 @@ MORE_SIZES = {
     "sessions": ((60, 15), (200, 60), (300, 100)),
     "session-plot": ((60, 15), (200, 60)),
     "nodes": ((200, 60),),
+    "nodes-map": ((200, 60), (300, 100)),
 }
 """Smaller and larger than most terminals."""
 LOOKS = {
@@ -142,6 +144,15 @@ def a_tab(name):
     return go
 
 
+async def heat_map(pilot):
+    await sessions(pilot)
+    pilot.app.action_go("nodes")
+    await until(pilot, lambda: isinstance(pilot.app.screen, NodesScreen))
+    while not pilot.app.screen.heat.display:
+        await pilot.press("h")
+        await calm(pilot)
+
+
 async def compare(pilot):
     await sessions(pilot)
     pilot.app.compare(running(pilot.app)[:3])
@@ -215,6 +226,7 @@ PLACES = {
     **{name: (screen, a_mode(name)) for name, screen in SCREENS.items()},
     "sessions": (SessionsScreen, sessions),
     **{f"session-{name}": (SessionScreen, a_tab(name)) for name in SESSION_TABS},
+    "nodes-map": (NodesScreen, heat_map),
     "compare": (CompareScreen, compare),
     "compare-code": (CompareScreen, code),
     "help": (Help, keys),

@@ -21,8 +21,8 @@ async def test_the_map_goes_through_its_measures_and_back_to_the_list(dashboard,
     add_node(server, "n1", 98, 5)
     async with dashboard.run_test(size=SIZE) as pilot:
         await pilot.press("3", "h")
-        await shows(pilot, "n1 90", "util  0-9", ". free", "A100")
-        for words in ("mem  0-9", "temp  0-9", "power  0-9", "owner", "age  held for"):
+        await shows(pilot, "n1 98% ", " 5% ", "util  percent", ". free", "A100")
+        for words in ("mem  percent", "temp  °C", "power  watts", "owner", "age  for how long"):
             await pilot.press("h")
             await shows(pilot, words)
         await pilot.press("h")
@@ -46,6 +46,32 @@ async def test_a_thousand_devices_are_there_and_keys_and_clicks_choose_a_node(da
         assert heat.current.name == "gpu-127"
         await pilot.press("g", "left", "up")
         assert heat.current.name == "gpu-000"
+
+
+async def test_the_map_says_as_much_as_there_is_room_for(dashboard, server):
+    for number in range(128):
+        add_node(server, f"gpu-{number:03d}", *[10 * n + 1 for n in range(8)])
+    server.state.add("kim/mnist/1")
+    for node in server.state.nodes[:5]:
+        for device in node.devices:
+            device.sessions.append("kim/mnist/1")
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3", "h")
+        await shows(pilot, "gpu-000 01234567", "util  0-9")
+        await pilot.resize_terminal(200, 60)
+        await shows(
+            pilot, "gpu-000   1  11  21  31  41  51  61  71   gpu-001", "gpu-127", "percent"
+        )
+        await pilot.resize_terminal(300, 100)
+        await shows(pilot, "gpu-000 1%    11%   21% ", " kim   kim   kim ", "gpu-127")
+        heat = dashboard.screen.heat
+        await pilot.click(heat, offset=(60, 4))  # the second line of a node
+        await until(pilot, lambda: heat.current.name == "gpu-006")
+        del server.state.nodes[5:]
+        await pilot.press("ctrl+r")
+        await shows(pilot, "gpu-004 1% ", "kim/mnist/1 ")
+        await pilot.resize_terminal(120, 40)
+        await shows(pilot, "gpu-004 1% ", "kim/mnist/1  kim/mnist/1")
 
 
 async def test_enter_leads_from_a_node_to_its_devices_and_on_to_who_is_there(dashboard, server):

@@ -6,7 +6,19 @@ from hypothesis import strategies as st
 
 from nsml.v1 import nodes_pb2
 from nsml.v1.resources_pb2 import Device, DeviceSample
-from nsml.view.heat import MARKS, MOST_CELLS, Heat, Holder, Measure, grid_of, owners_of
+from nsml.view.heat import (
+    LETTER,
+    MARKS,
+    MOST_CELLS,
+    SPACED,
+    VALUE,
+    Heat,
+    Holder,
+    Measure,
+    grid_of,
+    owners_of,
+)
+from nsml.view.text import width
 
 NOW = 100_000.0
 
@@ -29,7 +41,8 @@ def node(*uses, name="n1", state=nodes_pb2.NODE_STATE_READY):
 def letters(measure, *uses, is_zombie=False, since=NOW, state=nodes_pb2.NODE_STATE_READY):
     holders = {"kim/a/1": Holder("kim", since, is_zombie)}
     heat = Heat(measure=measure, now=NOW, holders=holders, letters=owners_of(holders))
-    return "".join(cell.letter for cell in heat.cells(node(*uses, state=state)))
+    [line] = heat.lines(node(*uses, state=state), LETTER)
+    return "".join(cell.letter for cell in line)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +82,93 @@ def test_each_owner_has_a_letter_until_there_are_no_more():
     assert owners_of({"x": Holder("", 0.0, is_zombie=False)})[""] == "a"
 
 
-@given(st.integers(0, 200), st.integers(0, 300), st.text(max_size=40))
-def test_cells_of_a_node_stay_in_its_room(count, room, name):
-    one = node(*[use() for _ in range(count)], name=name)
-    grid = grid_of([one], room)
-    holders = {"kim/a/1": Holder("kim", 0.0, is_zombie=False)}
-    heat = Heat(measure=Measure.OWNER, now=NOW, holders=holders, letters=owners_of(holders))
-    assert len(heat.cells(one)) == min(count, MOST_CELLS)
+@given(
+    st.integers(0, 40),
+    st.integers(0, 300),
+    st.integers(0, 60),
+    st.lists(st.text(max_size=40), min_size=1, max_size=5),
+    st.sampled_from(Measure),
+)
+def test_a_node_stays_in_its_cells_whatever_room_there_is(count, room, height, names, measure):
+    every = [node(*[use(utilization_percent=100)] * count, name=name) for name in names]
+    grid = grid_of(every, room, height)
     assert grid.across >= 1
-    assert all(mark in heat.legend() for mark in MARKS)
+    holders = {"kim/a/1": Holder("kim", 0.0, is_zombie=False)}
+    heat = Heat(measure=measure, now=NOW, holders=holders, letters=owners_of(holders))
+    for one in every:
+        assert width(grid.title(one)) == grid.titles.cells
+        lines = heat.lines(one, grid.each)
+        assert len(lines) <= grid.lines
+        assert len(lines[0]) == min(count, MOST_CELLS)
+        assert all(width(cell.letter) == grid.each for line in lines for cell in line)
+    assert all(mark in heat.legend(grid.each) for mark in MARKS)
 
 
-def test_a_thousand_devices_fit_into_a_terminal():
-    every = [node(*[use() for _ in range(8)], name=f"gpu-{n:03d}") for n in range(128)]
-    assert -(-128 // grid_of(every, 120).across) <= 22
+def cluster(count, name="gpu-{:03d}"):
+    return [node(*[use()] * 8, name=name.format(number)) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "height", "each", "whole"),
+    [
+        (5, 80, 11, VALUE, True),
+        (5, 120, 25, 13, True),
+        (5, 200, 44, 20, True),
+        (128, 80, 10, LETTER, True),  # the rest is scrolled to
+        (128, 120, 25, LETTER, True),
+        (128, 200, 45, VALUE, True),
+        (128, 300, 85, 6, True),
+    ],
+)
+def test_cells_are_as_large_as_there_is_room_for(count, room, height, each, whole):
+    grid = grid_of(cluster(count), room, height)
+    assert grid.each == each
+    assert (grid.titles.of("gpu-000") == "gpu-000") is whole
+    assert (grid.height(count) <= height) is ((count, room) != (128, 80))
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "title"),
+    [
+        ("dgx-rack-node-{:03d}.example.org", 300, "dgx-rack-node-003.example.org"),
+        ("dgx-rack-node-{:03d}.example.org", 150, "dgx-rack-node-003"),
+        ("dgx-rack-node-{:03d}.example.org", 120, "…de-003"),
+        ("{:03d}-node-of-the-rack", 120, "003…ack"),
+    ],
+)
+def test_names_are_cut_so_that_they_tell_nodes_apart(name, room, title):
+    every = cluster(128, name)
+    grid = grid_of(every, room, 40 if room > 120 else 25)
+    assert grid.title(every[3]).rstrip() == title
+    assert len({grid.title(one) for one in every}) == len(every)
+
+
+def test_what_is_measured_is_told_and_who_holds_it():
+    holders = {
+        "kim/mnist/1": Holder("kim", NOW - 7_200, is_zombie=False),
+        "lee/a-long-name/12": Holder("lee", NOW - 60, is_zombie=False),
+    }
+    one = node(
+        use("kim/mnist/1", utilization_percent=98, power_watts=402.4, temperature_celsius=67),
+        use("lee/a-long-name/12", utilization_percent=100, power_watts=99, temperature_celsius=5),
+        use("", utilization_percent=0),
+        use("somebody", sample=False),
+    )
+    one.devices[0].sessions.append("kim/mnist/2")
+    one.devices[3].sessions[0] = ""
+
+    def told(measure, each):
+        heat = Heat(measure=measure, now=NOW, holders=holders, letters=owners_of(holders))
+        lines = heat.lines(one, each)
+        return ["".join(cell.letter for cell in line).rstrip() for line in lines]
+
+    assert told(Measure.UTILIZATION, SPACED) == ["9 9 . ?"]
+    assert told(Measure.UTILIZATION, VALUE) == [" 98 100   .   ?"]
+    assert told(Measure.OWNER, VALUE) == ["  k   l   .   ?"]
+    assert told(Measure.AGE, VALUE) == [" 2h  1m   .   ?"]
+    assert told(Measure.POWER, 6) == ["402 W 99 W  free  ?", "kim   lee         othe…"]
+    assert told(Measure.TEMPERATURE, 13) == [
+        "67°C         5°C          free         not measured",
+        "kim/…st/1 +1 lee/a-…me/12              others",
+    ]
+    assert told(Measure.OWNER, 6) == ["kim   lee   free  ?", "2h    1m          othe…"]

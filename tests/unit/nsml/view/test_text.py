@@ -9,6 +9,7 @@ from nsml.view.text import (
     LogText,
     fit,
     fit_coloured,
+    fit_end,
     fit_middle,
     fit_words,
     folded,
@@ -162,6 +163,7 @@ def test_widths():
     assert width("e\u0301") == 1
     assert fit("둘째 시도", 5) == "둘째…"
     assert fit_middle("kim/a-long-dataset/12", 11) == "kim/a…et/12"
+    assert fit_end("kim/a-long-dataset/12", 11) == "…dataset/12"
 
 
 def test_colours_take_no_room_and_are_closed():
@@ -214,7 +216,7 @@ def test_what_is_cut_is_cut_between_letters_and_measured_as_a_terminal_does(text
     assert width(text) == cell_len(text)
     letters = [part for part, _ in graphemes(text)]
     assert "".join(letters) == text
-    for cut in (fit(text, cells), fit_middle(text, cells), fit_words(text, cells)):
+    for cut in (f(text, cells) for f in (fit, fit_end, fit_middle, fit_words)):
         assert cell_len(cut) <= cells
         kept = [part for part, _ in graphemes(cut) if part != "…"]
         assert all(part in letters for part in kept)
