@@ -145,7 +145,7 @@ class ChartScreen(Frame):
     def action_metric(self, by: int) -> None:
         """Begin with the next metric, or the one before."""
         charts = self.query_one(Charts)
-        charts.first = min(max(charts.first + by, 0), max(charts.count - 1, 0))
+        charts.first += by
         self.redraw()
 
     def action_metrics(self) -> None:

@@ -54,7 +54,8 @@ class Charts(Lines):
         self._looks: tuple[object, ...] = ()
         self._lines: list[Strip] | None = None
         self.axis = Axis.STEP
-        self.first = 0
+        self._first = 0
+        self._first_name = ""
         self.smoothing = 0.0
         self.is_log = False
         self.none = ""
@@ -73,7 +74,7 @@ class Charts(Lines):
         is_same = groups is self._groups or not (groups or self._groups)
         is_same = is_same and crowd == self._crowd
         self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
-        self.first = min(self.first, max(len(groups) - 1, 0))
+        self._find_first()
         looks = (axis, none, self.first, self.smoothing, self.is_log)
         if not is_same or looks != self._looks:
             self._looks = looks
@@ -84,6 +85,26 @@ class Charts(Lines):
         """Draw again, as what is set says."""
         self._lines = None
         self.refresh()
+
+    @property
+    def first(self) -> int:
+        """The number of the first metric that is drawn, from 0 on."""
+        return self._first
+
+    @first.setter
+    def first(self, place: int) -> None:
+        self._first = min(max(place, 0), max(self.count - 1, 0))
+        # Whoever went on to a metric stays there, also where others come before it; else the first is the first.
+        self._first_name = list(self._groups)[self._first] if self._first else ""
+
+    def _find_first(self) -> None:
+        names = list(self._groups)
+        if not names:
+            return  # until there are some again
+        if self._first_name in names:
+            self._first = names.index(self._first_name)
+        else:
+            self._first = min(self._first, len(names) - 1)
 
     @property
     def count(self) -> int:

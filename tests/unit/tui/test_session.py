@@ -67,6 +67,37 @@ async def test_metrics_are_chosen_by_name(dashboard, server):
         await shows(pilot, "1 of 5 metrics")
 
 
+async def test_the_metric_that_one_went_on_to_stays_on_another_axis_and_beside_new_ones(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1")
+    for name in ("loss", "acc", "b", "c", "d"):
+        server.state.report(session, name, 1.0, step=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "p")
+        await shows(pilot, "1 of 5 metrics", "acc  (step)")
+        await pilot.press("N", "n", "n", "n")
+        await shows(pilot, "4 of 5 metrics", "c  (step)")
+        await pilot.press("X")
+        await shows(pilot, "4 of 5 metrics", "c  (relative)")
+        server.state.report(session, "val/loss", 1.0, step=1)
+        await shows(pilot, "5 of 6 metrics", "c  (relative)")
+        # Of those that are chosen one goes on among these.
+        await picked(pilot, "i", *"acc", "space", "enter")
+        await shows(pilot, "1 of 1 metric", "acc  (relative)")
+        await pilot.press("n")
+        await shows(pilot, "1 of 1 metric", "acc  (relative)")
+        await picked(pilot, "i", *"d", "space", "enter")
+        await shows(pilot, "1 of 2 metrics", "2 metrics chosen: i")
+        await pilot.press("n")
+        await shows(pilot, "2 of 2 metrics", "d  (relative)")
+        assert "acc  (relative)" not in said(dashboard)
+        await pilot.press("N")
+        await shows(pilot, "1 of 2 metrics", "acc  (relative)", "d  (relative)")
+        await picked(pilot, "i", "space", "down", "space", "enter")
+        await shows(pilot, "1 of 6 metrics")
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_the_log_of_any_replica_is_shown(dashboard, server, count):
     spec = pb.SessionSpec(entry="main.py", replica_count=count)
