@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
-from nsml.view.tables import Column, pick, render
+from nsml.view.tables import Column, Rendered, pick, render
 from nsml.view.text import escaped, folded, visible
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ def write_list(
     `beside` is what JSON and YAML, which hold one document, say beside the items.
     """
     if app.is_for_people:
-        lines = table_lines(app, items, columns)
+        table = rendered(app, items, columns)
         if none and not items:
             app.say(none)
             return
-        for line in lines:
+        for line in table.lines:
             app.write(line)
+        if app.room is not None and (left_out := table.left_out_text(app.room)):
+            app.say(left_out)
         return
     if blank is not None and not items:
         _narrow(app, record(blank))
@@ -102,8 +104,13 @@ def write_line(app: App, record: Mapping[str, Any]) -> None:
     app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
 
 
-def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> list[str]:
+def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Sequence[str]:
     """The lines of a table as the flags want it."""
+    return rendered(app, items, columns).lines
+
+
+def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rendered:
+    """A table as the flags want it, and what of it a terminal has no room for."""
     try:
         chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
-from cli.output import table_lines, write_line
+from cli.output import rendered, table_lines, write_line
 from cli.redrawing import Redrawn
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class Watched:
         newest = sorted(meant, key=lambda one: -seconds_of(one.created_at))
         shown = choosing.arranged(newest, now)
         self._is_stale = False
-        self._screen.show(table_lines(self._app, shown, choosing.columns(self._app)))
+        table, room = rendered(self._app, shown, choosing.columns(self._app)), self._app.room
+        left_out = "" if room is None else table.left_out_text(room)
+        self._screen.show([*table.lines, *([left_out] if left_out else [])])
 
 
 def _is_news(session: Session, known: Session | None) -> bool:

@@ -273,15 +273,8 @@ def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool
         if width(text) <= cells:
             return text
     key, _, value = words[0].partition("=")
-    return fit(key, cells - width(_MORE)) + _MORE if _is_number(value) else fit(words[0], cells)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    is_number = re.match(r"[-+.]?\d", value) is not None
+    return fit(key, cells - width(_MORE)) + _MORE if is_number else fit(words[0], cells)
 
 
 def words_of(given: Mapping[str, str | bool]) -> str:

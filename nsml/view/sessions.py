@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -276,7 +277,7 @@ def _summary_within(session: Session, _now: float, cells: int) -> str:
 
 
 def _args_within(session: Session, _now: float, cells: int) -> str:
-    """As many options as have room there, each with its value: `--lr 0.1 …`, `lr=0.1 …`; "" where not even the first has."""
+    """As many options as have room there, each with its value: `--lr 0.1 …`; at last the name of the first, since no number is cut."""
     options = _options(command_words(session))
     text = ""
     for words in options:
@@ -287,9 +288,12 @@ def _args_within(session: Session, _now: float, cells: int) -> str:
     if text:
         return text + _MORE
     key, *values = options[0]
-    short = "=".join([key.lstrip("-"), *([shlex.join(values)] if values else [])])
-    short += _MORE if len(options) > 1 else ""
-    return short if width(short) <= cells else ""
+    is_cut = values and not _has_numbers(values)
+    return "" if is_cut else fit(key + _MORE, cells)
+
+
+def _has_numbers(words: Sequence[str]) -> bool:
+    return any(re.match(r"[-+.]?\d", word) for word in words)
 
 
 def _options(words: Sequence[str]) -> list[list[str]]:

@@ -119,9 +119,9 @@ def lay_out(
         for column, widest in zip(columns, texts, strict=True)
     ]
     kept, cut = _fitting(columns, widths, room)
-    if hidden := _missed(columns, rows, kept):
+    if hidden := len(_missed(columns, rows, kept)):
         kept, cut = _fitting(columns, widths, room - sign)
-        hidden = _missed(columns, rows, kept)
+        hidden = len(_missed(columns, rows, kept))
     chosen = [columns[index] for index in kept]
     uncut = {columns[at].key for at, cells in zip(kept, cut, strict=True) if texts[at] <= cells}
     return Layout(chosen, cut, hidden, frozenset(uncut))
@@ -129,13 +129,14 @@ def lay_out(
 
 def _missed(
     columns: Sequence[Column[T]], rows: Sequence[Sequence[str]], kept: Sequence[int]
-) -> int:
-    """How many columns say something, and not what is their title, and are not among those that are kept."""
-    places = set(range(len(columns))) - set(kept)
-    return sum(
-        any(row[place] not in {"", _NOTHING, columns[place].title} for row in rows)
-        for place in places
-    )
+) -> list[int]:
+    """The places of columns that say something, and not what is their title, and are not among those that are kept."""
+    return [
+        place
+        for place in range(len(columns))
+        if place not in kept
+        and any(row[place] not in {"", _NOTHING, columns[place].title} for row in rows)
+    ]
 
 
 def _fitting(
@@ -156,6 +157,20 @@ def _fitting(
         places.remove(max(droppable, key=lambda place: (widths[place], place)))
 
 
+class Rendered(NamedTuple):
+    """A table: its lines, and the titles of the columns that say something and for which there was no room."""
+
+    lines: Sequence[str]
+    left_out: Sequence[str] = ()
+
+    def left_out_text(self, room: int) -> str:
+        """That there are others, in so many cells; "" where none is left out."""
+        count = len(self.left_out)
+        named = f"(no room for {', '.join(self.left_out)}: -o wide shows all)"
+        counted = f"(no room for {count} column{'' if count == 1 else 's'}: -o wide shows all)"
+        return (named if width(named) <= room else counted) if count else ""
+
+
 def render(
     columns: Sequence[Column[T]],
     items: Sequence[T],
@@ -165,8 +180,8 @@ def render(
     is_whole: bool = False,
     header: bool = True,
     paint: Callable[[str, str], str] | None = None,
-) -> list[str]:
-    """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut.
+) -> Rendered:
+    """A table in lines. `room` is the terminal's width in cells; None: nothing is cut.
 
     Rows that do not fit it however much is cut are blocks of lines instead, with all columns that say something.
     `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
@@ -182,7 +197,7 @@ def render(
     elif room is not None:
         kept = _narrow(columns, widths, room)
         if items and _excess([widths[index] for index in kept], room):
-            return _stacked(columns, items, now=now, room=room, paint=paint)
+            return Rendered(_stacked(columns, items, now=now, room=room, paint=paint))
     layout = Layout([columns[index] for index in kept], [widths[index] for index in kept])
     lines = []
     if header:
@@ -192,7 +207,8 @@ def render(
         texts = [_cut(columns[index], item, row[index], now, widths[index]) for index in kept]
         colours = [column.colour(item) if column.colour else "" for column in layout.columns]
         lines.append(_line(texts, layout.widths, colours, paint))
-    return lines if rows or room is None else [fit(line, room) for line in lines]
+    lines = lines if rows or room is None else [fit(line, room) for line in lines]
+    return Rendered(lines, [columns[place].title for place in _missed(columns, rows, kept)])
 
 
 def _widths(

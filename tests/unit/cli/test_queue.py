@@ -79,7 +79,8 @@ def test_a_narrow_terminal_shows_when_enough_is_free():
         expected_start=at(3600),
     )
     for room in (60, 80):
-        _, _, line = tables.render(tables.pick(queue.COLUMNS), [row], now=NOW, room=room)
+        table = tables.render(tables.pick(queue.COLUMNS), [row], now=NOW, room=room)
+        _, _, line = table.lines
         assert len(line) <= room
         assert line.endswith("1h at most")
 

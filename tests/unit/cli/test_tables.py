@@ -322,6 +322,19 @@ def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
     assert "\x1b[32m" in nsml("ps", NSML_COLOR="always").stdout
 
 
+def test_columns_without_room_are_told_to_people_beside_the_table(nsml, state, monkeypatch):
+    state.add("kim/mnist/1", memo="the first try", summary={"loss": 0.25, "acc": 0.5})
+    monkeypatch.setenv("COLUMNS", "200")
+    assert nsml("ps", terminal=True).stderr == ""
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = nsml("ps", terminal=True)
+    assert "Memo" not in shown.stdout
+    assert shown.stderr.startswith("(no room for ")
+    assert shown.stderr.endswith("Memo, # of Models: -o wide shows all)\n")
+    for words in (("ps",), ("ps", "-o", "wide"), ("ps", "-q"), ("ps", "-j"), ("ps", "-o", "csv")):
+        assert nsml(*words, terminal=words != ("ps",)).stderr == ""
+
+
 def test_what_a_user_wrote_cannot_steer_the_terminal(nsml, state, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     state.add("kim/mnist/1", memo="\x1b]0;owned\x07\x1b[2J\u202egnp.exe\r\n")

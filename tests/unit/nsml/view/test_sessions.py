@@ -83,7 +83,7 @@ def test_of_a_bad_end_it_is_told_why_as_well_as_it_is_known(end, told):
 
 def lines(items, room):
     chosen = pick(COLUMNS, wide=True, items=items)
-    return render(chosen, items, now=NOW, room=room, is_whole=True)
+    return render(chosen, items, now=NOW, room=room, is_whole=True).lines
 
 
 def test_ordinary_sessions_fit_a_terminal():
@@ -108,7 +108,12 @@ def test_lists_of_sessions_say_in_few_cells_what_they_say_in_many():
     assert said("state", 23, 8, 7) == ["✗ Failed", "✗ Failed", "✗ FAI"]
     assert by_key["gpus"].cell(failed, NOW) == "4 simulated (idle 12m)"
     assert said("gpus", 21, 10, 6, 1) == ["4 sim (idle 12m)", "4 sim …", "4 sim", "4"]
-    assert said("args", 20, 13, 11, 8) == ["--epochs 20 …", "--epochs 20 …", "epochs=20 …", ""]
+    assert said("args", 20, 13, 11, 8) == [
+        "--epochs 20 …",
+        "--epochs 20 …",
+        "--epochs …",
+        "--epoch…",
+    ]
     assert said("created", 12, 8, 4) == ["2 hours ago", "2h ago", "2h"]
     told = "out of memory; train/loss=0.2487, val/accuracy=0.9912"
     assert by_key["summary"].cell(failed, NOW) == told

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.view.tables import Column, lay_out, pick, render
+from nsml.view import tables
+from nsml.view.tables import Column, Rendered, lay_out, pick
 from nsml.view.text import width
 
 COLUMNS = (
@@ -11,6 +12,10 @@ COLUMNS = (
     Column(key="c", title="Sea", cell=lambda row, _: row[2], is_optional=True),
     Column(key="d", title="Dee", cell=lambda row, now: f"{now}", is_wide=True),
 )
+
+
+def render(*args, **options):
+    return tables.render(*args, **options).lines
 
 
 def test_simple_style():
@@ -114,6 +119,23 @@ SEVERAL = (
     Column(key="e", title="Empty", cell=lambda *_: "-", is_optional=True),
     Column(key="w", title="Why", cell=lambda row, _: row[2] * 4, shrinks_to=8),
 )
+
+
+def test_columns_that_a_terminal_has_no_room_for_are_named_and_others_are_not():
+    rows = [("kim/mnist/1", "0.99123", "12 wide")]
+    several = [one._replace(is_optional=one.key in "gew") for one in SEVERAL]
+
+    def left_out(room, items=rows, **options):
+        return tables.render(several, items, now=0, room=room, **options).left_out
+
+    assert list(left_out(80)) == list(left_out(None)) == list(left_out(20, is_whole=True)) == []
+    assert left_out(32) == ["Why"], "a column that says nothing is not missed"
+    assert left_out(25) == ["GPUs", "Why"]
+    assert list(left_out(25, items=())) == list(left_out(5)) == []
+    assert Rendered([], ["Why"]).left_out_text(80) == "(no room for Why: -o wide shows all)"
+    counted = "(no room for 2 columns: -o wide shows all)"
+    assert Rendered([], ["Why", "GPUs"]).left_out_text(40) == counted
+    assert Rendered([]).left_out_text(80) == ""
 
 
 def test_what_has_no_room_is_left_out_whole_and_counted():
