@@ -11,6 +11,7 @@ from textual.widgets import Button, Input, Static
 
 from nsml.view.text import visible
 from tui.screens.modal import Modal
+from tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -72,7 +73,7 @@ class Ask(Modal[str | None]):
         """The question."""
         with Vertical():
             yield Static(Text(visible(self._question)))
-            yield Input(visible(self._text))
+            yield Field(visible(self._text))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the text."""

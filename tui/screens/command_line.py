@@ -11,6 +11,7 @@ from textual.widgets import Input, Static
 
 from nsml.view.text import visible
 from tui.screens.modal import Modal
+from tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ class CommandLine(Modal[str | None]):
             yield Static(classes="offered")
             with Vertical(classes="line"):
                 yield Static(Text(" :"), classes="colon")
-                yield Input(compact=True)
+                yield Field(compact=True)
 
     def on_mount(self) -> None:
         """Type at once."""

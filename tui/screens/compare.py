@@ -25,6 +25,7 @@ from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
 from tui.widgets.charts import Charts, Crowd
 from tui.widgets.diff_view import DiffView
+from tui.widgets.field import Field
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class CompareScreen(ChartScreen):
         """The matrix, and what is below it."""
         yield Static(id="same")
         yield Static(id="state")
-        yield Input(placeholder="lr|batch: what the names of columns have", id="keys", compact=True)
+        yield Field(placeholder="lr|batch: what the names of columns have", id="keys", compact=True)
         yield Static(id="error")
         yield Table((), key=lambda one: one.id, clock=self.dashboard.clock.time, id="matrix")
         yield Static(id="below-state")

@@ -14,6 +14,7 @@ from nsml.view.text import visible
 from tui.fuzzy import fuzzy
 from tui.hints import key_of
 from tui.screens.modal import Modal
+from tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ class Choice(NamedTuple):
     title: str
 
 
-class _Seeking(Input):
+class _Seeking(Field):
     """A field whose space is a key of the list, where the list has one."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:

@@ -37,6 +37,7 @@ from tui.screens.tabs.models import ModelsTab
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.charts import Charts
+from tui.widgets.field import Field
 from tui.widgets.log_view import LogView
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class SessionScreen(ChartScreen):
                 yield Static(id="plot-state", classes="state")
             with TabPane("Logs", id="logs"):
                 yield LogView()
-                yield Input(placeholder="a text", id="search", compact=True)
+                yield Field(placeholder="a text", id="search", compact=True)
                 yield Static(id="log-state", classes="state")
             for tab in TABS:
                 yield tab()

@@ -18,6 +18,7 @@ from tui.screens.command_line import Recalled
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
 from tui.screens.output import OutputView
+from tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         with Vertical():
             yield Static("New run", classes="title")
             yield Static(Text(visible(self._folder)), classes="folder")
-            yield Input(
+            yield Field(
                 self._line, placeholder="nsml run -e main.py", compact=True, select_on_focus=False
             )
             yield Static(classes="error")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding
 from textual.geometry import Size
 from textual.reactive import Reactive
-from textual.widgets import Input
+
+from tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-class FilterLine(Input):
+class FilterLine(Field):
     """A line that is kept or dropped, as the foot of the screen says meanwhile."""
 
     # What is typed moves nothing around it.

@@ -1,0 +1,87 @@
+"""A line in which people type."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+from unicodedata import category
+
+from textual.widgets import Input
+from textual.widgets.input import Selection
+
+from nsml.view.text import graphemes, visible
+
+if TYPE_CHECKING:
+    from textual.events import Key
+
+
+class Field(Input):
+    """What is read as one letter is taken, passed and deleted as one, of however many code points it is put together.
+
+    Textual passes over what is not printed by itself, such as the joiner between the persons of a family.
+    """
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Joiners are typed, too."""
+        return _is_joining(character) or super().check_consume_key(key, character)
+
+    async def _on_key(self, event: Key) -> None:
+        if event.character is not None and _is_joining(event.character):
+            event.stop()
+            event.prevent_default()
+            self.replace(event.character, *sorted(self.selection))
+
+    def _before(self, place: int) -> int:
+        """Where the letter before a place begins."""
+        return max((begin for begin in self._begins() if begin < place), default=0)
+
+    def _behind(self, place: int) -> int:
+        """Where the letter behind a place begins."""
+        return min((begin for begin in self._begins() if begin > place), default=len(self.value))
+
+    def _begins(self) -> list[int]:
+        return [0, *accumulate(len(letter) for letter, _ in graphemes(self.value))]
+
+    def action_cursor_left(self, select: bool = False) -> None:
+        """A letter to the left."""
+        anchor, place = self.selection
+        if select:
+            self.selection = Selection(anchor, self._before(place))
+        elif self.selection.is_empty:
+            self.cursor_position = self._before(place)
+        else:
+            super().action_cursor_left()
+
+    def action_cursor_right(self, select: bool = False) -> None:
+        """A letter to the right; at the end what is suggested."""
+        anchor, place = self.selection
+        if select:
+            self.selection = Selection(anchor, self._behind(place))
+        elif self.selection.is_empty and not self.cursor_at_end:
+            self.cursor_position = self._behind(place)
+        else:
+            super().action_cursor_right()
+
+    def action_delete_left(self) -> None:
+        """Without the letter before the cursor."""
+        if self.selection.is_empty:
+            self.delete(self._before(self.cursor_position), self.cursor_position)
+        else:
+            super().action_delete_left()
+
+    def action_delete_right(self) -> None:
+        """Without the letter under the cursor."""
+        if self.selection.is_empty:
+            self.delete(self.cursor_position, self._behind(self.cursor_position))
+        else:
+            super().action_delete_right()
+
+
+def _is_joining(character: str | None) -> bool:
+    """Whether it has no looks of its own and belongs to letters: no control, and nothing that turns the direction."""
+    return (
+        character is not None
+        and len(character) == 1
+        and category(character) == "Cf"
+        and visible(character) == character
+    )
