@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
+from glob import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -114,6 +116,23 @@ class ChartScreen(Frame):
         elif (wish.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
             parts.append(f"{self.key_of('plot.whole')}: as it was reported")
         return " · ".join(parts)
+
+    def plot_command(self, *names: str) -> tuple[str, str]:
+        """How `nsml plot` draws the same of sessions, and what of it that does not."""
+        wish, charts = self.model.shown.wish, self.query_one(Charts)
+        words, lacks = ["nsml", "plot", *names], ""
+        words += [word for name in wish.names for word in ("-m", escape(name))]
+        words += ["-x", wish.axis.value] if wish.axis is not Axis.STEP else []
+        words += ["--smooth", f"{charts.smoothing:g}"] if charts.smoothing else []
+        words += ["--log-y"] if charts.is_log else []
+        if wish.low is not None and wish.high is not None:
+            unit = {Axis.STEP: "", Axis.RELATIVE: "s"}.get(wish.axis)
+            if unit is None:
+                lacks = "the part of the axis"
+            else:
+                low, high = max(math.floor(wish.low), 0), max(math.ceil(wish.high), 0)
+                words += ["--range", f"{low}{unit}:{high}{unit}"]
+        return shlex.join(words), lacks
 
     def action_back(self) -> None:
         """To where it was opened."""

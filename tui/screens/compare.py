@@ -146,6 +146,13 @@ class CompareScreen(ChartScreen):
         """The one under the cursor."""
         return [self.table.current] if self.table.current else []
 
+    def command(self) -> tuple[str, str]:
+        """That tells what differs, or how the code does."""
+        names = [one.name for one in self._sessions]
+        if self.is_code and (pair := self._compared()):
+            names = [one.name for one in pair]
+        return shlex.join(["nsml", "diff", *names, *(["--code"] if self.is_code else [])]), ""
+
     # What is shown
 
     def draw(self) -> None:
@@ -192,10 +199,7 @@ class CompareScreen(ChartScreen):
         same = f"the same ({len(self._same)}): {same_text(self._same)}" if self._same else ""
         self._say("#same", visible(same or "nothing is the same"))
         self._say("#state", self._state())
-        names = [one.name for one in self._sessions]
-        if self.is_code and (pair := self._compared()):
-            names = [one.name for one in pair]
-        command = shlex.join(["nsml", "diff", *names, *(["--code"] if self.is_code else [])])
+        command, _ = self.command()
         self._say("#command", f"$ {fit(visible(command), width - 2)}")
 
     def _state(self) -> str:

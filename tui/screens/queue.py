@@ -51,6 +51,10 @@ class QueueScreen(Frame):
         """The list."""
         return self.query_one("#queue", Table)
 
+    def command(self) -> tuple[str, str]:
+        """That of the list."""
+        return "nsml queue", ""
+
     def on_mount(self) -> None:
         """Keys are for the list."""
         super().on_mount()

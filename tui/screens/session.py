@@ -206,12 +206,17 @@ class SessionScreen(ChartScreen):
         row = self.row
         if row is None:
             return "", ""
-        words = {
-            "overview": ("nsml", "status", "--explain", row.session.name),
-            "plot": ("nsml", "plot", row.session.name),
-            "logs": ("nsml", "logs", "-f", row.session.name),
-        }.get(self.query_one("#tabs", TabbedContent).active, ())
-        return shlex.join(self.tab.command(row.session) if self.tab else words), ""
+        name, rank = row.session.name, self.model.shown.rank
+        match self.query_one("#tabs", TabbedContent).active:
+            case "plot":
+                return self.plot_command(name)
+            case "overview":
+                words: Sequence[str] = ("nsml", "status", "--explain", name)
+            case "logs":
+                words = ("nsml", "logs", "-f", name, *(("--rank", str(rank)) if rank else ()))
+            case _:
+                words = self.tab.command(row.session) if self.tab is not None else ()
+        return shlex.join(words), ""
 
     def is_of(self, session: Session) -> bool:
         """Whether it shows this one."""

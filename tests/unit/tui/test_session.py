@@ -366,3 +366,41 @@ async def test_lines_that_are_the_same_are_not_made_again():
         assert "three" not in said(pilot.app)
         view.show(lines)
         await until(pilot, lambda: "three" in said(pilot.app))
+
+
+async def test_the_command_that_shows_the_same_is_that_of_what_is_in_front(dashboard, server):
+    spec = pb.SessionSpec(entry="main.py", replica_count=2)
+    session = server.state.add("kim/mnist/1", spec=spec)
+    server.state.add("kim/mnist/2", state=pb.SESSION_STATE_SUCCEEDED)
+    for step in range(3):
+        server.state.report(session, "loss", 1.0, step=step)
+    async with dashboard.run_test(size=SIZE) as pilot:
+
+        async def copies(command):
+            dashboard.copy_to_clipboard("")
+            await pilot.press("Y")
+            await until(pilot, lambda: dashboard._clipboard == command)
+
+        await shows(pilot, "2 of 2 sessions")
+        await copies("nsml ps -a")
+        await pilot.press("2")
+        await shows(pilot, "nobody waits")
+        await copies("nsml queue")
+        await pilot.press("1", "G", "enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await copies("nsml status --explain kim/mnist/1")
+        await pilot.press("l")
+        await copies("nsml logs -f kim/mnist/1")
+        await picked(pilot, "r", *"1", "enter")
+        await copies("nsml logs -f kim/mnist/1 --rank 1")
+        await pilot.press("p")
+        await shows(pilot, "loss  (step)")
+        await copies("nsml plot kim/mnist/1")
+        await picked(pilot, "i", "space", "enter")
+        await pilot.press("full_stop", "y", "plus")
+        await copies("nsml plot kim/mnist/1 -m loss --smooth 0.3 --log-y --range 0:2")
+        await pilot.press("0", "X")
+        await copies("nsml plot kim/mnist/1 -m loss -x relative --smooth 0.3 --log-y")
+        await pilot.press("escape", "asterisk", "x")
+        await shows(pilot, "$ nsml diff kim/mnist/2 kim/mnist/1")
+        await copies("nsml diff kim/mnist/2 kim/mnist/1")
