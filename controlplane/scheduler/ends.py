@@ -117,6 +117,7 @@ class Ends:
 
     def keep_up(self, now: float) -> None:
         """Answer as of this instant from now on: costs a look at the nodes that changed."""
+        self._rooms.tell()
         touched = self._touched
         if now < self.now:
             # What is being prepared would end sooner than was thought.

@@ -154,20 +154,22 @@ class Holder:
 
     __slots__ = ("account", "claim", "session")
 
-    def __init__(self, session: Session, claim: Claim, account: _Account) -> None:
+    def __init__(self, session: Session, claim: Claim, account: Account) -> None:
         self.session = session
         self.claim = claim
         self.account = account
 
 
-class _Account:
-    """One project: what it may have, and what its sessions hold, kept as sums.
+class Account:
+    """One project, or a user who has none: what it may have, and what its sessions hold, kept as sums.
 
     Attributes:
         project: None where there is no record.
         members: what each member holds; kept only where that is bounded.
         holders: its sessions that hold something, by id.
         is_used_up: whether its budget lets nothing more start that has a GPU; also while what was used is not known.
+        weight: of its fair share, more than 0.
+        lately: what it held before, as an average that fades, in GPUs.
     """
 
     __slots__ = (
@@ -175,15 +177,19 @@ class _Account:
         "held",
         "holders",
         "is_used_up",
+        "lately",
         "member_bounds",
         "members",
         "name",
         "project",
         "used",
+        "weight",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lately: float = 0.0) -> None:
         self.name = name
+        self.lately = lately
+        self.weight = 1.0
         self.project: Project | None = None
         self.used: Used | None = None
         self.is_used_up = False
@@ -194,49 +200,62 @@ class _Account:
         self.holders: dict[str, Holder] = {}
 
     def set(self, project: Project | None) -> None:
+        """Its record is this one now; None: there is none."""
         if _calendar(project) != _calendar(self.project):
             self.used = None
         self.project = project
+        self.weight = project.weight if project else 1.0
         self.bounds = bounds_of(project.quota) if project else ()
         self.member_bounds = bounds_of(project.member_quota) if project else ()
         self.members = {}
         if self.member_bounds:
             for one in self.holders.values():
-                self._add_member(one.session.owner, one.claim, 1)
+                self.add_member(one.session.owner, one.claim, 1)
 
         self._look_at_budget()
 
     def set_used(self, used: Used) -> None:
+        """What it has used of its budget by now."""
         self.used = used
         self._look_at_budget()
+
+    @property
+    def share(self) -> float:
+        """Its fair share; every placement asks, so that the rule is written out here."""
+        return (self.held[0] / WHOLE_DEVICE + self.lately) / self.weight
+
+    def bars(self, name: str, owner: str, claim: Claim) -> bool:
+        """Whether it does not let a session start now, which says that it counts for `name`; every placement asks."""
+        project = self.project
+        if project is None:
+            return name not in ("", owner)
+        if owner not in project.members or (self.is_used_up and claim.gpu_thousandths):
+            return True
+        if not (self.bounds or self.member_bounds):
+            return False
+        return bool(
+            over(self.bounds, self.held, claim)[0]
+            or over(self.member_bounds, self.held_of(owner), claim)[0]
+        )
 
     def _look_at_budget(self) -> None:
         self.is_used_up = self.project is not None and bool(
             exhausted(self.project, _ANY_GPU, self.used)
         )
 
-    def put(self, holder: Holder) -> None:
-        session, claim, held = holder.session, holder.claim, self.held
-        self.holders[session.id] = holder
-        # As `_sum`: this is done for each placement.
-        gpu, cpu, memory, sessions = claim
-        held[0] += gpu
-        held[1] += cpu
-        held[2] += memory
-        held[3] += sessions
-        if self.member_bounds:
-            self._add_member(session.owner, claim, 1)
-
     def drop(self, holder: Holder) -> None:
+        """One holds nothing any more."""
         del self.holders[holder.session.id]
         _sum(self.held, holder.claim, -1)
         if self.member_bounds:
-            self._add_member(holder.session.owner, holder.claim, -1)
+            self.add_member(holder.session.owner, holder.claim, -1)
 
-    def _add_member(self, owner: str, claim: Claim, sign: int) -> None:
+    def add_member(self, owner: str, claim: Claim, sign: int) -> None:
+        """A member holds so much more, or less, where that is bounded."""
         _sum(self.members.setdefault(owner, [0, 0, 0, 0]), claim, sign)
 
     def held_of(self, member: str) -> Sequence[int]:
+        """What a member's sessions hold."""
         return self.members.get(member, Claim())
 
 
@@ -260,7 +279,7 @@ class Entitlements:
 
     def __init__(self) -> None:
         self.revision = 0
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._holders: dict[str, Holder] = {}
         self._owners: Counter[str] = Counter()
         self._lately: Mapping[str, float] = {}
@@ -270,6 +289,8 @@ class Entitlements:
         match change:
             case PastChanged(lately=lately):
                 self._lately = lately
+                for name, account in self._accounts.items():
+                    account.lately = lately.get(name, 0.0)
             case ProjectChanged(project=project):
                 self.set_project(project)
             case ProjectRemoved(name=name):
@@ -294,7 +315,7 @@ class Entitlements:
 
     def set_project(self, project: Project) -> None:
         """A project is new, or another one than it was; or a further period of its budget began."""
-        self._account(project.name).set(project)
+        self._registered(project.name).set(project)
         self.revision += 1
 
     def remove_project(self, name: str) -> None:
@@ -308,7 +329,7 @@ class Entitlements:
 
     def set_used(self, used: Used) -> None:
         """What a project has used of its budget by now."""
-        self._account(used.project).set_used(used)
+        self._registered(used.project).set_used(used)
 
     def hold(self, session: Session, claim: Claim) -> None:
         """A session holds so much from now on."""
@@ -323,10 +344,24 @@ class Entitlements:
                 known.session = session
                 return
             self.release(session.id)
-        account = self._accounts.get(name) or self._account(name)
-        holder = self._holders[session.id] = Holder(session, claim, account)
-        account.put(holder)
+        self.start(session, claim, self.account(name))
+
+    def start(self, session: Session, claim: Claim, account: Account) -> None:
+        """A session that held nothing holds so much from now on, and counts for this account."""
+        holders, session_id = account.holders, session.id
+        if not holders:
+            self._accounts[account.name] = account
+        holders[session_id] = self._holders[session_id] = Holder(session, claim, account)
         self._owners[session.owner] += 1
+        # As `_sum`: this is done for each placement.
+        held = account.held
+        gpu, cpu, memory, sessions = claim
+        held[0] += gpu
+        held[1] += cpu
+        held[2] += memory
+        held[3] += sessions
+        if account.member_bounds:
+            account.add_member(session.owner, claim, 1)
 
     def release(self, session_id: str) -> None:
         """A session holds nothing any more."""
@@ -341,36 +376,32 @@ class Entitlements:
         elif not account.holders:
             del self._accounts[account.name]
 
-    def _account(self, name: str) -> _Account:
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = _Account(name)
+    def account(self, name: str) -> Account:
+        """The account of a name; one that holds nothing and has no record is known from its first session on."""
+        return self._accounts.get(name) or Account(name, self._lately.get(name, 0.0))
+
+    def _registered(self, name: str) -> Account:
+        account = self._accounts[name] = self.account(name)
         return account
 
     def share(self, name: str) -> float:
-        """The fair share of an account; every placement asks, so that the rule is written out here."""
-        lately, account = self._lately.get(name, 0.0), self._accounts.get(name)
-        if account is None:
-            return lately
-        weight = account.project.weight if account.project else 1.0
-        return (account.held[0] / WHOLE_DEVICE + lately) / weight
+        """The fair share of an account."""
+        return self.account(name).share
 
     def share_of(self, name: str) -> FairShare:
         """The same with what it comes from."""
-        account = self._accounts.get(name) or _Account(name)
-        held, lately = account.held[0] / WHOLE_DEVICE, self._lately.get(name, 0.0)
-        weight = account.project.weight if account.project else 1.0
-        return share_of(name, held=held, lately=lately, weight=weight)
+        account = self.account(name)
+        held = account.held[0] / WHOLE_DEVICE
+        return share_of(name, held=held, lately=account.lately, weight=account.weight)
 
     def holding(self, name: str) -> float:
         """What an account holds at this moment, GPUs for each of its weight."""
-        account = self._accounts.get(name)
-        return account.held[0] / WHOLE_DEVICE / self.weight(name) if account else 0.0
+        account = self.account(name)
+        return account.held[0] / WHOLE_DEVICE / account.weight
 
     def weight(self, name: str) -> float:
         """The weight of an account's fair share, more than 0."""
-        project = self.project(name)
-        return project.weight if project else 1.0
+        return self.account(name).weight
 
     def has_nothing(self, owner: str) -> bool:
         """Whether a user holds nothing at all."""
@@ -381,18 +412,8 @@ class Entitlements:
         return session_id in self._holders
 
     def bars(self, name: str, owner: str, claim: Claim) -> bool:
-        """Whether a project does not let a session start now; every plan asks for every line."""
-        account = self._accounts.get(name or owner)
-        if account is None or account.project is None:
-            return name not in ("", owner)
-        if owner not in account.project.members or (account.is_used_up and claim.gpu_thousandths):
-            return True
-        if not (account.bounds or account.member_bounds):
-            return False
-        return bool(
-            over(account.bounds, account.held, claim)[0]
-            or over(account.member_bounds, account.held_of(owner), claim)[0]
-        )
+        """Whether a project does not let a session start now."""
+        return self.account(name or owner).bars(name, owner, claim)
 
     def refusal(self, session: Session, claim: Claim) -> str:
         """Why it does not, in words for whoever sees the session; "" when it does."""
@@ -486,9 +507,7 @@ def _calendar(project: Project | None) -> tuple[float, ...] | None:
     return (project.budget.period_days, project.budget.anchor, project.created_at)
 
 
-def _short(
-    account: _Account, session: Session, claim: Claim
-) -> tuple[str, int, Sequence[int], str]:
+def _short(account: Account, session: Session, claim: Claim) -> tuple[str, int, Sequence[int], str]:
     """The first measure in which a quota is short, its bound, what is held, and by which member ("": all)."""
     measure, bound = over(account.bounds, account.held, claim)
     if measure:
@@ -498,11 +517,11 @@ def _short(
     return measure, bound, held, session.owner
 
 
-def _holders(account: _Account, among: str) -> list[Holder]:
+def _holders(account: Account, among: str) -> list[Holder]:
     return [one for one in account.holders.values() if among in ("", one.session.owner)]
 
 
-def _full(account: _Account, session: Session, claim: Claim) -> str:
+def _full(account: Account, session: Session, claim: Claim) -> str:
     """Which quota is short, and who holds the most of it."""
     name = session.project or session.owner
     measure, bound, held, among = _short(account, session, claim)

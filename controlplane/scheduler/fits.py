@@ -40,7 +40,6 @@ class Suits:
         self._rooms = rooms
         self._request = request
         self._is_share = request.is_share
-        # Of a request that takes whole devices, and any of them: how many.
         self._whole = 0 if request.avoids else request.whole_devices
         self._scores = rooms.scores
         self._known: dict[object, tuple[int, Rank]] = {}
@@ -86,7 +85,7 @@ class Suits:
 
     def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
         """Take one replica from a room that holds it, a share from where that costs least."""
-        wanted = self.wanted(room)
+        wanted = self._wanted.get(room.kind) or self.wanted(room)
         if self._whole and not room.is_mixed:
             return room.take_whole(self._whole, wanted, rank, session_id)
         taking = self.taking(room) if self._is_share else None
@@ -141,13 +140,16 @@ class Fits:
         self._request = request
         self._seen = -1
         self._least = request.whole_devices
+        # Of a request that takes whole devices, and any of them: how many.
+        self._whole = 0 if request.avoids else request.whole_devices
         self._era = -1
         self.suits = Suits(rooms, request)
         self._clear()
 
     def _clear(self) -> None:
         self._ranking = Ranking()
-        self._after: dict[Tie, Tie] = {}
+        self._steps: dict[Tie, tuple[Tie, Resources]] = {}
+        """What a room becomes, and what one replica gets there, follows from what it was."""
 
     def place(
         self, wanted: int, session_id: str, near: Near | None = None
@@ -157,24 +159,35 @@ class Fits:
         tie = self._best() if wanted == 1 else None
         if tie is None:
             return ()
-        room = first = tie.first()
-        if near is not None:
-            room = near.room(first, self._request, self.suits)
-            tie = room.tie
-        placed = self.suits.take(room, 0, session_id)
         if self._era != rooms.era:
             self._era = rooms.era
-            self._after.clear()
-        # What a room becomes follows from what it was.
-        after = self._after.get(tie)
-        rooms.note(room, after)
-        if after is None and not room.is_mixed:
-            self._after[tie] = room.tie
+            self._steps.clear()
+        if near is None and self._whole and not tie.is_mixed:
+            step = self._steps.get(tie)
+            if step is not None:
+                after, resources = step
+                placed = rooms.take_whole(tie, self._whole, resources, session_id, after)
+            else:
+                room = tie.first()
+                resources = self.suits.wanted(room)
+                placed = rooms.take_whole(tie, self._whole, resources, session_id)
+                after = room.tie
+                self._steps[tie] = after, resources
+        else:
+            room = first = tie.first()
+            if near is not None:
+                room = near.room(first, self._request, self.suits)
+            placed = self.suits.take(room, 0, session_id)
+            rooms.note(room)
+            after = room.tie
+            if room is not first:
+                placed = placed._replace(is_near_data=True)
         if self._era == rooms.era:
             # Nothing else has changed since the best one was looked for.
-            self._look(room.tie)
+            if after not in self._ranking.known:
+                self._look(after)
             self._seen = rooms.revision
-        return (placed if room is first else placed._replace(is_near_data=True),)
+        return (placed,)
 
     def holding(self, most: int) -> Iterator[Room]:
         """The best of the rooms that hold one; no more are needed."""
@@ -187,18 +200,17 @@ class Fits:
 
     def _best(self) -> Tie | None:
         rooms = self._rooms
-        changed, seen = rooms.changed, self._seen - rooms.lost
-        if seen < 0:
-            self._clear()
-            for tie in rooms.ties():
-                self._look(tie)
-            self._seen = rooms.revision
-        elif seen < len(changed):
-            known, least = self._ranking.known, self._least
-            for _, tie in changed[seen:]:
-                # Mostly it is one of those that are known.
-                if tie.whole >= least and tie not in known:
+        if self._seen != rooms.revision:
+            if self._seen < rooms.lost:
+                self._clear()
+                for tie in rooms.ties():
                     self._look(tie)
+            else:
+                known, least = self._ranking.known, self._least
+                for _, tie in rooms.changed[self._seen - rooms.lost :]:
+                    # Mostly it is one of those that are known.
+                    if tie.whole >= least and tie not in known:
+                        self._look(tie)
             self._seen = rooms.revision
         return self._ranking.best()
 

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 Age = tuple[float, str]
 """When a session was submitted, and its id: the oldest is the smallest."""
-Rank = tuple[int, int, int, Age]
-"""Whether nobody is due, the level of the expected service, the width and the age (see order.py)."""
+Rank = tuple[int, float, str]
+"""The precedence, or `DUE`, and the age: the smallest goes first (see order.py)."""
+DUE: Final = 0
+"""The precedence of whoever is due."""
+_WIDEST: Final = 1 << 40
+"""More thousandths of GPUs than any gang has."""
 
-_SPENT_SHARE = 64
+_SPENT_SHARE = 8
 """Those who left a line at its front are cut off once there is one of them for so many who stand in it."""
 
 MOST_PUT_OFF_S: Final = 3 * 3_600.0
@@ -111,24 +115,26 @@ class Line:
         account: who they count for.
         claim: what each of them would hold.
         gpus: thousandths of GPUs, at least those of one.
+        precedence: by the level of the expected service, then by width; of those of which nobody is due.
         is_small: whether a user who holds nothing is owed one of them.
+        first: the oldest; there is always one, as nobody keeps a line in which nobody stands.
         fits: where they fit, as of the last pass in which they did; None once none of them does any more.
     """
 
     __slots__ = (
-        "_first",
-        "_rank",
-        "_since",
+        "_spent",
         "_waiting",
         "account",
         "claim",
         "count",
+        "first",
         "fits",
         "gpus",
         "is_small",
         "key",
         "level",
         "owner",
+        "precedence",
         "priority",
         "project",
         "shape",
@@ -146,19 +152,19 @@ class Line:
         self.account = key.account
         self.claim = claim_of(request)
         self.gpus = max(self.claim.gpu_thousandths, WHOLE_DEVICE)
+        # One number: those of two lines are compared at each placement.
+        self.precedence = 1 + key.level * _WIDEST + self.gpus
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
         self.fits: AnyFits | None = None
         self._waiting: list[Waiting] = []
-        self._first = 0
-        # Of the oldest, which is asked for in every pass and seldom another one.
-        self._since = 0.0
-        self._rank: Rank
+        self._spent = 0
+        self.first: Waiting
 
     def __len__(self) -> int:
-        return len(self._waiting) - self._first
+        return len(self._waiting) - self._spent
 
     def __iter__(self) -> Iterator[Session]:
-        for waiting in self._waiting[self._first :]:
+        for waiting in self._waiting[self._spent :]:
             yield waiting.session
 
     def add(self, waiting: Waiting) -> None:
@@ -168,9 +174,8 @@ class Line:
             # Mostly it is the youngest.
             known.append(waiting)
             return
-        insort(known, waiting, self._first, key=_age)
-        if self.first is waiting:
-            self._look_at_first()
+        insort(known, waiting, self._spent, key=_age)
+        self.first = known[self._spent]
 
     def remove(self, waiting: Waiting) -> bool:
         """Take one out; whether others are left."""
@@ -183,48 +188,37 @@ class Line:
         """Take the oldest out; whether others are left."""
         # What is taken from the front is cut off now and then: each cut moves all that is behind.
         waiting = self._waiting
-        self._first = first = self._first + 1
-        if first * _SPENT_SHARE > len(waiting):
-            del waiting[:first]
-            self._first = 0
-        if not waiting:
-            return False
-        # As `_look_at_first`: this is done for each placement.
-        oldest = waiting[self._first]
-        self._since = oldest.since
-        self._rank = (1, self.level, self.gpus, oldest.age)
+        self._spent = spent = self._spent + 1
+        if spent * _SPENT_SHARE > len(waiting):
+            del waiting[:spent]
+            self._spent = spent = 0
+            if not waiting:
+                return False
+        self.first = waiting[spent]
         return True
-
-    def _look_at_first(self) -> None:
-        first = self.first
-        self._since = first.since
-        self._rank = (1, self.level, self.gpus, first.age)
 
     def rank(self, now: float, patience: float) -> Rank:
         """How it stands among the lines of its class and account."""
-        return self._rank if now - self._since < patience else (0, 0, 0, self._rank[3])
-
-    @property
-    def first(self) -> Waiting:
-        """The oldest; there is always one, as nobody keeps a line in which nobody stands."""
-        return self._waiting[self._first]
+        first = self.first
+        created_at, session_id = first.age
+        return (self.precedence if now - first.since < patience else DUE, created_at, session_id)
 
     @property
     def age(self) -> Age:
         """Of the oldest."""
-        return self._waiting[self._first].age
+        return self.first.age
 
     @property
     def head(self) -> Session:
         """The session of the oldest."""
-        return self._waiting[self._first].session
+        return self.first.session
 
     def older_than(self, age: Age) -> int:
         """How many are older."""
-        return self._place(age) - self._first
+        return self._place(age) - self._spent
 
     def _place(self, age: Age) -> int:
-        return bisect_left(self._waiting, age, self._first, key=_age)
+        return bisect_left(self._waiting, age, self._spent, key=_age)
 
 
 class Queue:
@@ -303,15 +297,13 @@ class Queue:
         else:
             self._stand(waiting, level_of(wish))
 
-    def take_first(self, line: Line) -> Waiting:
-        """The oldest of a line, which waits no more."""
-        waiting = line.first
+    def take_first(self, line: Line, waiting: Waiting) -> None:
+        """The oldest of a line waits no more."""
         del self._waiting[waiting.age[1]]
         self.backlog_gpu_s -= waiting.expected
         self.without_limit -= waiting.is_unlimited
         if not line.take_first():
             self._close(line)
-        return waiting
 
     def put_back(self, session: Session) -> None:
         """Take in again one that stood in line: its time has come."""

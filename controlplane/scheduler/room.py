@@ -78,34 +78,36 @@ class Tie:
         state: what is free in each.
         order: tells it from others that are as good.
         alike: the same for all that differ in where their rooms stand alone, and for no others ever; -1: not numbered.
+        is_mixed: whether it matters which of their devices are free, not only how many.
         rooms: by name.
     """
 
-    __slots__ = ("_names", "alike", "order", "rooms", "state", "whole")
+    __slots__ = ("_names", "alike", "is_mixed", "order", "rooms", "state", "whole")
 
     def __init__(self, state: RoomState, order: Order, alike: int) -> None:
         self.state = state
         self.alike = alike
         self.whole = state.whole
+        self.is_mixed = state.which != ()
         self.order = order
         self.rooms: dict[str, Room] = {}
         self._names: list[str] = []
 
-    def add(self, room: Room) -> None:
+    def add(self, name: str, room: Room) -> None:
         """A room has come into this state."""
         rooms, names = self.rooms, self._names
-        rooms[room.name] = room
+        rooms[name] = room
         if len(names) > 2 * len(rooms) + LEAST_KEPT:
             self._names = sorted(rooms)
         else:
-            heappush(names, room.name)
+            heappush(names, name)
 
     def first(self) -> Room:
         """The first one; there must be one."""
         names, rooms = self._names, self.rooms
-        while names[0] not in rooms:
+        while (room := rooms.get(names[0])) is None:
             heappop(names)
-        return rooms[names[0]]
+        return room
 
 
 CLOSED = Tie(RoomState(-1, "", -1, (), 0, 0, 0), (), -1)
@@ -406,16 +408,20 @@ class Room:
         self.places -= 1
         self.cpu -= wanted.cpu_thousandths
         self.memory -= wanted.memory_bytes
-        return self._pend(rank, shares, wanted, session_id)
+        # As `_pend`: most placements are such.
+        placed = _tuple(ReplicaPlacement, (rank, self.name, shares, wanted, False))
+        pending = self._pending
+        if session_id in pending:
+            pending[session_id].append(placed)
+        else:
+            pending[session_id] = [placed]
+        return placed
 
     def _pend(
         self, rank: int, shares: tuple[DeviceShare, ...], wanted: Resources, session_id: str
     ) -> ReplicaPlacement:
-        placed = _tuple(ReplicaPlacement, (rank, self.name, shares, wanted, False))
-        if session_id in self._pending:
-            self._pending[session_id].append(placed)
-        else:
-            self._pending[session_id] = [placed]
+        placed = ReplicaPlacement(rank, self.name, shares, wanted)
+        self._pending.setdefault(session_id, []).append(placed)
         return placed
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
@@ -540,5 +546,5 @@ def empty_room(node: Node) -> Room:
 def alone(room: Room) -> Tie:
     """A room apart from all others."""
     tie = Tie(room.state, (), -1)
-    tie.add(room)
+    tie.add(room.name, room)
     return tie

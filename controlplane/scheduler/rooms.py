@@ -6,10 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from controlplane.domain.closed import owner_words
-from controlplane.domain.values import (
-    Allocation,
-    Node,
-)
+from controlplane.domain.values import Allocation, Node
 from controlplane.scheduler.fit import (
     Request,
 )
@@ -20,18 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from controlplane.domain.plan import ReplicaPlacement
+    from controlplane.domain.values import Resources
 
 
 Names = set[str]
 """Of nodes; `Rooms.set` hides the type of that name from what follows it there."""
+_MOST_UNTOLD = 10_000
+"""Changes after which followers are told, whether they ask or not."""
 
 
 class Rooms:
     """The rooms of all nodes, and for each request that is asked about where it fits.
 
     Attributes:
+        revision: grows with every change of a room that is offered to everybody, or was before it.
         changed: which state rooms came from, and into which, for those that keep up with them.
-        lost: how many entries of `changed` were forgotten.
+        lost: how many entries of `changed` were forgotten: those kept lead from there to `revision`.
         scores: what makes of equal rooms some better; None before enough requests were seen.
         gpus: of all nodes, also of those that take no sessions.
         edits: grows with every change of a room, also of one that stays as good as it was.
@@ -47,6 +48,7 @@ class Rooms:
         self._ties: dict[RoomState, Tie] = {}
         self._numbers: dict[RoomState, int] = {}
         self._next_number = 0
+        self.revision = 0
         self.changed: list[tuple[Tie, Tie]] = []
         self.lost = 0
         self.edits = 0
@@ -58,6 +60,7 @@ class Rooms:
         self._most_changed = LEAST_KEPT
         self._unnoted: dict[str, Room] = {}
         self._followers: list[Names] = []
+        self._untold: list[str] = []
 
     def __iter__(self) -> Iterator[Room]:
         """Those that take sessions, tightest first."""
@@ -66,11 +69,6 @@ class Rooms:
 
     def __len__(self) -> int:
         return len(self._by_name)
-
-    @property
-    def revision(self) -> int:
-        """Grows with every change of a room that is offered to everybody, or was before it."""
-        return self.lost + len(self.changed)
 
     def known(self) -> Iterable[Room]:
         """The rooms of all nodes, also of those that take no sessions."""
@@ -107,8 +105,7 @@ class Rooms:
         """What a node is to run changed; `settle` has to follow, once for many of them."""
         room = self._by_name.get(allocation.node)
         if room is not None:
-            for names in self._followers:
-                names.add(room.name)
+            self._untold.append(room.name)
             if room.change(allocation):
                 self._unnoted[room.name] = room
 
@@ -117,6 +114,8 @@ class Rooms:
         for room in self._unnoted.values():
             self.note(room)
         self._unnoted.clear()
+        if len(self._untold) > _MOST_UNTOLD:
+            self.tell()
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
         """Take for a session once more what was given back."""
@@ -134,7 +133,8 @@ class Rooms:
     def score(self, scores: Fragmentation | None) -> None:
         """Rate rooms in another way from now on: what was ordered by the former is stale."""
         self.scores = scores
-        self.lost += len(self.changed) + 1
+        self.revision += 1
+        self.lost = self.revision
         self.changed.clear()
 
     def keep(self, node: str, session_id: str) -> None:
@@ -156,17 +156,22 @@ class Rooms:
         return [tie for tie in self._ties.values() if tie.rooms]
 
     def follow(self) -> Names:
-        """A set to which each node is added whose room changes, or what is to run there; its holder empties it."""
+        """A set to which `tell` adds each node whose room changes, or what is to run there; its holder empties it."""
         followed = Names()
         self._followers.append(followed)
         return followed
+
+    def tell(self) -> None:
+        """Let those that follow know of what has changed."""
+        for names in self._followers:
+            names.update(self._untold)
+        self._untold.clear()
 
     def note(self, room: Room, tie: Tie | None = None) -> None:
         """A room is another one than before; `tie` is where it is now, if that is known."""
         self.edits += 1
         name, before = room.name, room.tie
-        for names in self._followers:
-            names.add(name)
+        self._untold.append(name)
         if tie is None:
             tie = self._tie_of(room) if room.is_offered else CLOSED
         if tie is CLOSED and room.is_open:
@@ -178,11 +183,41 @@ class Rooms:
         before.rooms.pop(name, None)
         room.tie = tie
         if tie is not CLOSED:
-            tie.add(room)
-        changed = self.changed
-        changed.append((before, tie))
-        if len(changed) > self._most_changed:
+            tie.add(name, room)
+        self.changed.append((before, tie))
+        self.revision = revision = self.revision + 1
+        if revision - self.lost > self._most_changed:
             self._forget()
+
+    def take_whole(
+        self, tie: Tie, count: int, wanted: Resources, session_id: str, after: Tie | None = None
+    ) -> ReplicaPlacement:
+        """Place one replica that takes so many whole devices in the first room of a tie, where any of them will do.
+
+        As `Room.take_whole` and `note`, which most placements come to.
+
+        Args:
+            tie: has rooms with so many.
+            count: of devices.
+            wanted: what `resources_on` gives it there.
+            session_id: its session.
+            after: the tie into which the room comes by that, if it is known.
+        """
+        room = tie.first()
+        name = room.name
+        placed = room.take_whole(count, wanted, 0, session_id)
+        if after is None:
+            after = self._tie_of(room)
+        del tie.rooms[name]
+        room.tie = after
+        after.add(name, room)
+        self.edits += 1
+        self._untold.append(name)
+        self.changed.append((tie, after))
+        self.revision = revision = self.revision + 1
+        if revision - self.lost > self._most_changed:
+            self._forget()
+        return placed
 
     def _note_withdrawn(self, room: Room) -> None:
         """A room that is held or kept is in no state that others look at; but whom it is for may fit now."""
@@ -193,7 +228,7 @@ class Rooms:
 
     def _forget(self) -> None:
         """Begin anew with what changed, and drop the states in which no room is any more."""
-        self.lost += len(self.changed)
+        self.lost = self.revision
         self.changed.clear()
         self._most_changed = 4 * len(self._by_name) + LEAST_KEPT
         self._ties = {state: one for state, one in self._ties.items() if one.rooms}

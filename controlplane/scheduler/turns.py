@@ -5,10 +5,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.scheduler.lines import DUE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from controlplane.scheduler.entitlement import Entitlements
+    from controlplane.scheduler.entitlement import Account, Entitlements
     from controlplane.scheduler.lines import Line, Rank
 
 Turn = tuple[bool, int, float, "Rank"]
@@ -20,11 +23,11 @@ _Level = tuple[bool, int]
 class _Standing:
     """What the turns of an account's lines depend on; it changes when one of its sessions is placed."""
 
-    __slots__ = ("changes", "name", "share")
+    __slots__ = ("account", "changes", "share")
 
-    def __init__(self, name: str, share: float) -> None:
-        self.name = name
-        self.share = share
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.share = account.share
         self.changes = 0
 
 
@@ -33,20 +36,24 @@ class _Group:
 
     Attributes:
         owner: who is owed a small session; "": nobody.
-        seen: how often the account had changed when the turn of the group was worked out.
+        standing: of the account.
+        seen: how often that had changed when the turn of the group was worked out.
     """
 
-    __slots__ = ("account", "lines", "owner", "priority", "seen")
+    __slots__ = ("lines", "owner", "priority", "seen", "standing")
 
-    def __init__(self, priority: int, account: _Standing, owner: str) -> None:
+    def __init__(self, priority: int, standing: _Standing, owner: str) -> None:
         self.priority = priority
-        self.account = account
+        self.standing = standing
         self.owner = owner
         self.seen = -1
-        self.lines: list[tuple[Rank, Line]] = []
+        self.lines: list[_Ranked] = []
 
 
-_Entry = tuple[float, "Rank", _Group]
+# Flat, as two of them are compared many times for each placement: what is in a tuple of its own costs twice as much.
+_Ranked = tuple[int, float, str, "Line"]
+"""The rank of a line, and the line."""
+_Entry = tuple[float, int, float, str, _Group]
 """The share of the account, the rank of the first line, and the group."""
 
 
@@ -69,7 +76,7 @@ class Turns:
         self._entitlements = entitlements
         self._now = now
         self._patience = patience
-        accounts: dict[str, _Standing] = {}
+        standings: dict[str, _Standing] = {}
         groups: dict[tuple[int, str, str], _Group] = {}
         for line in lines:
             name, owner = line.account, line.owner
@@ -77,11 +84,11 @@ class Turns:
             key = (line.priority, name, owed)
             group = groups.get(key)
             if group is None:
-                account = accounts.get(name)
-                if account is None:
-                    account = accounts[name] = _Standing(name, entitlements.share(name))
-                group = groups[key] = _Group(line.priority, account, owed)
-            group.lines.append((line.rank(now, patience), line))
+                standing = standings.get(name)
+                if standing is None:
+                    standing = standings[name] = _Standing(entitlements.account(name))
+                group = groups[key] = _Group(line.priority, standing, owed)
+            group.lines.append((*line.rank(now, patience), line))
         # Nobody comes into an earlier level while a plan is made, and so these are gone through once.
         self._levels: dict[_Level, list[_Entry]] = {}
         for group in groups.values():
@@ -106,21 +113,22 @@ class Turns:
     @staticmethod
     def _entry(group: _Group) -> _Entry:
         """Where a group stands within its level: no two ranks are the same, and so groups are never compared."""
-        account = group.account
-        group.seen = account.changes
-        return (account.share, group.lines[0][0], group)
+        standing = group.standing
+        group.seen = standing.changes
+        precedence, created_at, session_id, _ = group.lines[0]
+        return (standing.share, precedence, created_at, session_id, group)
 
-    def next(self) -> Line | None:
-        """The line whose turn it is; None when nobody is left."""
+    def next(self) -> tuple[Line, Account] | None:
+        """The line whose turn it is, and its account; None when nobody is left."""
         while self._heap or self._begin_level():
-            group = self._heap[0][2]
-            line = group.lines[0][1]
+            group = self._heap[0][4]
+            line = group.lines[0][3]
             if line.fits is None:
                 self._drop_full(group)
             elif group.owner and not self._entitlements.has_nothing(group.owner):
                 self._owe_nothing(group)
-            elif group.seen == group.account.changes:
-                return line
+            elif group.seen == (standing := group.standing).changes:
+                return line, standing.account
             else:
                 heapreplace(self._heap, self._entry(group))
         return None
@@ -132,27 +140,36 @@ class Turns:
         heappush(self._levels.setdefault(self._level(group), []), self._entry(group))
 
     def served(self) -> None:
-        """The first of the line whose turn it was was placed."""
-        group = self._heap[0][2]
-        account, line = group.account, group.lines[0][1]
-        account.share = self._entitlements.share(account.name)
-        account.changes += 1
+        """The first of the line whose turn it was was placed, and its account holds more."""
+        group = self._heap[0][4]
+        standing, lines = group.standing, group.lines
+        account = standing.account
+        # As `Account.share`: this is done for each placement.
+        share = (account.held[0] / WHOLE_DEVICE + account.lately) / account.weight
+        standing.share = share
+        standing.changes = group.seen = standing.changes + 1
+        line = lines[0][3]
         if line.fits is None:
             self.passed()
             return
-        heapreplace(group.lines, (line.rank(self._now, self._patience), line))
-        heapreplace(self._heap, self._entry(group))
+        # As `Line.rank`.
+        first = line.first
+        created_at, session_id = first.age
+        precedence = line.precedence if self._now - first.since < self._patience else DUE
+        heapreplace(lines, (precedence, created_at, session_id, line))
+        precedence, created_at, session_id, _ = lines[0]
+        heapreplace(self._heap, (share, precedence, created_at, session_id, group))
 
     def passed(self) -> None:
         """The line whose turn it was has none any more."""
-        group = self._heap[0][2]
+        group = self._heap[0][4]
         heappop(group.lines)
         self._again(group)
 
     def _drop_full(self, group: _Group) -> None:
         """Pass over the lines at the front of the first group for which there is no room."""
         lines = group.lines
-        while lines and lines[0][1].fits is None:
+        while lines and lines[0][3].fits is None:
             heappop(lines)
         self._again(group)
 

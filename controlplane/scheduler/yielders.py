@@ -249,6 +249,7 @@ class Yielders:
 
     def _keep_up(self, now: float) -> None:
         """Let nodes stand where they do at this instant: costs a look at those of which something changed."""
+        self._rooms.tell()
         if now < self._now:
             # One with a time limit was expected to need more then.
             self._changed.update(self._by_node)

@@ -26,6 +26,7 @@ CACHES = {
     Rooms: {
         "changed",
         "lost",
+        "revision",
         "edits",
         "withdrawn_edits",
         "_withdrawn",
@@ -37,10 +38,11 @@ CACHES = {
         "_most_changed",
         "era",
         "_followers",
+        "_untold",
     },
     Ends: {"_touched", "now", "twice", "_nodes", "_where", "_alike", "_since", "_exact"},
     Yielders: {"_changed", "_due", "_later", "_now", "_standing", "_stands"},
-    Line: {"fits", "_waiting", "_first"},
+    Line: {"fits", "_waiting", "_spent", "first"},
     Queue: {"revision", "_put_off"},
     Entitlements: {"revision"},
     # Accounts tell who holds something of them.
