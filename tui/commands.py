@@ -5,6 +5,7 @@ A few words are of the dashboard itself; all others are those of `nsml`, whose n
 
 from __future__ import annotations
 
+import re
 import shlex
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +26,8 @@ OWN: Final[Mapping[str, str]] = {
     "history": "what was typed before, to be typed again",
 }
 """The dashboard's own words, and what they do."""
+_FLAGS: Final = {"ps": re.compile(r"--|-\w(\s|$)"), "plot": re.compile("-")}
+"""How those begin which `nsml` has, too, and is meant by. In a filter `-state:run` is what does not fit."""
 
 
 class Way(StrEnum):
@@ -178,7 +181,8 @@ def understood(text: str) -> Own | Nsml | None:
     first, _, rest = text.strip().partition(" ")
     if not first:
         return None
-    if first in OWN and not (first == "plot" and rest.strip().startswith("-")):
+    flags = _FLAGS.get(first)
+    if first in OWN and not (flags and flags.match(rest.strip())):
         return Own(first, rest.strip())
     if "\0" in text:
         raise CommandError("no program takes the character NUL")
@@ -194,11 +198,11 @@ def understood(text: str) -> Own | Nsml | None:
 
 
 def run_of(text: str) -> Nsml:
-    """The `nsml run` that a line says; its name may be left out.
+    """The `nsml run` that a line says; `nsml` may be left out, before a flag `run`, too.
 
     Raises CommandError where it is another command, or none.
     """
-    command = understood(text)
+    command = understood(f"run {text}" if text.strip().startswith("-") else text)
     if not isinstance(command, Nsml) or command.words[0] != "run":
         raise CommandError("it begins with nsml run: what is behind it is said below")
     return command

@@ -17,7 +17,7 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui import prompt
-from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, understood
+from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, run_of, understood
 from tui.running import run
 from tui.screens.command_line import CommandLine
 from tui.screens.output import Output, OutputView, end_text
@@ -53,6 +53,8 @@ def test_the_dashboards_own_words_are_its_own_and_nsml_before_them_is_not():
     assert understood("q") == Own("q", "")
     assert understood("nsml ps -a") == Nsml(("ps", "-a"), Way.SHOWN)
     assert understood("plot --help").way is Way.SHOWN
+    assert understood("ps -a --filter 'lr>=0.05'") == understood("nsml ps -a --filter 'lr>=0.05'")
+    assert understood("ps -state:run") == Own("ps", "-state:run")
     assert understood("   ") is None
     assert understood("diff 'a b' c").text == "nsml diff 'a b' c"
 
@@ -70,6 +72,14 @@ def test_what_changes_is_asked_and_what_stays_asks_or_writes_gets_the_terminal()
 def test_what_means_nothing_is_said(text):
     with pytest.raises(CommandError):
         understood(text)
+
+
+def test_a_new_run_is_understood_with_its_name_and_by_its_flags():
+    for text in ("nsml run -e main.py", "run -e main.py", " -e main.py"):
+        assert run_of(text).words == ("run", "-e", "main.py")
+    for text in ("", "nsml ps", "stop x"):
+        with pytest.raises(CommandError):
+            run_of(text)
 
 
 @given(st.text(max_size=40))
