@@ -85,7 +85,7 @@ class Suits:
 
     def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
         """Take one replica from a room that holds it, a share from where that costs least."""
-        wanted = self._wanted.get(room.kind) or self.wanted(room)
+        wanted = self.wanted(room)
         if self._whole and not room.is_mixed:
             return room.take_whole(self._whole, wanted, rank, session_id)
         taking = self.taking(room) if self._is_share else None
@@ -162,26 +162,23 @@ class Fits:
         if self._era != rooms.era:
             self._era = rooms.era
             self._steps.clear()
+        room = tie.first()
         if near is None and self._whole and not tie.is_mixed:
             step = self._steps.get(tie)
-            if step is not None:
-                after, resources = step
-                placed = rooms.take_whole(tie, self._whole, resources, session_id, after)
-            else:
-                room = tie.first()
-                resources = self.suits.wanted(room)
-                placed = rooms.take_whole(tie, self._whole, resources, session_id)
-                after = room.tie
-                self._steps[tie] = after, resources
+            after, resources = step or (None, self.suits.wanted(room))
+            placed = room.take_whole(self._whole, resources, 0, session_id)
+            rooms.note(room, after)
+            if step is None:
+                self._steps[tie] = room.tie, resources
         else:
-            room = first = tie.first()
+            first = room
             if near is not None:
                 room = near.room(first, self._request, self.suits)
             placed = self.suits.take(room, 0, session_id)
             rooms.note(room)
-            after = room.tie
             if room is not first:
                 placed = placed._replace(is_near_data=True)
+        after = room.tie
         if self._era == rooms.era:
             # Nothing else has changed since the best one was looked for.
             if after not in self._ranking.known:

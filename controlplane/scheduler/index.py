@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from controlplane.scheduler.preemption import Sacrifice
     from controlplane.scheduler.reservations import Promise
 
-_tuple = tuple.__new__
-"""Makes a named tuple of all its fields in little more than half of the time."""
 At = tuple[int, int, int]
 """How often rooms, the queue and what everybody holds have changed."""
 _SEVERAL = 2
@@ -179,7 +177,7 @@ class ClusterIndex:
                 take_first(line, waiting)
                 started[session_id] = session
                 start(session, line.claim, account)
-                placements.append(_tuple(Placement, (session_id, replicas)))
+                placements.append(Placement(session_id, replicas))
                 turns.served()
                 continue
             # Room only shrinks while a plan is made: nothing of this shape fits any more, but where nodes are

@@ -408,20 +408,16 @@ class Room:
         self.places -= 1
         self.cpu -= wanted.cpu_thousandths
         self.memory -= wanted.memory_bytes
-        # As `_pend`: most placements are such.
-        placed = _tuple(ReplicaPlacement, (rank, self.name, shares, wanted, False))
-        pending = self._pending
-        if session_id in pending:
-            pending[session_id].append(placed)
-        else:
-            pending[session_id] = [placed]
-        return placed
+        return self._pend(rank, shares, wanted, session_id)
 
     def _pend(
         self, rank: int, shares: tuple[DeviceShare, ...], wanted: Resources, session_id: str
     ) -> ReplicaPlacement:
-        placed = ReplicaPlacement(rank, self.name, shares, wanted)
-        self._pending.setdefault(session_id, []).append(placed)
+        placed = _tuple(ReplicaPlacement, (rank, self.name, shares, wanted, False))
+        if session_id in self._pending:
+            self._pending[session_id].append(placed)
+        else:
+            self._pending[session_id] = [placed]
         return placed
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:

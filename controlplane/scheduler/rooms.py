@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from controlplane.domain.plan import ReplicaPlacement
-    from controlplane.domain.values import Resources
 
 
 Names = set[str]
@@ -188,36 +187,6 @@ class Rooms:
         self.revision = revision = self.revision + 1
         if revision - self.lost > self._most_changed:
             self._forget()
-
-    def take_whole(
-        self, tie: Tie, count: int, wanted: Resources, session_id: str, after: Tie | None = None
-    ) -> ReplicaPlacement:
-        """Place one replica that takes so many whole devices in the first room of a tie, where any of them will do.
-
-        As `Room.take_whole` and `note`, which most placements come to.
-
-        Args:
-            tie: has rooms with so many.
-            count: of devices.
-            wanted: what `resources_on` gives it there.
-            session_id: its session.
-            after: the tie into which the room comes by that, if it is known.
-        """
-        room = tie.first()
-        name = room.name
-        placed = room.take_whole(count, wanted, 0, session_id)
-        if after is None:
-            after = self._tie_of(room)
-        del tie.rooms[name]
-        room.tie = after
-        after.add(name, room)
-        self.edits += 1
-        self._untold.append(name)
-        self.changed.append((tie, after))
-        self.revision = revision = self.revision + 1
-        if revision - self.lost > self._most_changed:
-            self._forget()
-        return placed
 
     def _note_withdrawn(self, room: Room) -> None:
         """A room that is held or kept is in no state that others look at; but whom it is for may fit now."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.lines import DUE
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -143,22 +140,14 @@ class Turns:
         """The first of the line whose turn it was was placed, and its account holds more."""
         group = self._heap[0][4]
         standing, lines = group.standing, group.lines
-        account = standing.account
-        # As `Account.share`: this is done for each placement.
-        share = (account.held[0] / WHOLE_DEVICE + account.lately) / account.weight
-        standing.share = share
-        standing.changes = group.seen = standing.changes + 1
+        standing.share = standing.account.share
+        standing.changes += 1
         line = lines[0][3]
         if line.fits is None:
             self.passed()
             return
-        # As `Line.rank`.
-        first = line.first
-        created_at, session_id = first.age
-        precedence = line.precedence if self._now - first.since < self._patience else DUE
-        heapreplace(lines, (precedence, created_at, session_id, line))
-        precedence, created_at, session_id, _ = lines[0]
-        heapreplace(self._heap, (share, precedence, created_at, session_id, group))
+        heapreplace(lines, (*line.rank(self._now, self._patience), line))
+        heapreplace(self._heap, self._entry(group))
 
     def passed(self) -> None:
         """The line whose turn it was has none any more."""
