@@ -42,7 +42,7 @@ def write_list(
             return
         for line in table.lines:
             app.write(line)
-        if app.room is not None and (left_out := table.left_out_text(app.room)):
+        if left_out := table.left_out_text(app.room):
             app.say(left_out)
         return
     if blank is not None and not items:

@@ -89,8 +89,8 @@ class Watched:
         newest = sorted(meant, key=lambda one: -seconds_of(one.created_at))
         shown = choosing.arranged(newest, now)
         self._is_stale = False
-        table, room = rendered(self._app, shown, choosing.columns(self._app)), self._app.room
-        left_out = "" if room is None else table.left_out_text(room)
+        table = rendered(self._app, shown, choosing.columns(self._app))
+        left_out = table.left_out_text(self._app.room)
         self._screen.show([*table.lines, *([left_out] if left_out else [])])
 
 

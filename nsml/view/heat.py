@@ -115,9 +115,13 @@ def _utilization(item: NodeDevice) -> Cell:
     return Cell(str(level), "yellow" if level < _HELD_LITTLE else "green")
 
 
-def _memory(item: NodeDevice) -> Cell:
+def _memory_share(item: NodeDevice) -> float:
     whole = item.use.device.memory_bytes
-    return Cell(str(_level(item.use.sample.memory_used_bytes / whole if whole else 0.0)), "cyan")
+    return item.use.sample.memory_used_bytes / whole if whole else 0.0
+
+
+def _memory(item: NodeDevice) -> Cell:
+    return Cell(str(_level(_memory_share(item))), "cyan")
 
 
 def _temperature(item: NodeDevice) -> Cell:
@@ -132,10 +136,7 @@ def _power(item: NodeDevice) -> Cell:
 
 _VALUES: Final[Mapping[Measure, tuple[Callable[[NodeDevice], float], str]]] = {
     Measure.UTILIZATION: (lambda item: item.use.sample.utilization_percent, "%"),
-    Measure.MEMORY: (
-        lambda item: 100 * item.use.sample.memory_used_bytes / (item.use.device.memory_bytes or 1),
-        "%",
-    ),
+    Measure.MEMORY: (lambda item: 100 * _memory_share(item), "%"),
     Measure.TEMPERATURE: (lambda item: item.use.sample.temperature_celsius, "°C"),
     Measure.POWER: (lambda item: item.use.sample.power_watts, " W"),
 }

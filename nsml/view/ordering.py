@@ -13,7 +13,7 @@ from nsml.view.compare import arguments
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
 from nsml.view.tables import Column
 from nsml.view.text import fit, fit_middle, width
-from nsml.view.units import number_text, number_within
+from nsml.view.units import begins_as_number, number_text, number_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -273,8 +273,9 @@ def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool
         if width(text) <= cells:
             return text
     key, _, value = words[0].partition("=")
-    is_number = re.match(r"[-+.]?\d", value) is not None
-    return fit(key, cells - width(_MORE)) + _MORE if is_number else fit(words[0], cells)
+    if begins_as_number(value):
+        return fit(key, cells - width(_MORE)) + _MORE
+    return fit(words[0], cells)
 
 
 def words_of(given: Mapping[str, str | bool]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from nsml.view.text import fit, fit_middle, width
 from nsml.view.units import (
     ago,
     ago_within,
+    begins_as_number,
     counted,
     duration_text,
     exact_size_text,
@@ -288,12 +288,8 @@ def _args_within(session: Session, _now: float, cells: int) -> str:
     if text:
         return text + _MORE
     key, *values = options[0]
-    is_cut = values and not _has_numbers(values)
+    is_cut = values and not any(map(begins_as_number, values))
     return "" if is_cut else fit(key + _MORE, cells)
-
-
-def _has_numbers(words: Sequence[str]) -> bool:
-    return any(re.match(r"[-+.]?\d", word) for word in words)
 
 
 def _options(words: Sequence[str]) -> list[list[str]]:

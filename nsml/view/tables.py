@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from nsml.view.text import fit, fit_middle, fit_words, pad, visible, width
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -163,12 +164,15 @@ class Rendered(NamedTuple):
     lines: Sequence[str]
     left_out: Sequence[str] = ()
 
-    def left_out_text(self, room: int) -> str:
-        """That there are others, in so many cells; "" where none is left out."""
-        count = len(self.left_out)
-        named = f"(no room for {', '.join(self.left_out)}: -o wide shows all)"
-        counted = f"(no room for {count} column{'' if count == 1 else 's'}: -o wide shows all)"
-        return (named if width(named) <= room else counted) if count else ""
+    def left_out_text(self, room: int | None) -> str:
+        """That there are others, in so many cells; "" where none is left out, as none is without a bound."""
+        if not self.left_out or room is None:
+            return ""
+        for what in (", ".join(self.left_out), counted(len(self.left_out), "column")):
+            text = f"(no room for {what}: -o wide shows all)"
+            if width(text) <= room:
+                break
+        return text
 
 
 def render(

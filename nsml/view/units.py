@@ -121,6 +121,11 @@ def lacks_unit(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?", text.strip()) is not None
 
 
+def begins_as_number(text: str) -> bool:
+    """Whether it looks like a number at its beginning, which is not to be cut: `1e-3`, `-.5`, `64x64`."""
+    return re.match(r"[-+.]?\d", text) is not None
+
+
 def parse_duration(text: str) -> float:
     """Seconds of `90`, `30s`, `15m`, `1h30m` or `2d`; ValueError for anything else."""
     text = text.strip().lower()
