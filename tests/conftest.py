@@ -12,6 +12,8 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.leftovers"]
+
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
 # making of them (1 s): neither tells of the code.
 settings.register_profile(

@@ -20,6 +20,7 @@ import pytest
 
 from tests.e2e.programs import wait_for
 from tests.engines import absent, remove_with_mounts
+from tests.leftovers import MARK
 from tests.said import last_line
 
 
@@ -44,7 +45,8 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
     if not (shutil.which("ip") and shutil.which("nsenter")):
         pytest.skip("there is no ip or no nsenter (Debian: iproute2, util-linux)")
     mark = secrets.token_hex(3)
-    names = [f"nsml-{mark}-{side}" for side in "ab"]
+    run = Path(os.environ.get(MARK, "nsml")).name
+    names = [f"{run}-{mark}-{side}" for side in "ab"]
     net = f"10.{secrets.randbelow(100) + 100}.{secrets.randbelow(250)}"
     hosts = [Host(name, f"{net}.{number}") for number, name in enumerate(names, start=1)]
     with ExitStack() as stack:

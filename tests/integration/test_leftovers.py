@@ -1,0 +1,120 @@
+"""A run of the tests that is interrupted leaves nothing, however it ends: `tests/leftovers.py` itself."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import wait_for
+from tests.leftovers import MARK, PREFIX, end_processes, remove_containers, remove_places
+
+ROOT = Path(__file__).parents[2]
+INNER = '''\
+"""Everything that a test may start, and no end."""
+import os, subprocess, time
+from contextlib import ExitStack
+from pathlib import Path
+import pytest
+from bench.platform import Platform
+from tests.e2e.hosts import two_hosts
+from tests.e2e.platforms import contained_platform
+
+def test_that_never_ends(tmp_path):
+    with ExitStack() as stack:
+        if os.environ["INNER_KIND"] == "containers":
+            platform = stack.enter_context(contained_platform())
+        else:
+            platform = stack.enter_context(Platform(simulate_gpus=1))
+        name = platform.nsml("run", "--argv", "-q", "--", "sleep", "1000").stdout.strip()
+        while "RUNNING" not in platform.nsml("ps", "-o", "json").stdout.upper():
+            time.sleep(0.1)
+        if os.geteuid() == 0:
+            stack.enter_context(two_hosts())
+            place = tmp_path / "mounted"
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
+        Path(os.environ["INNER_READY"]).write_text(os.environ["TEST_RUN_FOLDER"])
+        time.sleep(1000)
+'''
+
+
+def interrupt(run: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C: the terminal tells each process of the run."""
+    os.killpg(run.pid, signal.SIGINT)
+
+
+def terminate(run: subprocess.Popen[bytes]) -> None:
+    run.terminate()
+
+
+def kill(run: subprocess.Popen[bytes]) -> None:
+    run.kill()
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"), [(interrupt, "processes"), (terminate, "containers"), (kill, "processes")]
+)
+def test_an_interrupted_run_leaves_nothing(
+    end: Callable[[subprocess.Popen[bytes]], None], kind: str, tmp_path: Path
+):
+    if kind == "containers" and os.environ.get("NSML_REQUIRE_DOCKER") != "1":
+        kind = "processes"
+    ready, inner = tmp_path / "ready", tmp_path / "test_inner.py"
+    inner.write_text(INNER)
+    environment = {key: value for key, value in os.environ.items() if "XDIST" not in key}
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pytest", "-p", "tests.leftovers", "-n", "1"),
+                *("-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path)),
+                str(inner),
+            ],
+            cwd=ROOT,
+            env={**environment, "INNER_READY": str(ready), "INNER_KIND": kind},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_for(
+            lambda: ready.exists() or run.poll() is not None, what="the run has all", timeout_s=120
+        )
+        assert run.poll() is None, (tmp_path / "log").read_text()
+        folder = Path(ready.read_text())
+        assert folder.name.startswith(PREFIX)
+        assert any(folder.iterdir())
+    finally:
+        end(run)
+        run.wait(60)
+    wait_for(lambda: not folder.exists(), what="the folder of the run is gone", timeout_s=90)
+    assert end_processes(folder, ()) == []
+    assert remove_containers(folder) == []
+    assert remove_places(folder) == []
+
+
+def test_what_a_test_leaves_fails_the_run_and_is_ended(tmp_path: Path):
+    inner, number = tmp_path / "test_inner.py", tmp_path / "pid"
+    inner.write_text(
+        "import subprocess, sys\n"
+        "def test_that_leaves_a_process():\n"
+        "    left = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        f"    open({str(number)!r}, 'w').write(str(left.pid))\n"
+    )
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "tests.leftovers", "-p", "no:cacheprovider"),
+            *("-c", os.devnull, "--rootdir", str(tmp_path), str(inner)),
+        ],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != MARK},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert f"process {number.read_text()}: sleep 1000" in run.stdout
+    assert "1 passed" in run.stdout
