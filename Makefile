@@ -5,7 +5,11 @@ BIN := .venv/bin
 # Images of containers often tell Python to keep no bytecode: each program would compile this project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test simulate soak check dev generate captures format bench clean
+# A share of the long runs, such as 2/5: `make soak SHARE=2/5`. All shares together are all of them.
+SHARE ?= 1/1
+PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+.PHONY: help setup demo test-fast test soak simulate durations check dev generate captures format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -23,15 +27,22 @@ setup: .venv/.complete  ## Make the environment in .venv
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: setup      ## Pass the tests, three processes for two processors
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+test-fast: setup ## Pass the tests that need no server, and a short simulation: at most 3 minutes on 2 cores
+	@$(PYTEST) --lane fast
 
-simulate: setup  ## The platform under faults on virtual time: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on
-	@$(BIN)/python -m tests.simulation --seeds $${NSML_SEEDS:-1000} --first $${NSML_FIRST_SEED:-1}
+test: setup      ## Pass the tests that a change needs: at most 10 minutes on 2 cores
+	@$(PYTEST) --lane change
 
-soak: setup      ## Properties with all examples; faults: NSML_SOAK_FAULTS=300, NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
-	@NSML_THOROUGH=1 $(BIN)/python -m pytest -n auto --dist loadfile -o timeout=1500 -o faulthandler_timeout=1800 tests/unit/controlplane/scheduler tests/unit/controlplane/operations tests/unit/nsml/test_sdk_report.py
-	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e tests/integration/test_dashboard_chaos.py
+simulate: setup  ## Simulate the platform under faults: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on, or a SHARE=2/5 of them
+	@$(BIN)/python -m tests.simulation --seeds $${NSML_SEEDS:-1000} --first $${NSML_FIRST_SEED:-1} --share $(SHARE)
+
+soak: setup      ## Pass the variants, the properties with all examples and the long runs, or a SHARE=2/5 of them
+	@$(PYTEST) --lane variants --share $(SHARE)
+	@NSML_THOROUGH=1 $(PYTEST) -o timeout=1500 -o faulthandler_timeout=1800 --share $(SHARE) --lane properties
+	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(PYTEST) -n 2 --lane long --share $(SHARE)
+
+durations: setup ## Record what each test takes, in tests/durations.json: on a quiet machine
+	@NSML_SOAK_SECONDS=30 $(PYTEST) --lane all --record-durations tests/durations.json
 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .

@@ -93,17 +93,13 @@ class Platform:
         by: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
         """Run `nsml ARGUMENTS`, `by` another program; with `check` a failure raises with its output."""
-        done = subprocess.run(
-            [*by, str(PROGRAMS / "nsml"), *arguments],
+        done = self._run(
+            arguments,
             cwd=cwd or self.folder,
-            env={**self.environment, **(environment or {})},
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            timeout=timeout_s,
-            check=False,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            environment={**self.environment, **(environment or {})},
+            by=by,
         )
         if check and done.returncode != 0:
             # The reason on the first line: of many failures no more than that is kept.
@@ -113,6 +109,29 @@ class Platform:
                 f"{done.stdout}{done.stderr}"
             )
         return done
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        stdin: str | None,
+        timeout_s: float,
+        environment: dict[str, str],
+        by: Sequence[str],
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*by, str(PROGRAMS / "nsml"), *arguments],
+            cwd=cwd,
+            env=environment,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=timeout_s,
+            check=False,
+        )
 
     def json(self, *arguments: str) -> Any:
         """What `nsml ARGUMENTS -j` prints, decoded."""

@@ -12,7 +12,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.leftovers"]
+pytest_plugins = ["tests.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
 
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
 # making of them (1 s): neither tells of the code.
@@ -40,25 +40,10 @@ LONGEST_REASON = 500
 LONGEST_WORDS = 160
 LONGEST_END_S = 900
 """So long may fixtures of a test take to end, as `faulthandler_timeout` has it for all of a test."""
-UNIT = Path(__file__).parent / "unit"
-DASHBOARD = UNIT / "tui"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that wait for programs among those that compute, and the small ones last.
-
-    Files of one kind after another would leave processors idle first and want more than there are
-    then; a long one at the end would keep one worker while the others idle.
-    """
-    files = dict.fromkeys(item.path for item in items)
-    small = [file for file in files if file.is_relative_to(UNIT) and file.parent != DASHBOARD]
-    places = {file: 1 + number for number, file in enumerate(small)}
-    for kind in (
-        [file for file in files if file.parent == DASHBOARD],
-        [file for file in files if not file.is_relative_to(UNIT)],
-    ):
-        places |= {file: number / len(kind) for number, file in enumerate(kind)}
-    items.sort(key=lambda item: places[item.path])
+    """Give long runs no limit."""
     for item in items:
         if _is_slow(item):
             item.add_marker(pytest.mark.timeout(0))
@@ -66,10 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """What `-n auto` means: three for two processors, as much of the time tests wait for programs."""
+    """What `-n auto` means: two for each processor, since tests wait for programs half of the time."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return min(len(os.sched_getaffinity(0)) * 3 // 2, MOST_WORKERS)
+    return min(len(os.sched_getaffinity(0)) * 2, MOST_WORKERS)
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from cli.local import toml
 from cli.processes import program
 from controlplane.store.etcd_process import EtcdProcess
+from tests.in_process import look, only_looks
 from tests.s3 import KEYS, S3Server
 
 READY_WITHIN_S = 60.0
@@ -87,22 +88,26 @@ class ControlPlaneProcess:
     def nsml(self, *arguments: str, stdin: str = "", **environment: str) -> str:
         """What a command of its administrator gives; it has to work."""
         ready = self.ready()
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "nsml"), *arguments],
-            env={
-                **self._environment,
-                "NSML_SERVER": f"unix:{ready['socket']}" if "socket" in ready else ready["address"],
-                "NSML_TOKEN_FILE": str(self.data / "admin.token"),
-                "NSML_CONFIG_DIR": str(self.data / "config"),
-                "NSML_DATA": str(self.data / "none"),
-                **environment,
-            },
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        own = {
+            **self._environment,
+            "NSML_SERVER": f"unix:{ready['socket']}" if "socket" in ready else ready["address"],
+            "NSML_TOKEN_FILE": str(self.data / "admin.token"),
+            "NSML_CONFIG_DIR": str(self.data / "config"),
+            "NSML_DATA": str(self.data / "none"),
+            **environment,
+        }
+        if not stdin and only_looks(arguments):
+            done = look(arguments, own)
+        else:
+            done = subprocess.run(
+                [str(Path(sys.executable).parent / "nsml"), *arguments],
+                env=own,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -48,7 +48,9 @@ class FreezingEngine(Engine):
     thaw: Callable[[], None] = lambda: None
 
 
-@pytest.fixture(params=["memory", "file", "continued", "etcd"])
+@pytest.fixture(
+    params=["memory", "file", pytest.param("continued", marks=pytest.mark.variant), "etcd"]
+)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     if request.param == "memory":
         return Engine("memory", lambda **kw: EmbeddedStore(MEMORY, clock=CLOCK, run=inline, **kw))

@@ -309,7 +309,11 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-PROCESS_BENCHES = ["namespace", "own uid", "user", "shared pids", "none"]
+PROCESS_BENCHES = [
+    "namespace",
+    "own uid",
+    *(pytest.param(name, marks=pytest.mark.variant) for name in ("user", "shared pids", "none")),
+]
 
 
 @asynccontextmanager
@@ -339,7 +343,14 @@ async def bench_named(
         await nothing_left_in_engine()
 
 
-@pytest.fixture(params=[*PROCESS_BENCHES, "direct", "docker", "fake"])
+@pytest.fixture(
+    params=[
+        *PROCESS_BENCHES,
+        pytest.param("direct", marks=pytest.mark.variant),
+        "docker",
+        "fake",
+    ]
+)
 async def bench(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:

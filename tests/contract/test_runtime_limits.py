@@ -59,13 +59,12 @@ time.sleep(1000)
 @pytest.fixture(
     params=[
         "namespace",
-        "own uid",
-        "user",
-        "none",
         "docker",
-        "namespace, watched",
         "own uid, watched",
-        "none, watched",
+        *(
+            pytest.param(name, marks=pytest.mark.variant)
+            for name in ("own uid", "user", "none", "namespace, watched", "none, watched")
+        ),
     ]
 )
 async def limited(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.platform import Platform
+from tests.in_process import Platform
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,13 @@ from typing import Any
 
 import pytest
 
-from bench.platform import Platform
 from controlplane.operations import records
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_process import running_in
 from nsml.clock import SystemClock
 from tests.e2e.platforms import taken
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 from tests.said import last_line
 
 PROGRAM = '''\

@@ -5,10 +5,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.platform import Platform
 from nodeagent.engine.containers import containers_of
 from tests.e2e.programs import wait_for
 from tests.engines import required_engine, required_image
+from tests.in_process import Platform
 
 
 def invitation(platform: Platform) -> tuple[str, str]:

@@ -38,11 +38,11 @@ def write_program(folder: Path, text: str, entry: str = "main.py") -> Path:
 def wait_for(condition, *, timeout_s: float = 60.0, what: str = "condition"):
     """The first true value of `condition()`; an AssertionError that names it after `timeout_s`.
 
-    A condition that starts a program leaves the processor alone for as long as each look at it took.
+    Between looks the processor is left alone for three times as long as a look took.
     """
     deadline = time.monotonic() + timeout_s
     while (began := time.monotonic()) < deadline:
         if value := condition():
             return value
-        time.sleep(min(max(time.monotonic() - began, 0.01), 0.5))
+        time.sleep(min(max(3 * (time.monotonic() - began), 0.02), 0.5))
     raise AssertionError(f"not within {timeout_s:g} s: {what}")

@@ -10,11 +10,12 @@ import subprocess
 import grpc
 import pytest
 
-from bench.platform import PROGRAMS, Platform
+from bench.platform import PROGRAMS
 from nsml.client import contexts
 from nsml.content.digests import digest_of
 from nsml.v1 import sessions_pb2, sessions_pb2_grpc
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 
 def refused(platform: Platform, *arguments: str, code: int, cwd=None, says: str, by=()) -> str:

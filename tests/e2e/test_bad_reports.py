@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
-from bench.platform import PROGRAMS, Platform
+from bench.platform import PROGRAMS
 from tests.e2e.programs import write_program
+from tests.in_process import Platform
 
 BAD = r"""
 import math, os, time

@@ -11,11 +11,11 @@ import httpx
 import psutil
 import pytest
 
-from bench.platform import Platform
 from cli.ports import Held
 from tests.chromium import chromium, colours
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 UPGRADE = {
     "Connection": "Upgrade",

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bench.platform import Platform
 from controlplane.store.etcd_process import running_in
 from tests.e2e.programs import wait_for, write_program
 from tests.etcd import pause, require_etcd
+from tests.in_process import Platform
 from tests.postgres import PostgresServer
 
 LITTLE_BYTES = 32 << 10

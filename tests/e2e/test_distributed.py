@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import ROOT, Platform
+from bench.platform import ROOT
 from tests.e2e.nemesis import ENDED
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
+from tests.in_process import Platform
 
 EXAMPLE = ROOT / "examples/distributed"
 EPOCHS = 6
@@ -76,7 +77,7 @@ def test_two_replicas_train_one_network(platform):
     assert {row["rank"] for row in events("seconds/reduce")} == {"0", "1"}
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.variant)])
 def test_a_gang_of_which_one_is_killed_ends_as_one(platform, victim):
     name = submit(platform, "--epochs 100000 --pause-s 0.01")
     wait_for(

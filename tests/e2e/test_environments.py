@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import PROGRAMS, Platform
+from bench.platform import PROGRAMS
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import remove_image
 from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import SOCKET
+from tests.in_process import Platform
 from tests.unit.nodeagent.environments.test_virtualenvs import make_wheel
 
 USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
@@ -34,7 +35,9 @@ def mirror():
     shutil.rmtree(place)
 
 
-@pytest.fixture(scope="module", params=["processes", "containers"])
+@pytest.fixture(
+    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
+)
 def platform(request, mirror):
     if request.param == "processes":
         with Platform(simulate_gpus=2, options=["--isolation", "namespace"]) as running:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import PROGRAMS, Platform
+from bench.platform import PROGRAMS
 from tests.e2e.nemesis import (
     ENDED,
     PROGRAM,
@@ -22,6 +22,7 @@ from tests.e2e.nemesis import (
 )
 from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine, taken
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 from tests.said import last_line
 
 ENDLESS = "-1 0.01 0"
@@ -45,7 +46,9 @@ class Shared:
             self._running = None
 
 
-@pytest.fixture(scope="module", params=["processes", "containers"])
+@pytest.fixture(
+    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
+)
 def shared(request):
     make = {"processes": lambda: Platform(simulate_gpus=2), "containers": contained_platform}
     platforms = Shared(make[request.param])

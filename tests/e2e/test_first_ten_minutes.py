@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from bench.platform import ROOT, Platform
+from bench.platform import ROOT
 from nsml.client import contexts
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 
 @pytest.fixture(scope="module")

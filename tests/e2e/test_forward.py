@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import PROGRAMS, ROOT, Platform
+from bench.platform import PROGRAMS, ROOT
 from cli.ports import Held
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 SERVER = """\
 import http.server, os, socketserver

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from bench.platform import Platform
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 GREEDY = '''\
 """Takes the whole disk, then goes on printing and reporting into it."""

@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from bench.platform import Platform
 from tests.e2e.platforms import invitation, join_second, user_of
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 GANG = """\
 import os, nsml

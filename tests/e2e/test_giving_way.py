@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from bench.platform import Platform
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 TRAINS = """\
 import json, os, pathlib, sys, time

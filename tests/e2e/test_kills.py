@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import Platform
 from tests.e2e.programs import WITNESS, wait_for, write_program
+from tests.in_process import Platform
 
 STEPS = 400
 PAUSE_S = 0.02
 
 
-@pytest.fixture(params=["etcd", "embedded"])
+@pytest.fixture(params=["etcd", pytest.param("embedded", marks=pytest.mark.variant)])
 def platform(request):
     options = ["--embedded"] if request.param == "embedded" else []
     with Platform(simulate_gpus=2, options=options) as running:

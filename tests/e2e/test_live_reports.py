@@ -16,7 +16,7 @@ from tui.app import Dashboard
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.platform import Platform
+    from tests.in_process import Platform
 
 PROGRAM = """\
 import time

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import Platform
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 
 MARK, SETTING = f"s3cret-{secrets.token_hex(8)}", f"setting-{secrets.token_hex(8)}"
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.platform import ROOT, Platform
+from bench.platform import ROOT
 from tests.e2e.hosts import Host, engine_on, two_hosts
 from tests.e2e.nemesis import ENDED
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 from tests.engines import required_image
+from tests.in_process import Platform
 from tests.said import last_line
 from tests.wheels import repacked
 
@@ -79,7 +80,7 @@ def trained(platform: Platform, code: Path, reducer: str) -> None:
     assert len(digests[0]) == 1
 
 
-@pytest.mark.parametrize("reducer", ["ring", "gloo"])
+@pytest.mark.parametrize("reducer", [pytest.param("ring", marks=pytest.mark.variant), "gloo"])
 def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     one, other = hosts
     # the first agent reaches its control plane on the loopback: where others reach it must be said

@@ -12,9 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from bench.platform import Platform
 from cli.ports import Held
 from tests.e2e.programs import wait_for, write_program
+from tests.in_process import Platform
 from tests.visdoms import required_visdom
 
 pytestmark = pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 
 from cli import processes
 from cli.processes import Program
+from tests.in_process import look, only_looks
 from tests.said import words_of
 
 NSML = Path(sys.executable).parent / "nsml"
@@ -39,9 +40,12 @@ class Machine:
         program: Sequence[str] = (str(NSML),),
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
+        own = {**self._environment(), **environment}
+        if program == (str(NSML),) and not stdin and only_looks(arguments):
+            return self._noted(look(arguments, own), arguments)
         done = subprocess.run(
             [*program, *arguments],
-            env={**self._environment(), **environment},
+            env=own,
             cwd=cwd,
             input=stdin,
             capture_output=True,
@@ -49,6 +53,11 @@ class Machine:
             timeout=120,
             check=False,
         )
+        return self._noted(done, arguments)
+
+    def _noted(
+        self, done: subprocess.CompletedProcess[str], arguments: Sequence[str]
+    ) -> subprocess.CompletedProcess[str]:
         if done.returncode != 0:
             words = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:])
             self.refused = f"nsml {' '.join(arguments[:2])} ended with {done.returncode}: {words}"
@@ -96,9 +105,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; one that starts a program leaves the processor alone for as long again."""
+    """Wait for a condition; between looks the processor is left alone for three times as long."""
     ends_at = (began := time.monotonic()) + 60
     while not condition():
         assert time.monotonic() < ends_at, f"not within 60 s: {words_of(condition)}"
-        time.sleep(min(max(time.monotonic() - began, 0.02), 0.5))
+        time.sleep(min(max(3 * (time.monotonic() - began), 0.02), 0.5))
         began = time.monotonic()

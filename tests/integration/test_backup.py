@@ -92,7 +92,7 @@ def kept(path: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=[pytest.param("embedded", marks=pytest.mark.variant), "etcd"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "etcd":
         require_etcd()

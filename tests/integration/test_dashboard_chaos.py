@@ -483,7 +483,10 @@ async def whole(seed: int, truth: Truth, clock: Fast, *, faults: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [int(os.environ["NSML_SEED"])] if "NSML_SEED" in os.environ else range(1, 3)
+    "seed",
+    [int(os.environ["NSML_SEED"])]
+    if "NSML_SEED" in os.environ
+    else [1, pytest.param(2, marks=pytest.mark.variant)],
 )
 async def test_it_never_leaves_shows_nothing_old_as_new_and_comes_back(
     seed: int, truth: Truth, fast: Fast

@@ -19,7 +19,7 @@ import os, subprocess, time
 from contextlib import ExitStack
 from pathlib import Path
 import pytest
-from bench.platform import Platform
+from tests.in_process import Platform
 from tests.e2e.hosts import two_hosts
 from tests.e2e.platforms import contained_platform
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+from tests.shares import Share
 from tests.simulation.campaign import Failure, Tally, run_seeds, try_seed
 from tests.simulation.situations import PROFILES, situation
 
@@ -27,6 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=_positive, default=100, help="how many (100)")
     parser.add_argument("--first", type=int, default=1, help="the first of them (1)")
+    parser.add_argument("--share", type=Share.parse, default=Share(1, 1), help="only a share, 2/5")
     parser.add_argument("--seed", type=int, help="only this one, and tell what happened")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--profile", choices=sorted(PROFILES), default="all", help="which faults")
@@ -34,7 +36,8 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.seed is not None:
         return _one(chosen.seed, chosen.profile)
-    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    seeds = chosen.share.of_range(range(chosen.first, chosen.first + chosen.seeds))
+    sys.stderr.write(f"seeds {seeds.start} to {seeds.stop - 1}\n")
     tally, wall_s = run_seeds(
         seeds, chosen.profile, jobs=chosen.jobs, progress=_progress, told=_tell
     )

@@ -15,7 +15,13 @@ from tests.simulation.scenario import simulate, simulate_situation
 from tests.simulation.workload import patient
 
 
-@pytest.mark.parametrize("seed", range(1, 11))
+def seeds(first: int, *others: int) -> pytest.MarkDecorator:
+    """One seed for each change; the others in turn."""
+    turns = (pytest.param(seed, marks=pytest.mark.variant) for seed in others)
+    return pytest.mark.parametrize("seed", [first, *turns])
+
+
+@seeds(1, *range(2, 11))
 def test_a_seed_holds(seed: int) -> None:
     print(f"python -m tests.simulation --seed {seed}")
     assert simulate_situation(seed).faults
@@ -28,7 +34,7 @@ def test_a_hundred_sessions_end_right() -> None:
     assert outcome.broken_calls > 0
 
 
-@pytest.mark.parametrize("seed", [1, 3])
+@seeds(1, 3)
 def test_a_platform_of_one_control_plane_does_it_too(seed: int) -> None:
     assert sum(simulate(seed, sessions=50, control_planes=1).faults.values()) > 20
 
@@ -39,7 +45,7 @@ def test_nothing_is_repeated_when_nothing_goes_wrong() -> None:
     assert {end.split()[1] for end in outcome.programs.split(", ")} == {"EXITED", "STOPPED"}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@seeds(1, 2)
 def test_sessions_go_elsewhere_when_their_node_is_silent_for_too_long(seed: int) -> None:
     outcome = simulate(
         seed, sessions=8, workload=patient, faults={"long silence": 1.0}, fault_every_s=10.0
@@ -47,13 +53,13 @@ def test_sessions_go_elsewhere_when_their_node_is_silent_for_too_long(seed: int)
     assert "LOST_AFTER" in outcome.programs
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@seeds(1, 2)
 def test_what_is_moved_from_drained_nodes_ends_right(seed: int) -> None:
     faults = {"drain": 3.0, "kill agent": 1.0, "kill control plane": 1.0, "cut agent": 1.0}
     assert simulate(seed, sessions=50, faults=faults, fault_every_s=1.0).moved > 5
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@seeds(5, 6)
 def test_a_seed_decides_everything(seed: int) -> None:
     """Also what a process chooses for itself: the hashes of its strings, where its objects lie."""
     program = (

@@ -15,6 +15,7 @@ from tests.simulation.scenario import play
 QUIET_WITHIN_S = 400.0
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_missing_safeguard_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)

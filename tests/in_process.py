@@ -1,0 +1,81 @@
+"""Command lines of tests that only look, run in the test's own process.
+
+A test that waits for a condition looks at it again and again. Each look as a program of its own takes a
+third of a second of a processor, most of it for starting Python; in this process it takes a hundredth.
+What changes something, follows, or asks runs as the real program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import bench.platform
+from cli.app import App
+from cli.main import run
+
+LOOKING = {
+    ("ps",), ("logs",), ("status",), ("events",), ("eventlen",), ("getid",), ("queue",), ("gpustat",),
+    ("model", "ls"), ("node", "ls"), ("node", "show"), ("dataset", "ls"), ("project", "show"),
+}  # fmt: skip
+STAYING = {"-f", "--follow", "-w", "--watch"}
+
+# As the program does: gRPC's own diagnostics would go to standard error.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def only_looks(arguments: Sequence[str]) -> bool:
+    """Whether a command line reads and ends; and whether this thread can run it."""
+    is_known = any(tuple(arguments[: len(words)]) == words for words in LOOKING)
+    return is_known and not STAYING.intersection(arguments) and _is_free()
+
+
+def _is_free() -> bool:
+    """The command line redirects standard output and runs a loop: one at a time, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+def look(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `nsml ARGUMENTS` here; what the program would have written, and its exit code."""
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(3)]
+    stdin, stdout, stderr = streams
+    app = App(environ=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+    code = int(run(list(arguments), app))
+    written = []
+    for stream in (stdout, stderr):
+        stream.flush()
+        written.append(stream.buffer.getvalue().decode("utf-8", "surrogateescape"))
+    return subprocess.CompletedProcess(["nsml", *arguments], code, *written)
+
+
+class Platform(bench.platform.Platform):
+    """A platform whose state is cheap to look at."""
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        stdin: str | None,
+        timeout_s: float,
+        environment: dict[str, str],
+        by: Sequence[str],
+    ) -> subprocess.CompletedProcess[str]:
+        if stdin is None and not by and only_looks(arguments):
+            return look(arguments, environment)
+        return super()._run(
+            arguments, cwd=cwd, stdin=stdin, timeout_s=timeout_s, environment=environment, by=by
+        )

@@ -1,0 +1,125 @@
+"""A pytest plugin: which tests a lane runs, and in which order.
+
+Without `--lane` all collected tests run but those marked `slow`. Marks:
+
+- `slow`: long runs under faults, for `make soak` alone.
+- `variant`: a test that also runs in another form (another driver, engine or seed) which finds the same
+  defects nearly always. `make test` leaves variants out; `.ci/run` runs a share of them that changes
+  with the commit.
+- `long(reason)`: a test recorded at more than 20 seconds, and why it cannot be shorter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests import examples
+from tests.durations import RECORD
+
+TESTS = Path(__file__).parent
+UNIT, SIMULATION = TESTS / "unit", TESTS / "simulation"
+DASHBOARD = UNIT / "tui"
+LONG_S = 20.0
+"""A test that is recorded to take longer needs a reason."""
+FAST_CPU_S = 1.0
+"""A test that is recorded to take more of a processor is not in the fast lane."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--lane`."""
+    parser.addoption("--lane", choices=sorted(LANES), help="which tests to run (tests/lanes.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marks."""
+    for line in (__doc__ or "").split("Marks:")[1].split("\n- "):
+        if line.strip():
+            config.addinivalue_line("markers", " ".join(line.replace("`", "").split()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other lanes, and sort the rest."""
+    _require_reasons(items)
+    is_wanted = LANES[config.getoption("--lane") or "all"]
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+    kept = [item for item in items if is_wanted(item)]
+    places = _order(list(dict.fromkeys(item.path for item in kept)))
+    items[:] = sorted(kept, key=lambda item: places[item.path])
+
+
+def _require_reasons(items: list[pytest.Item]) -> None:
+    """Refuse tests that are recorded as long and do not say why."""
+    for item in items:
+        wall_s, _ = _TESTS.get(item.nodeid, (0.0, 0.0))
+        mark = item.get_closest_marker("long")
+        if wall_s > LONG_S and not _is_slow(item) and not (mark and mark.args):
+            raise pytest.UsageError(
+                f"{item.nodeid} is recorded at {wall_s:g} s (tests/durations.json): make it shorter,"
+                f" or mark it @pytest.mark.long(reason)"
+            )
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def _is_variant(item: pytest.Item) -> bool:
+    return item.get_closest_marker("variant") is not None
+
+
+def _is_for_a_change(item: pytest.Item) -> bool:
+    return not _is_slow(item) and not _is_variant(item)
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    _, cpu_s = _TESTS.get(item.nodeid, (0.0, 0.0))
+    needs_no_server = item.path.is_relative_to(UNIT) or item.path.is_relative_to(SIMULATION)
+    return _is_for_a_change(item) and needs_no_server and cpu_s <= FAST_CPU_S
+
+
+def _has_more_examples(item: pytest.Item) -> bool:
+    """Whether its file tries properties with more examples where there is time (`tests/examples.py`)."""
+    module = cast("pytest.Function", item).module
+    return not _is_slow(item) and getattr(module, "examples", None) is examples.examples
+
+
+LANES: dict[str, Callable[[pytest.Item], Any]] = {
+    "all": lambda item: not _is_slow(item),
+    "change": _is_for_a_change,
+    "fast": _is_fast,
+    "long": _is_slow,
+    "properties": _has_more_examples,
+    "variants": lambda item: _is_variant(item) and not _is_slow(item),
+}
+
+
+def _order(files: list[Path]) -> dict[Path, float]:
+    """Put files that wait for programs among those that compute, the longest first, small ones last.
+
+    Files of one kind after another would leave processors idle first and want more than there are
+    then; a long one at the end would keep one worker while the others idle.
+    """
+    longest = sorted(files, key=lambda file: -_seconds(file))
+    small = [file for file in longest if file.is_relative_to(UNIT) and file.parent != DASHBOARD]
+    places: dict[Path, float] = {file: 1.0 + number for number, file in enumerate(small)}
+    for kind in (
+        [file for file in longest if file.parent == DASHBOARD],
+        [file for file in longest if not file.is_relative_to(UNIT)],
+    ):
+        places |= {file: number / len(kind) for number, file in enumerate(kind)}
+    return places
+
+
+def _seconds(file: Path) -> float:
+    wall_s, _ = _FILES.get(file.relative_to(TESTS.parent).as_posix(), (0.0, 0.0))
+    return wall_s
+
+
+_RECORD: dict[str, dict[str, tuple[float, float]]] = json.loads(RECORD.read_text())
+_FILES, _TESTS = _RECORD["files"], _RECORD["tests"]
