@@ -5,13 +5,15 @@ Nothing is read at import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from controlplane.domain.limits import UserLimits
 from controlplane.domain.values import Priority
+from controlplane.store.interface import DEFAULT_QUOTA_BYTES
 from nsml import settings
 from nsml.settings import SettingsError
 from nsml.view.units import lacks_unit, parse_duration
@@ -82,6 +84,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accept_empty: Literal["", "history", "objects"] = ""
     """For one start, in the environment: takes an empty history (or object store) in place of the
     platform's, whose records are lost for good. What agents still keep is recorded in it."""
+
+    etcd_quota_bytes: int = DEFAULT_QUOTA_BYTES
+    """Of an etcd cluster before 3.6, which does not say it: its --quota-backend-bytes. Users' writes end at three
+    quarters of it."""
 
     etcd_root: str = "nsml/"
     """What all our keys in an etcd begin with."""
@@ -189,8 +195,79 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     webhooks_to_private: bool = False
     """Whether users' webhooks may be on this machine and in private networks, and be http:// as well."""
 
+    floor_bytes: int | None = None
+    """Room that is kept for the platform itself on the disk of each store that has files here: below it, what users
+    bring is refused. Absent: 2 % of the disk, 64 MiB to 2 GiB; 0: none, also of the coordination store's quota."""
+
+    user_sessions: int = 10_000
+    """Sessions that a user may have queued and running at one time. 0 is no limit, here and in all below."""
+
+    project_sessions: int = 50_000
+    """The same of a project."""
+
+    session_bytes: int = 64 << 10
+    """The largest record of one session in the coordination store: arguments, variables, memo."""
+
+    user_stored_bytes: int = 64 << 20
+    """What the records of all sessions of a user may take there."""
+
+    project_stored_bytes: int = 256 << 20
+    """The same of a project."""
+
+    user_write_bytes: int = 64 << 20
+    """What a user may write there at once: submissions, secrets, tokens, memos; etcd keeps each revision for some minutes."""
+
+    user_write_bytes_per_s: int = 256 << 10
+    """How fast that refills."""
+
+    user_upload_bytes: int = 1 << 40
+    """New content that a user and his sessions may send to the object store in a day. An allowance per day refills evenly."""
+
+    user_reported_bytes: int = 64 << 30
+    """Records and log text that the sessions of a user may report in a day; what is over it is left out, visibly."""
+
+    session_log_bytes: int = 4 << 30
+    """Log text of one session in a day."""
+
+    session_metric_bytes: int = 16 << 30
+    """Other records of one session in a day."""
+
+    session_checkpoints: int = 20_000
+    """Checkpoints that one session may report in a day."""
+
+    session_metric_names: int = 10_000
+    """Names of metrics of one session that are counted and drawn."""
+
+    user_streams: int = 256
+    """Calls of a user that stay open, on each control plane: watches, followed logs, transfers."""
+
+    user_store_share: float = 0.5
+    """Part of the room that the disk of the object store, or of the history, has left above its floor which one user may
+    fill in a day."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
+
+    @property
+    def limits(self) -> UserLimits:
+        """What users, projects and sessions may take of the stores."""
+        return UserLimits(
+            sessions=self.user_sessions,
+            project_sessions=self.project_sessions,
+            session_bytes=self.session_bytes,
+            stored_bytes=self.user_stored_bytes,
+            project_stored_bytes=self.project_stored_bytes,
+            write_bytes=self.user_write_bytes,
+            write_bytes_per_s=self.user_write_bytes_per_s,
+            upload_bytes=self.user_upload_bytes,
+            reported_bytes=self.user_reported_bytes,
+            session_log_bytes=self.session_log_bytes,
+            session_metric_bytes=self.session_metric_bytes,
+            session_checkpoints=self.session_checkpoints,
+            metric_names=self.session_metric_names,
+            streams=self.user_streams,
+            store_share=self.user_store_share,
+        )
 
     @property
     def limits_by_class(self) -> dict[Priority, float]:
@@ -265,12 +342,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 self.idle_after_s == 0 or 60 <= self.idle_after_s <= 604_800,
                 "0, or 60 to 604800",
             ),
+            ("etcd_quota_bytes", self.etcd_quota_bytes >= 0, "0 (not known) or more"),
+            ("floor_bytes", (self.floor_bytes or 0) >= 0, "0 (none) or more"),
+            *_limit_problems(self),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
         _ = self.limits_by_class
+
+
+def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    names = (
+        "user_sessions",
+        "project_sessions",
+        "session_bytes",
+        "user_stored_bytes",
+        "project_stored_bytes",
+        "user_write_bytes",
+        "user_write_bytes_per_s",
+        "user_upload_bytes",
+        "user_reported_bytes",
+        "session_log_bytes",
+        "session_metric_bytes",
+        "session_checkpoints",
+        "session_metric_names",
+        "user_streams",
+    )
+    for name in names:
+        yield name, getattr(settings, name) >= 0, "0 (no limit) or more"
+    yield (
+        "user_write_bytes_per_s",
+        bool(settings.user_write_bytes_per_s) or not settings.user_write_bytes,
+        "more than 0 where user_write_bytes is",
+    )
+    yield "user_store_share", 0 <= settings.user_store_share <= 1, "0 (no limit) to 1"
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

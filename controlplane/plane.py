@@ -22,6 +22,7 @@ from controlplane.access.user_secrets import UserSecrets
 from controlplane.access.webhooks import Webhooks
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import UserCaller
+from controlplane.domain.limits import UserLimits
 from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
@@ -41,6 +42,7 @@ from controlplane.loops.settling import Settling
 from controlplane.loops.thinning import Thinning
 from controlplane.loops.upkeep import Upkeep
 from controlplane.loops.wasting import Wasting
+from controlplane.operations.admission import Admission
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
@@ -52,6 +54,7 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
+from controlplane.operations.free_space import FreeSpace
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.last_reports import LastReports
@@ -62,6 +65,7 @@ from controlplane.operations.members import Member, Members
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.projects import Projects
+from controlplane.operations.rationing import Rationing
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
@@ -94,6 +98,7 @@ from controlplane.services.queueing import QueueView
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.services.telemetry import TelemetryServicer
+from controlplane.services.throttle import Throttle
 from controlplane.services.views import ViewServicer
 from controlplane.services.webhooks import WebhookServicer
 from controlplane.store.election import Candidate
@@ -203,6 +208,8 @@ class Character:
         rules: of giving way.
         time_limits: of the classes of sessions.
         waste: what sessions may make of their devices.
+        limits: what users, projects and sessions may take of the stores.
+        floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
     """
 
     member: str
@@ -225,6 +232,8 @@ class Character:
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)
+    limits: UserLimits = field(default_factory=UserLimits)
+    floor_bytes: int | None = None
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -257,6 +266,14 @@ class ControlPlane:
         )
         # Who is let in, and for how long, goes by the wall clock; what is decided does not.
         self._wall, self._steady = on.clock, SteadyClock(on.clock, on.elapsed)
+        self.space = FreeSpace(
+            # An etcd of our own has a disk of its own, of which the store says nothing.
+            folders={**on.folders, **on.disks},
+            store=on.store,
+            conditions=self.health.conditions,
+            clock=on.clock,
+            floor_bytes=character.floor_bytes,
+        )
         on = replace(
             on,
             store=self.health.store,
@@ -276,6 +293,9 @@ class ControlPlane:
         self.limiter = FailureLimiter(wall)
         self._audit = Audit(ledger=history.ledger, clock=wall)
         self.state = LiveState(store, clock, half_life_s=character.half_life_s)
+        self.admission = Admission(
+            character.limits, usage=self.state.usage, clock=on.clock, space=self.space
+        )
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
@@ -298,7 +318,12 @@ class ControlPlane:
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
         self.content = Content(
-            objects=on.objects, history=history, state=self.state, clock=on.clock, run=on.run
+            objects=on.objects,
+            history=history,
+            state=self.state,
+            clock=on.clock,
+            run=on.run,
+            admission=self.admission,
         )
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
         self.scheduling = Scheduling(
@@ -318,6 +343,7 @@ class ControlPlane:
             new_id=lambda: "s" + new_name(on.random_bytes),
             answers=self.scheduling.known,
             time_limits=character.time_limits,
+            admission=self.admission,
         )
         self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
         self.logs = Logs(history=history, objects=on.objects, run=on.run)
@@ -455,6 +481,7 @@ class ControlPlane:
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
+            group.create_task(self.space.run(), name="space")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
 
@@ -547,7 +574,7 @@ class ControlPlane:
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""
         door = AccessInterceptor(self.identities, TABLE, limiter=self.limiter, refuse=refuse)
-        return door, self._passing_on, Freshness(self.state)
+        return door, Throttle(self.admission), self._passing_on, Freshness(self.state)
 
     def add_services(self, server: Any) -> None:
         """Offer every service on a server, or on whatever takes generic handlers."""
@@ -633,7 +660,7 @@ class ControlPlane:
 
     def _session_operations(self) -> SessionOperations:
         on = self._on
-        writer = SessionWriter(store=on.store, state=self.state)
+        writer = SessionWriter(store=on.store, state=self.state, admission=self.admission)
         followers = Followers(state=self.state, history=on.history, logs=self.logs)
         return SessionOperations(
             submitter=self.submitter,
@@ -679,7 +706,9 @@ class ControlPlane:
                 cluster_id=self.cluster_id,
                 restores=on.restores,
             ),
-            ingestor=Ingestor(history=on.history, rights=rights),
+            ingestor=Ingestor(
+                history=on.history, rights=rights, rationing=Rationing(self.admission)
+            ),
             tunnels=self.tunnels,
             secrets=self.secrets,
             clock=on.clock,

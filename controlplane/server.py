@@ -291,6 +291,8 @@ async def _serve(
             in_class=InClass(settings.give_way_in_class),
             moves=settings.defragment,
         ),
+        limits=settings.limits,
+        floor_bytes=settings.floor_bytes,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)

@@ -188,6 +188,7 @@ async def _reached_store(
                 root=settings.etcd_root,
                 tls=_tls(settings),
                 login=_login(settings),
+                quota_bytes=settings.etcd_quota_bytes,
             )
         )
         yield store

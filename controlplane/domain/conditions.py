@@ -22,6 +22,7 @@ class ConditionName(StrEnum):
     COORDINATION_FULL = "COORDINATION_FULL"
     NO_LEADER = "NO_LEADER"
     DISK_FULL = "DISK_FULL"
+    LOW_ON_ROOM = "LOW_ON_ROOM"
     HISTORY_GONE = "HISTORY_GONE"
     OBJECTS_GONE = "OBJECTS_GONE"
     NODES_SILENT = "NODES_SILENT"
@@ -89,6 +90,11 @@ _FULL_DISKS: Final[Mapping[str, str]] = {
     "history": "programs go on, and their nodes keep what they report; what is new is not recorded yet",
     "objects": "programs go on; checkpoints stay on their nodes, and code and datasets cannot be sent",
 }
+_LOW_ON_ROOM: Final[Mapping[str, str]] = {
+    "store": "what runs goes on and ends; users' submissions and other changes are refused",
+    "history": "almost full: what sessions report stays on their nodes, now or soon; new dataset versions are refused",
+    "objects": "almost full: code and datasets are refused, and checkpoints stay on their nodes, now or soon",
+}
 _FULL_NODE: Final = "sessions there that fill it are ended, and what they report may be dropped"
 
 _ORDER: Final = {name: number for number, name in enumerate(ConditionName)}
@@ -97,6 +103,8 @@ _ORDER: Final = {name: number for number, name in enumerate(ConditionName)}
 def _words(condition: Condition) -> tuple[str, str]:
     if condition.name is ConditionName.DISK_FULL:
         return _FULL_DISKS.get(condition.subject, _FULL_NODE), _ROOM
+    if condition.name is ConditionName.LOW_ON_ROOM:
+        return _LOW_ON_ROOM.get(condition.subject, ""), _ROOM
     return _WORDS[condition.name]
 
 

@@ -18,6 +18,8 @@ NsmlError
 ├── NotSignedIn               no valid token or certificate
 ├── Denied                    the caller's role does not allow it
 ├── TooLarge                  over a stated limit
+│   ├── LimitReached          a user, project or session has used what it may
+│   ├── LowOnRoom             a store keeps its last room for the platform itself
 │   └── TooManyTunnels
 └── Unavailable               try again: electing, restarting, store not reachable
     ├── NotLeader             `leader` names who decides
@@ -164,6 +166,18 @@ class TooLarge(NsmlError):
     """Over a stated limit."""
 
     reason = "TOO_LARGE"
+
+
+class LimitReached(TooLarge):
+    """A user, a project or a session has used what the operator allows it."""
+
+    reason = "LIMIT_REACHED"
+
+
+class LowOnRoom(TooLarge):
+    """A store has no room left but what is kept for the platform itself."""
+
+    reason = "LOW_ON_ROOM"
 
 
 class TooManyTunnels(TooLarge):

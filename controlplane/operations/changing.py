@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.domain.values import Session
+    from controlplane.operations.admission import Admission
     from controlplane.operations.state import LiveState
     from controlplane.store.interface import Compare, Delete, KeyValueStore
 
@@ -65,16 +66,23 @@ class SessionWriter:
     session's revision is enough.
     """
 
-    def __init__(self, *, store: KeyValueStore, state: LiveState) -> None:
+    def __init__(
+        self, *, store: KeyValueStore, state: LiveState, admission: Admission | None = None
+    ) -> None:
+        self._admission = admission
         self._store = store
         self._state = state
 
-    async def change(self, session_id: str, decide: Callable[[Session], Session]) -> Session | None:
+    async def change(
+        self, session_id: str, decide: Callable[[Session], Session], *, is_counted: bool = True
+    ) -> Session | None:
         """Write what `decide` makes of the session; None when it does not live (any more).
 
-        `decide` may be called several times and may refuse by raising.
+        `decide` may be called several times and may refuse by raising. With `is_counted` the whole record, which
+        is written anew, counts for what its owner may write.
 
         Raises:
+            LimitReached: that is more than the owner may write.
             Unavailable: the store does not answer, and the change may or may not be made.
         """
         key = records.session_key(session_id)
@@ -86,6 +94,8 @@ class SessionWriter:
             if session == stored.value:
                 return session
             put = Put(key=key, value=records.encode_session(session))
+            if is_counted and self._admission is not None:
+                self._admission.write(session.owner, len(put.value))
             compares = [unchanged(key, stored.revision)]
             if await commit_at(self._store, self._state, key, compares, put):
                 return session

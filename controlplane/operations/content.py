@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.operations.admission import Admission
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock, Offload
     from nsml.content.manifest import Manifest
@@ -74,6 +75,7 @@ class Content:
 
     Args:
         run: for manifests: to check one of a million files takes many seconds.
+        admission: what callers may send; None: anything.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class Content:
         state: LiveState,
         clock: Clock,
         run: Offload = inline,
+        admission: Admission | None = None,
     ) -> None:
         self._objects = objects
+        self._admission = admission
         self._history = history
         self._state = state
         self._clock = clock
@@ -122,6 +126,8 @@ class Content:
             InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
                 before it is kept.
             TooLarge: a blob is over the limit.
+            LimitReached, LowOnRoom: it is more than the caller may send, or the store has no room;
+                what came before it is kept.
         """
         turns = self._turns.setdefault(_who(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
@@ -138,11 +144,17 @@ class Content:
         if not batch:
             return 0
         absent = await self._objects.has_missing(batch)
+        await self._admit(caller, [len(batch[digest]) for digest in absent])
         await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
                 self._sent.keep(caller, digest)
         return len(absent)
+
+    async def _admit(self, caller: Caller, sizes: Sequence[int]) -> None:
+        if self._admission is not None:
+            user = caller.user.name if isinstance(caller, UserCaller) else ""
+            await self._admission.upload(user, sizes)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
         """Whether the caller may make something of a manifest: he has sent it, or may read it.

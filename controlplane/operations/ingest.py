@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
+    from controlplane.operations.rationing import Rationing
     from controlplane.operations.references import References
     from controlplane.operations.state import LiveState
 
@@ -50,8 +51,8 @@ class Rights:
 
     async def check(
         self, node: str, session_id: str, attempt: int, rank: int | None = None
-    ) -> None:
-        """Return if the replica (any of the attempt, without a rank) is the node's.
+    ) -> Session:
+        """The session, if the replica (any of the attempt, without a rank) is the node's.
 
         Raises:
             NotFound: it is not.
@@ -63,6 +64,7 @@ class Rights:
             session = await self._references.newest(session_id)
         if session is None or node not in nodes_of(session, attempt, rank):
             raise NotFound(f"session {session_id} has no replica on node {node}")
+        return session
 
 
 def nodes_of(session: Session, attempt: int, rank: int | None) -> tuple[str, ...]:
@@ -82,7 +84,10 @@ def nodes_of(session: Session, attempt: int, rank: int | None) -> tuple[str, ...
 class Ingestor:
     """Takes what agents read from spools."""
 
-    def __init__(self, *, history: History, rights: Rights) -> None:
+    def __init__(
+        self, *, history: History, rights: Rights, rationing: Rationing | None = None
+    ) -> None:
+        self._rationing = rationing
         self._history = history
         self._rights = rights
         self._told: Recent[str, None] = Recent(_MOST_TOLD)
@@ -95,28 +100,48 @@ class Ingestor:
 
         Chunks of replicas that are not the node's, or of sessions that were removed, are answered
         as stored and dropped, so that a node does not send them for ever.
+
+        Raises:
+            Unavailable: the history has no room for them now.
         """
         if sample is not None:
             await self._history.telemetry.record([self._own(sample)])
-        wanted: dict[StreamKey, int] = {}
-        kept = []
+        if chunks and self._rationing is not None:
+            self._rationing.check_room()
+        wanted, owned = await self._owned(caller.node, chunks)
+        chunks = [chunk for chunk, _ in owned]
+        for chunk in chunks:
+            await self._note_checkpoints(chunk, caller.node)
+        if shown := [one for chunk in chunks for one in media_in(chunk)]:
+            self._say_left_out(await self._history.media.tell(shown))
+        if self._rationing is not None:
+            # What was saved is known all the same: it is counted by itself.
+            chunks = self._rationing.rationed(owned)
+        if chunks:
+            wanted |= await self._history.streams.append(chunks)
+        return wanted
+
+    async def _note_checkpoints(self, chunk: Chunk, node: str) -> None:
+        for checkpoint in checkpoints_in(chunk, node):
+            if self._rationing is None or self._rationing.notes(checkpoint):
+                await self._history.catalogue.put_checkpoint(checkpoint)
+
+    async def _owned(
+        self, node: str, chunks: Sequence[Chunk]
+    ) -> tuple[dict[StreamKey, int], list[tuple[Chunk, Session]]]:
+        """What is wanted next of streams that are not the node's; the other chunks with their sessions."""
+        refused: dict[StreamKey, int] = {}
+        owned = []
         for chunk in chunks:
             key = chunk.stream
             try:
-                await self._rights.check(caller.node, key.session_id, key.attempt, key.rank)
+                session = await self._rights.check(node, key.session_id, key.attempt, key.rank)
             except NotFound as error:
-                _log.warning("chunk.refused", node=caller.node, reason=error.message)
-                wanted[key] = chunk.last + 1
+                _log.warning("chunk.refused", node=node, reason=error.message)
+                refused[key] = chunk.last + 1
             else:
-                kept.append(chunk)
-        for chunk in kept:
-            for checkpoint in checkpoints_in(chunk, caller.node):
-                await self._history.catalogue.put_checkpoint(checkpoint)
-        if shown := [one for chunk in kept for one in media_in(chunk)]:
-            self._say_left_out(await self._history.media.tell(shown))
-        if kept:
-            wanted |= await self._history.streams.append(kept)
-        return wanted
+                owned.append((chunk, session))
+        return refused, owned
 
     def _own(self, sample: NodeSample) -> NodeSample:
         """Without what it says of replicas that are not the node's."""

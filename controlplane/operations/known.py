@@ -31,6 +31,7 @@ from controlplane.domain.values import Allocation, Node, Project, Session, Stock
 from controlplane.operations import records
 from controlplane.operations.accounts import Accounts
 from controlplane.operations.held import HeldTimes
+from controlplane.operations.live_usage import LiveUsage
 from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -77,6 +78,7 @@ class Known:
         subscriptions: who is told of changes.
         held: how long attempts have held their devices.
         accounts: what projects and users hold and used, by which budgets and fair shares go.
+        usage: how many sessions users and projects have, and how large their records are.
         lately: what they held lately, in GPUs, as of one instant a moment ago.
 
     Args:
@@ -100,6 +102,7 @@ class Known:
         self.subscriptions = Subscriptions()
         self.held = HeldTimes(monotonic)
         self.accounts = Accounts(self._held_s, half_life_s)
+        self.usage = LiveUsage()
         self.lately: Mapping[str, float] = {}
         self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
@@ -272,6 +275,7 @@ class Known:
             self.held.placed(session.id, session.attempt)
         self._move(session.id, known.replicas if known else (), session.replicas)
         self.accounts.put_session(session)
+        self.usage.put(session)
         self.sessions[session.id] = Stored(session, revision)
         self.newest = max(self.newest, revision)
         self._names[session.name] = session.id
@@ -362,6 +366,7 @@ class Known:
         session = stored.value
         self.held.forget(session_id)
         self.accounts.remove_session(session)
+        self.usage.remove(session)
         self._move(session_id, session.replicas, ())
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)

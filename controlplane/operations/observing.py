@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         KeyValueStore,
         Lease,
         Listing,
+        Space,
         Transaction,
         TransactionResult,
         WatchBatch,
@@ -237,6 +238,10 @@ class ObservedStore:
     async def reclaim(self) -> None:
         """Make room; whether there is some then, the next put tells."""
         await self._gauge.seen(self._store.reclaim(), writing=False)
+
+    async def space(self) -> Space:
+        """How full it is: a member of etcd says so of itself, also where the cluster answers nothing."""
+        return await self._store.space()
 
 
 class _Observed:

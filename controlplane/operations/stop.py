@@ -36,8 +36,11 @@ class Stopper:
         if grace_s is not None:
             grace = check_grace(grace_s, f"nsml stop {session.name} --grace {{}}")
         wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
+        # The first stop frees what it holds, and is never refused; a further one only changes a record.
         stopped = await self._writer.change(
-            session.id, lambda now: stopped_by(now, wish, self._clock.time())
+            session.id,
+            lambda now: stopped_by(now, wish, self._clock.time()),
+            is_counted=session.state is SessionState.STOPPING,
         )
         if stopped is None:
             raise _already_ended(session)

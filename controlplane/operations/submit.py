@@ -23,7 +23,9 @@ from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import NO_DATASET
 from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
+from controlplane.operations.admission import Batch
 from controlplane.operations.content import SEND_IT
+from controlplane.operations.live_usage import record_size
 from controlplane.operations.projects import check_entitled, within_quota
 from controlplane.operations.unfit import Nearest, refusal_of
 from controlplane.operations.validation import NO_LIMITS, Submission, TimeLimits, validated
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
     from controlplane.history.interface import History
+    from controlplane.operations.admission import Admission
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
     from controlplane.operations.state import LiveState
@@ -73,11 +76,12 @@ class Secrets(Protocol):
 class _Pending:
     """A submission that waits to be written; at revision `checked` its request had no session.
 
-    `entitled`: the condition that its project still takes it.
+    `entitled`: the condition that its project still takes it. `size`: of its record, about.
     """
 
     wish: Submission
     spec: SessionSpec
+    size: int
     entitled: Compare | None
     checked: int
     done: asyncio.Future[Session | None]
@@ -107,8 +111,10 @@ class Submitter:
         new_id: Callable[[], str],
         answers: Callable[[], Answers | None],
         time_limits: TimeLimits = NO_LIMITS,
+        admission: Admission | None = None,
     ) -> None:
         self._store = store
+        self._admission = admission
         self._state = state
         self._history = history
         self._datasets = datasets
@@ -131,6 +137,8 @@ class Submitter:
             NotFound: a dataset that is not there or not visible, a secret that is not there, a project
                 that is not there or not the caller's.
             OverQuota: more than the project may have.
+            LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
+                the store has no room.
             MissingBlobs: the code has not been sent.
             AlreadyExists: the request id was used with another content.
             CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
@@ -138,11 +146,13 @@ class Submitter:
             Unavailable: the store does not answer; repeat with the same request id.
         """
         spec = validated(wish, self._time_limits)
+        is_counted = False
         for _ in range(TRIES):
             checked = self._state.revision
             earlier = await self._earlier(wish)
             if earlier is not None:
                 return earlier
+            size = self._admitted(wish, spec)
             spec = replace(spec, datasets=await self._found(wish))
             await self._secrets.check(wish.owner, spec.secrets)
             await self._check_content(wish.owner, spec)
@@ -150,8 +160,11 @@ class Submitter:
                 self._state, wish.owner, wish.project, spec, self._nearest(wish)
             )
             self._check_fit(wish, spec)
+            if self._admission is not None and not is_counted:
+                self._admission.write(wish.owner.name, size)
+                is_counted = True
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(wish, spec, entitled, checked, done))
+            self._queue.append(_Pending(wish, spec, size, entitled, checked, done))
             self._wake.set()
             session = await done
             if session is not None:
@@ -161,10 +174,19 @@ class Submitter:
     async def check(self, wish: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(wish, self._time_limits)
+        self._admitted(wish, spec)
         found = await self._found(wish)
         await self._secrets.check(wish.owner, spec.secrets)
         check_entitled(self._state, wish.owner, wish.project, spec, self._nearest(wish))
         self._check_fit(wish, replace(spec, datasets=found))
+
+    def _admitted(self, wish: Submission, spec: SessionSpec) -> int:
+        """The size of its record, if its user and project may have one more such session."""
+        owner = wish.owner.name
+        size = record_size(_session(wish, spec, id="", number=0, now=0.0))
+        if self._admission is not None:
+            self._admission.check_session(owner, wish.project or owner, size)
+        return size
 
     async def _earlier(self, wish: Submission) -> Session | None:
         session = self._state.by_request(wish.owner.name, wish.request_id)
@@ -266,13 +288,27 @@ class Submitter:
                     pending.done.set_result(session if is_its else None)
 
     def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
-        """Those that may be written: each request once, none whose session came (and left) since."""
+        """Those that may be written: each request once, none whose session came (and left) since.
+
+        What their users may have is decided here once more, one after the other: many come at once.
+        """
         fresh: dict[tuple[str, str], _Pending] = {}
+        admitted = Batch()
         for pending in batch:
             key = (pending.wish.owner.name, pending.wish.request_id)
             has_come = self._state.by_request(*key) is not None
-            if not has_come and not self._state.has_left_since(*key, pending.checked):
-                fresh.setdefault(key, pending)
+            if has_come or self._state.has_left_since(*key, pending.checked) or key in fresh:
+                continue
+            if self._admission is not None:
+                owner = pending.wish.owner.name
+                whose = owner, pending.wish.project or owner, pending.size
+                try:
+                    self._admission.check_session(*whose, admitted)
+                except TooLarge as error:
+                    _fail(pending, error)
+                    continue
+                admitted.add(*whose)
+            fresh[key] = pending
         return fresh
 
     async def _made(self, fresh: dict[tuple[str, str], _Pending]) -> dict[tuple[str, str], Session]:

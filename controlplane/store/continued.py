@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         KeyValueStore,
         Lease,
         Listing,
+        Space,
         Transaction,
         TransactionResult,
         WatchBatch,
@@ -85,6 +86,10 @@ class ContinuedStore:
     async def reclaim(self) -> None:
         """See KeyValueStore."""
         await self._store.reclaim()
+
+    async def space(self) -> Space:
+        """See KeyValueStore."""
+        return await self._store.space()
 
     def _in(self, revision: int) -> int:
         """The store's own number of a revision; Compacted for one of an earlier store."""

@@ -29,6 +29,7 @@ from controlplane.store.interface import (
     Lease,
     LeaseLost,
     Listing,
+    Space,
     StoreError,
     StoreUnavailable,
     Transaction,
@@ -220,6 +221,11 @@ class EmbeddedStore:
     async def reclaim(self) -> None:
         """Compact up to now; SQLite uses the freed pages again."""
         await self.compact(revisions.counter(self._reading(), "revision"))
+
+    async def space(self) -> Space:
+        """How full it is."""
+        used = revisions.space_used(self._reading())
+        return Space(used_bytes=used, quota_bytes=self._quota_bytes)
 
     def _writing(self) -> Revisions:
         if self._revisions is None:

@@ -34,6 +34,7 @@ from controlplane.store.etcd_watch import WatchStream
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from controlplane.store.interface import (
     DEFAULT_DEADLINE_S,
+    DEFAULT_QUOTA_BYTES,
     Compacted,
     Compare,
     Delete,
@@ -46,6 +47,7 @@ from controlplane.store.interface import (
     Operation,
     Put,
     Response,
+    Space,
     StoreReplaced,
     StoreUnavailable,
     Transaction,
@@ -66,6 +68,7 @@ T = TypeVar("T")
 PAGE_KEYS: Final = 1000
 """Keys that a listing asks for at a time."""
 RECLAIM_DEADLINE_S: Final = 60.0
+SPACE_DEADLINE_S: Final = 2.0
 WATCH_RETRY_S: Final = 0.1
 
 _TARGETS: Final = {
@@ -102,7 +105,9 @@ class EtcdStore:
         try_s: float = 0.5,
         floor_revision: int = 0,
         progress_every_s: float = 1.0,
+        quota_bytes: int = DEFAULT_QUOTA_BYTES,
     ) -> None:
+        self._quota_bytes = quota_bytes
         self._clock = clock
         self._root = root
         self._highest = floor_revision
@@ -275,6 +280,15 @@ class EtcdStore:
                     await self._cluster.current.alarm(lift, timeout=2.0, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise StoreUnavailable(f"etcd: {error.details()}") from error
+
+    async def space(self) -> Space:
+        """How full the current member's database is. Before 3.6 etcd does not say its quota."""
+        try:
+            found = await self._cluster.current.status(pb.StatusRequest(), timeout=SPACE_DEADLINE_S)
+        except grpc.aio.AioRpcError as error:
+            raise StoreUnavailable(f"etcd: {error.details()}") from error
+        quota = found.dbSizeQuota or self._quota_bytes
+        return Space(used_bytes=found.dbSizeInUse, quota_bytes=quota)
 
     async def _defragment(self, member: Member) -> None:
         """Give a member's free pages back; one that is away does not keep the others from it."""

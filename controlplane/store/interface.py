@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+DEFAULT_QUOTA_BYTES: Final = 2 << 30
+"""Of etcd's backend, where nobody has given it another one."""
+
 MAX_OPERATIONS: Final = 128
 """Most compares, success operations and failure operations (each) of one transaction."""
 
@@ -129,6 +132,14 @@ class Listing:
 
     items: tuple[KeyValue, ...]
     revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What the store's data takes, of what it may take; a quota of 0 is not known. Bytes."""
+
+    used_bytes: int
+    quota_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +364,10 @@ class KeyValueStore(Protocol):
 
     async def reclaim(self) -> None:
         """Compact up to now, give freed space back and lift NoSpace. May take seconds."""
+        ...
+
+    async def space(self) -> Space:
+        """How full the store is; an answer says nothing of whether it reads or writes."""
         ...
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import DEFAULT_DEADLINE_S
+from controlplane.store.interface import DEFAULT_DEADLINE_S, DEFAULT_QUOTA_BYTES
 from controlplane.store.revisions import MEMORY
 from nsml.clock import in_thread, inline
 
@@ -29,6 +29,7 @@ async def open_store(
     login: Login | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
     floor_revision: int = 0,
+    quota_bytes: int = DEFAULT_QUOTA_BYTES,
 ) -> AsyncIterator[KeyValueStore]:
     """Open a store for the length of an `async with`.
 
@@ -41,6 +42,7 @@ async def open_store(
             sequence or separated by commas.
         root: etcd only: what all our keys begin with.
         floor_revision: etcd only: a revision that the store is known to have reached.
+        quota_bytes: etcd only: at what size it takes no more, where it does not say so itself.
 
     Raises:
         StoreError: it cannot be opened; the kind and the text say why.
@@ -58,6 +60,7 @@ async def open_store(
             login=login,
             deadline_s=deadline_s,
             floor_revision=floor_revision,
+            quota_bytes=quota_bytes,
         ) as etcd:
             yield etcd
         return

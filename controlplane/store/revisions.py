@@ -213,6 +213,15 @@ def changes(
     return batches, max(position, last + 1)
 
 
+def space_used(connection: sqlite3.Connection) -> int:
+    """Bytes that data takes; freed pages, which are used again, aside."""
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
 class Revisions:
     """The writing side: units of work, applied in groups, each group in one SQLite transaction.
 
@@ -242,7 +251,7 @@ class Revisions:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._revision = counter(self._connection, "revision")
-            self._is_full = self._space_used() > self._quota_bytes
+            self._is_full = space_used(self._connection) > self._quota_bytes
             for unit in units:
                 try:
                     outcomes.append(unit())
@@ -318,13 +327,6 @@ class Revisions:
 
     def _count(self, name: str, value: int) -> None:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = ?", (value, name))
-
-    def _space_used(self) -> int:
-        pages, free, size = (
-            int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        return (pages - free) * size
 
 
 class _Writing:

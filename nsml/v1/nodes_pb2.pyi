@@ -31,6 +31,7 @@ class ConditionName(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONDITION_NAME_DISK_FULL: _ClassVar[ConditionName]
     CONDITION_NAME_NO_LEADER: _ClassVar[ConditionName]
     CONDITION_NAME_NODES_SILENT: _ClassVar[ConditionName]
+    CONDITION_NAME_LOW_ON_ROOM: _ClassVar[ConditionName]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -45,6 +46,7 @@ CONDITION_NAME_OBJECTS_GONE: ConditionName
 CONDITION_NAME_DISK_FULL: ConditionName
 CONDITION_NAME_NO_LEADER: ConditionName
 CONDITION_NAME_NODES_SILENT: ConditionName
+CONDITION_NAME_LOW_ON_ROOM: ConditionName
 
 class Drain(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")

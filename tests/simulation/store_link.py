@@ -26,6 +26,7 @@ from controlplane.store.interface import (
     Listing,
     NoSpace,
     Put,
+    Space,
     StoreUnavailable,
     Transaction,
     TransactionResult,
@@ -212,6 +213,9 @@ class StoreLink:
 
     async def reclaim(self) -> None:
         await self._exchange(self._reclaim)
+
+    async def space(self) -> Space:
+        return await self._store.space()
 
     async def _reclaim(self) -> None:
         await self._store.reclaim()

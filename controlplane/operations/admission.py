@@ -1,0 +1,287 @@
+"""What users may add to the platform's shared stores: limits of users, projects and sessions, and the stores' floors.
+
+The one place that decides it. Everything asked here is in memory: allowances and watches are counted by each control
+plane for itself, sessions and their records by what all of them follow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
+from controlplane.domain.limits import DAY_S, NO_LIMITS, UserLimits
+from controlplane.operations.allowances import Allowance
+from controlplane.operations.free_space import HISTORY, OBJECTS, STORE, low_on_room
+from controlplane.operations.live_usage import LiveUsage, Usage
+from nsml.view.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from controlplane.operations.free_space import FreeSpace
+    from nsml.clock import Clock
+
+LEAST_BLOB_BYTES: Final = 4 << 10
+"""What a blob counts for at least: it takes a file, and with it a block and an inode."""
+
+_RETRY_S: Final = 30.0
+"""When an agent sends again what a store has no room for."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Sessions that are written together, and so not yet counted: by user and by project."""
+
+    users: dict[str, Usage] = field(default_factory=dict)
+    projects: dict[str, Usage] = field(default_factory=dict)
+
+    def add(self, user: str, project: str, size: int) -> None:
+        """One more of them."""
+        for by_name, name in ((self.users, user), (self.projects, project)):
+            usage = by_name.setdefault(name, Usage())
+            usage.sessions += 1
+            usage.stored_bytes += size
+
+
+class Admission:
+    """Decides what is let in.
+
+    Args:
+        limits: set by the operator.
+        usage: what users and projects have in the coordination store.
+        space: the room of the stores; None: it is not known.
+    """
+
+    def __init__(
+        self,
+        limits: UserLimits,
+        *,
+        usage: LiveUsage,
+        clock: Clock,
+        space: FreeSpace | None = None,
+    ) -> None:
+        self.limits = limits
+        self.refused: Counter[str] = Counter()
+        """How often something was refused, or cut, by the name of the limit."""
+        self._usage = usage
+        self._space = space
+        now = clock.monotonic
+        write_period_s = limits.write_bytes / (limits.write_bytes_per_s or 1)
+        self._writes = Allowance(limits.write_bytes, write_period_s or DAY_S, now)
+        self._uploads, self._reported, self._logs, self._metrics, self._checkpoints = (
+            Allowance(most, DAY_S, now)
+            for most in (
+                limits.upload_bytes,
+                limits.reported_bytes,
+                limits.session_log_bytes,
+                limits.session_metric_bytes,
+                limits.session_checkpoints,
+            )
+        )
+        self._streams: Counter[str] = Counter()
+
+    # The coordination store
+
+    def check_session(self, user: str, project: str, size: int, batch: Batch | None = None) -> None:
+        """Raise unless a user may have one more session, whose record is so large.
+
+        Args:
+            user: who submits it.
+            project: what it counts for.
+            size: of its record, bytes.
+            batch: those that are written with it.
+
+        Raises:
+            LimitReached: the user or the project has as much as it may have.
+            LowOnRoom: the store is at its floor.
+        """
+        limits = self.limits
+        if limits.session_bytes and size > limits.session_bytes:
+            raise self._reached(
+                "session_bytes",
+                f"this session takes {size_text(size)} in the platform's store",
+                f"a session may take {size_text(limits.session_bytes)}: arguments, variables and memo",
+                "put what is long into a file of the code, or of a dataset",
+            )
+        self.check_store()
+        batch = batch or Batch()
+        for whose, name, usage, more, most, most_bytes in (
+            (
+                "you have",
+                "sessions",
+                self._usage.user(user),
+                batch.users.get(user),
+                limits.sessions,
+                limits.stored_bytes,
+            ),
+            (
+                f"project {project} has",
+                "project_sessions",
+                self._usage.project(project),
+                batch.projects.get(project),
+                limits.project_sessions,
+                limits.project_stored_bytes,
+            ),
+        ):
+            count = usage.sessions + (more.sessions if more else 0)
+            stored = usage.stored_bytes + (more.stored_bytes if more else 0)
+            if most and count >= most:
+                raise self._reached(
+                    name,
+                    f"{whose} {count:,} sessions queued or running",
+                    f"{most:,} are allowed at one time",
+                    "submit more when some have ended; nsml stop ends those that are not needed",
+                )
+            if most_bytes and stored + size > most_bytes:
+                raise self._reached(
+                    name.replace("sessions", "stored_bytes"),
+                    f"{whose} sessions of {size_text(stored)} in the platform's store",
+                    f"{size_text(most_bytes)} are allowed at one time",
+                    "submit more when some have ended, or with fewer arguments and variables",
+                )
+
+    def check_store(self) -> None:
+        """Raise LowOnRoom where the coordination store is at its floor."""
+        self._check_room(STORE)
+
+    def write(self, user: str, size: int) -> None:
+        """Count what a user has written to the coordination store.
+
+        Raises:
+            LimitReached: it is more than a user may write so fast.
+        """
+        if not self._writes.has_room(user, size):
+            raise self._reached(
+                "write_bytes",
+                "you change more than the platform's store takes of one user",
+                f"{size_text(self.limits.write_bytes)} at once,"
+                f" then {size_text(self.limits.write_bytes_per_s)} a second",
+                "again in a minute, and then more slowly",
+            )
+        self._writes.use(user, size)
+
+    # The object store
+
+    async def upload(self, user: str, sizes: Iterable[int]) -> None:
+        """Let new blobs into the object store, of a user or ("") of the platform's agents.
+
+        Raises:
+            LimitReached: the user has sent as much as one may in a day.
+            LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
+        """
+        size = sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
+        if not size:
+            return
+        if user and not self._has_share(self._uploads, user, size, OBJECTS):
+            used = size_text(int(self._uploads.used(user)))
+            raise self._reached(
+                "upload_bytes",
+                f"you have sent {used} in the last day, and may not send {size_text(size)} more now",
+                self._upload_words(),
+                "again later: the allowance refills with time. Or ask an administrator for more",
+            )
+        if self._space is not None:
+            try:
+                await self._space.take(OBJECTS, size)
+            except LowOnRoom as error:
+                self.refused["objects_room"] += 1
+                if user:
+                    raise
+                raise Unavailable(
+                    "the object store has no room", why=str(error), retry_after_s=_RETRY_S
+                ) from error
+        if user:
+            self._uploads.use(user, size)
+
+    def _upload_words(self) -> str:
+        most, share = self.limits.upload_bytes, self.limits.store_share
+        words = [f"{size_text(most)} a day"] if most else []
+        if share and self._space is not None and self._space.room_bytes(OBJECTS) is not None:
+            words.append(f"{share:.0%} of the room that the object store has left")
+        return f"one user may send {', and '.join(words)}"
+
+    # The history
+
+    def check_history(self) -> None:
+        """Raise LowOnRoom where the history is at its floor."""
+        self._check_room(HISTORY)
+
+    def is_low(self, part: str) -> bool:
+        """Whether a store is at its floor."""
+        return self._space is not None and self._space.is_low(part)
+
+    def report(self, user: str, session_id: str, size: int, *, is_log: bool) -> str:
+        """Count what a session reports; the name of the limit that it is over, or "": then it is kept."""
+        limit = ""
+        own = self._logs if is_log else self._metrics
+        if not own.has_room(session_id, size):
+            limit = "session_log_bytes" if is_log else "session_metric_bytes"
+        elif not self._has_share(self._reported, user, size, HISTORY):
+            limit = "reported_bytes"
+        if limit:
+            self.refused[limit] += 1
+            return limit
+        own.use(session_id, size)
+        self._reported.use(user, size)
+        if self._space is not None:
+            self._space.spend(HISTORY, size)
+        return ""
+
+    def checkpoint(self, session_id: str) -> bool:
+        """Count a checkpoint that a session reports; whether it may have so many."""
+        if not self._checkpoints.has_room(session_id, 1):
+            self.refused["session_checkpoints"] += 1
+            return False
+        self._checkpoints.use(session_id, 1)
+        return True
+
+    # Streams
+
+    def open_stream(self, user: str) -> None:
+        """Count a call of a user that stays open, until `close_stream`.
+
+        Raises:
+            LimitReached: the user has as many as one may have.
+        """
+        most = self.limits.streams
+        if most and self._streams[user] >= most:
+            raise self._reached(
+                "streams",
+                f"you have {most} calls open: watches, followed logs, transfers",
+                f"{most} are allowed at one time",
+                "close a dashboard, or a command that follows something",
+            )
+        self._streams[user] += 1
+
+    def close_stream(self, user: str) -> None:
+        """One of them is over."""
+        self._streams[user] -= 1
+        if not self._streams[user]:
+            del self._streams[user]
+
+    def _has_share(self, allowance: Allowance, user: str, size: int, part: str) -> bool:
+        """Whether a user may use so much more: of the allowance, and of the room that the store has left."""
+        if not allowance.has_room(user, size):
+            return False
+        share = self.limits.store_share
+        room = None if self._space is None or not share else self._space.room_bytes(part)
+        if room is None:
+            return True
+        used = allowance.used(user)
+        return used + size <= share * (room + used)
+
+    def _check_room(self, part: str) -> None:
+        if self.is_low(part):
+            self.refused[f"{part}_room"] += 1
+            raise low_on_room(part)
+
+    def _reached(self, limit: str, message: str, why: str, attempt: str) -> LimitReached:
+        self.refused[limit] += 1
+        return LimitReached(message, why=why, attempt=attempt)
+
+
+def unlimited(clock: Clock) -> Admission:
+    """One that lets everything in."""
+    return Admission(NO_LIMITS, usage=LiveUsage(), clock=clock)

@@ -1,0 +1,267 @@
+"""What one user takes of the shared stores is bounded, and changes nothing for another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controlplane.domain.conditions import ConditionName
+from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
+from controlplane.domain.identity import NodeCaller, User, UserCaller
+from controlplane.domain.limits import NO_LIMITS, UserLimits
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Channel, Chunk, StreamKey
+from controlplane.objects.stored import open_folder
+from controlplane.operations.admission import Admission
+from controlplane.operations.conditions import Conditions
+from controlplane.operations.content import Content
+from controlplane.operations.free_space import FreeSpace, floor_of
+from controlplane.operations.live_usage import LiveUsage, record_size
+from controlplane.operations.rationing import Rationing
+from controlplane.operations.state import LiveState
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import Space
+from nsml.clock import inline
+from nsml.content.digests import digest_of
+from tests.unit.controlplane.builders import session
+from tests.unit.controlplane.workbench import HandClock
+
+KIM, EVE = UserCaller(user=User(name="kim")), UserCaller(user=User(name="eve"))
+MIB = 1 << 20
+
+
+def limits(**changed: float) -> UserLimits:
+    return replace(NO_LIMITS, **changed)  # type: ignore[arg-type]
+
+
+async def blobs(count: int, size: int, seed: int = 0) -> AsyncIterator[tuple[str, bytes, bool]]:
+    for number in range(count):
+        data = (b"%d-%d-" % (seed, number)) + os.urandom(size)
+        yield digest_of(data), data, True
+
+
+class StoreOf:
+    """A store that says how full it is."""
+
+    def __init__(self, used: int = 0, quota: int = 0) -> None:
+        self.found = Space(used_bytes=used, quota_bytes=quota)
+
+    async def space(self) -> Space:
+        return self.found
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 32 MiB, of which a quarter is the floor."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a small disk")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m,nr_inodes=4096", "tmpfs", str(folder)],
+        check=False,
+        capture_output=True,
+    )
+    if made.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode()[:100]}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+class World:
+    """An object store on a small disk, behind what admits users."""
+
+    def __init__(self, folder: Path, history: object, **changed: float) -> None:
+        self.clock = HandClock()
+        self.conditions = Conditions(self.clock)
+        self.space = FreeSpace(
+            folders={"objects": folder, "history": folder},
+            store=StoreOf(),  # type: ignore[arg-type]
+            conditions=self.conditions,
+            clock=self.clock,
+        )
+        self.admission = Admission(
+            limits(**changed), usage=LiveUsage(), clock=self.clock, space=self.space
+        )
+        self.content = Content(
+            objects=open_folder(folder / "objects", inline),
+            history=history,  # type: ignore[arg-type]
+            state=LiveState(None, self.clock),  # type: ignore[arg-type]
+            clock=self.clock,
+            admission=self.admission,
+        )
+        self.folder = folder
+
+    def free(self) -> int:
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+
+async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) -> None:
+    """And the refusal says so; what the platform itself writes still finds room."""
+    world = World(small_disk, None)
+    with pytest.raises(LowOnRoom) as refused:
+        await world.content.put(EVE, blobs(40, MIB))
+    assert refused.value.reason == "LOW_ON_ROOM"
+    assert "nsml status" in refused.value.attempt
+    floor = floor_of(32 * MIB)
+    assert world.free() >= floor - MIB, "the floor is kept"
+    await world.space.look()
+    assert world.conditions.stands(ConditionName.LOW_ON_ROOM, "objects")
+    with pytest.raises(Unavailable):  # agents keep what they have, and send it again
+        await world.content.put(NodeCaller(node="a"), blobs(1, 6 * MIB))
+    (small_disk / "ends").write_bytes(bytes(4 * MIB))
+    for file in (small_disk / "objects" / "blobs").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    await world.space.look()
+    assert not world.conditions.standing(), "it ends by itself"
+    assert await world.content.put(KIM, blobs(1, MIB)) == 1
+
+
+async def test_one_user_takes_half_of_the_room_and_another_still_sends(small_disk: Path) -> None:
+    world = World(small_disk, None, store_share=0.5)
+    with pytest.raises(LimitReached) as refused:
+        await world.content.put(EVE, blobs(40, MIB))
+    assert "50% of the room" in refused.value.why
+    assert await world.content.put(KIM, blobs(5, MIB)) == 5
+    with pytest.raises(LimitReached):
+        await world.content.put(EVE, blobs(3, MIB))
+
+
+async def test_many_empty_blobs_count_for_the_files_that_they_take(small_disk: Path) -> None:
+    world = World(small_disk, None, upload_bytes=MIB)
+    with pytest.raises(LimitReached):
+        await world.content.put(EVE, blobs(1_000, 1))
+    assert sum(1 for one in (small_disk / "objects").rglob("*") if one.is_file()) <= 256
+
+
+async def test_a_disk_without_free_files_is_low_on_room(small_disk: Path) -> None:
+    world = World(small_disk, None)
+    for number in range(5_000):
+        try:
+            (small_disk / f"f{number}").touch()
+        except OSError:
+            break
+    await world.space.look()
+    assert world.conditions.stands(ConditionName.LOW_ON_ROOM, "objects")
+    with pytest.raises(LowOnRoom):
+        await world.content.put(EVE, blobs(1, 1))
+
+
+async def test_what_was_sent_is_given_back_with_time(tmp_path: Path) -> None:
+    world = World(tmp_path, None, upload_bytes=10 * MIB)
+    await world.content.put(EVE, blobs(9, MIB))
+    with pytest.raises(LimitReached):
+        await world.content.put(EVE, blobs(2, MIB))
+    world.clock.now += 43_200
+    assert await world.content.put(EVE, blobs(4, MIB)) == 4
+
+
+async def test_the_store_keeps_a_quarter_of_its_quota_for_the_platform() -> None:
+    clock, store = HandClock(), StoreOf(used=100, quota=1_000)
+    conditions = Conditions(clock)
+    space = FreeSpace(folders={}, store=store, conditions=conditions, clock=clock)  # type: ignore[arg-type]
+    admission = Admission(NO_LIMITS, usage=LiveUsage(), clock=clock, space=space)
+    await space.look()
+    admission.check_session("eve", "eve", 10)
+    store.found = Space(used_bytes=751, quota_bytes=1_000)
+    await space.look()
+    with pytest.raises(LowOnRoom):
+        admission.check_session("eve", "eve", 10)
+    (standing,) = conditions.standing()
+    assert (standing.name, standing.subject) == (ConditionName.LOW_ON_ROOM, "store")
+    assert "submissions" in standing.meaning
+    assert admission.refused["store_room"] == 1
+
+
+async def test_the_embedded_store_says_how_full_it_is() -> None:
+    async with EmbeddedStore(":memory:", clock=HandClock(), run=inline) as store:
+        before = await store.space()
+        assert 0 < before.used_bytes < before.quota_bytes
+
+
+def test_usage_is_kept_up_as_sessions_come_change_and_go() -> None:
+    usage = LiveUsage()
+    one = session(id="s1", owner="eve")
+    usage.put(one)
+    usage.put(one)
+    assert usage.user("eve").sessions == usage.project("eve").sessions == 1
+    assert usage.user("eve").stored_bytes == record_size(one)
+    usage.remove(one)
+    assert usage.user("eve").sessions == usage.user("eve").stored_bytes == 0
+
+
+def test_many_small_arguments_count_for_what_they_take() -> None:
+    one = session(id="s1", owner="eve")
+    spec = replace(one.spec, args=("",) * 32_000)
+    assert record_size(replace(one, spec=spec)) > 64 << 10
+
+
+def test_streams_of_one_user_are_bounded_and_given_back() -> None:
+    admission = Admission(limits(streams=2), usage=LiveUsage(), clock=HandClock())
+    admission.open_stream("eve")
+    admission.open_stream("eve")
+    with pytest.raises(LimitReached):
+        admission.open_stream("eve")
+    admission.open_stream("kim")
+    admission.close_stream("eve")
+    admission.open_stream("eve")
+
+
+def text(session_id: str, first: int, size: int) -> Chunk:
+    stream = StreamKey(session_id, 1, 0, Channel.LOG)
+    return Chunk(stream=stream, first=first, last=first + size - 1, data=b"x" * size)
+
+
+async def test_a_log_over_its_limit_is_cut_visibly_and_goes_on_when_there_is_room_again() -> None:
+    clock = HandClock()
+    admission = Admission(limits(session_log_bytes=3_000), usage=LiveUsage(), clock=clock)
+    rationing = Rationing(admission)
+    eve, kim = session(id="s1", owner="eve"), session(id="s2", owner="kim")
+    kept = rationing.rationed([(text("s1", at, 1_000), eve) for at in range(0, 6_000, 1_000)])
+    assert [one.is_gap for one in kept] == [False, False, False, False, True, True, True]
+    notice, gap = kept[3], kept[4]
+    assert b"[nsml: " in notice.data
+    assert (notice.first, notice.last + 1, gap.last) == (3_000, gap.first, 3_999)
+    assert rationing.rationed([(text("s2", 0, 1_000), kim)])[0].data, "nobody else's is cut"
+    clock.now += 86_400
+    assert rationing.rationed([(text("s1", 6_000, 1_000), eve)])[0].data
+    history = await open_history(":memory:", clock=clock, run=inline)
+    assert await history.streams.append(kept) == {kept[0].stream: 6_000}
+    page = await history.streams.read_log("s1")
+    assert b"is left out" in page.data
+    await history.close()
+
+
+async def test_reports_stay_on_their_nodes_while_the_history_is_at_its_floor() -> None:
+    clock = HandClock()
+    space = FreeSpace(
+        folders={"history": Path("/")},
+        store=StoreOf(),  # type: ignore[arg-type]
+        conditions=Conditions(clock),
+        clock=clock,
+        floor_bytes=1 << 62,
+    )
+    await space.look()
+    rationing = Rationing(Admission(NO_LIMITS, usage=LiveUsage(), clock=clock, space=space))
+    with pytest.raises(Unavailable):
+        rationing.check_room()
+
+
+def test_records_of_the_platform_itself_are_never_left_out() -> None:
+    admission = Admission(limits(session_metric_bytes=1), usage=LiveUsage(), clock=HandClock())
+    stream = StreamKey("s1", 1, 0, Channel.STATE)
+    chunk = Chunk(stream=stream, first=1, last=1, records=(b"{}" * 100,))
+    assert Rationing(admission).rationed([(chunk, session(id="s1", owner="eve"))]) == [chunk]
+    metric = Chunk(
+        stream=StreamKey("s1", 1, 0, Channel.METRIC), first=1, last=1, records=(b"{}" * 100,)
+    )
+    assert Rationing(admission).rationed([(metric, session(id="s1", owner="eve"))])[0].is_gap
