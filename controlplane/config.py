@@ -236,7 +236,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Checkpoints that one session may report in a day."""
 
     session_metric_names: int = 10_000
-    """Names of metrics of one session that are counted and drawn."""
+    """Names of metrics of one session that are counted; five times as many series (names by ranks and attempts) are drawn.
+    What is beyond is only in the exported reports. At least 1."""
 
     user_streams: int = 256
     """Calls of a user that stay open, on each control plane: watches, followed logs, transfers."""
@@ -264,7 +265,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             session_log_bytes=self.session_log_bytes,
             session_metric_bytes=self.session_metric_bytes,
             session_checkpoints=self.session_checkpoints,
-            metric_names=self.session_metric_names,
             streams=self.user_streams,
             store_share=self.user_store_share,
         )
@@ -367,7 +367,6 @@ def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         "session_log_bytes",
         "session_metric_bytes",
         "session_checkpoints",
-        "session_metric_names",
         "user_streams",
     )
     for name in names:
@@ -377,6 +376,7 @@ def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         bool(settings.user_write_bytes_per_s) or not settings.user_write_bytes,
         "more than 0 where user_write_bytes is",
     )
+    yield "session_metric_names", settings.session_metric_names >= 1, "1 or more"
     yield "user_store_share", 0 <= settings.user_store_share <= 1, "0 (no limit) to 1"
 
 

@@ -251,8 +251,15 @@ async def _open_history(settings: Settings, clock: Clock) -> History:
         # Its import costs more than a start on SQLite.
         from controlplane.history.postgresql import open_postgresql  # noqa: PLC0415
 
-        return await open_postgresql(settings.history, clock=clock)
-    return await open_history(settings.data / "history.db", clock=clock, run=in_thread)
+        return await open_postgresql(
+            settings.history, clock=clock, metric_names=settings.session_metric_names
+        )
+    return await open_history(
+        settings.data / "history.db",
+        clock=clock,
+        run=in_thread,
+        metric_names=settings.session_metric_names,
+    )
 
 
 async def _open_objects(settings: Settings) -> ObjectStore:

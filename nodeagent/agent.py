@@ -31,6 +31,7 @@ from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import Link
+from nodeagent.log_pace import LogPace
 from nodeagent.outbox import Outbox
 from nodeagent.parts import Parts
 from nodeagent.progress import Progress
@@ -340,6 +341,7 @@ class Agent:
             paused=paused,
             run=self._parts.run,
             writes=self._parts.writes,
+            pace=LogPace(self._settings.log_bytes_per_s, self._parts.clock),
         )
         async with self._ingest.collecting(collection):
             yield collection

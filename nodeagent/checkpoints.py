@@ -184,7 +184,9 @@ class Uploads:
             owner = self._folder.run.stat().st_uid
             packing = partial(_packed, path_of(descriptor), checkpoint.files, owner)
             packed = await uninterrupted(self._run, packing)
-            digest = await put_tree(self._rpc(), packed, self._run)
+            digest = await put_tree(
+                self._rpc(), packed, self._run, session_id=self._replica_id.session_id
+            )
         request = pb.CommitCheckpointRequest(
             session_id=self._replica_id.session_id,
             attempt=self._replica_id.attempt,

@@ -152,6 +152,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sample_interval_s: float = 1.0
     """Time between two readings of the node."""
 
+    log_bytes_per_s: int = 8 << 20
+    """How fast the log of one replica is sent, in the long run: a flood waits in its file. 0: as fast as it goes."""
+
     longest_backoff_s: float = 3.0
     """Longest pause between two attempts to reach the control plane."""
 
@@ -216,6 +219,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "the name of a unit, NAME.service",
             ),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
+            ("log_bytes_per_s", self.log_bytes_per_s >= 0, "not negative"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (
                 "key_file",

@@ -22,6 +22,7 @@ import structlog
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Backoff, Link
+from nodeagent.log_pace import LogPace
 from nodeagent.media import file_in
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.spool import ReplicaSpool, SpoolFollower
@@ -68,6 +69,7 @@ class Collection:
         paused: is told True or False when the program says that it waits or goes on.
         run: for the disk.
         writes: tells when there is something to read; None: its files are looked at now and then.
+        pace: of its log; None: as fast as it goes.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Collection:
         paused: Callable[[bool], None],
         run: Offload,
         writes: Writes | None = None,
+        pace: LogPace | None = None,
     ) -> None:
+        self._pace = pace
         self.replica_id = replica_id
         self._folder = folder
         self._writes = writes
@@ -121,6 +125,8 @@ class Collection:
                 for item in items:
                     await self._notice(item)
                     await self._room()
+                    if self._pace is not None and isinstance(item, Batch) and item.text:
+                        await self._pace.wait(len(item.text))
                     self._sent.setdefault(item.stream, deque()).append(item)
                     self._unacknowledged += held_bytes(item)
                     await outgoing.put(_chunk(item))

@@ -198,7 +198,9 @@ class MediaUploads:
                 packing = partial(_packed, descriptor, tuple(found.whole), owner)
                 try:
                     packed = await uninterrupted(self._run, packing)
-                    return await put_tree(self._rpc(), packed, self._run)
+                    return await put_tree(
+                        self._rpc(), packed, self._run, session_id=self._replica_id.session_id
+                    )
                 except ContentError as error:
                     path = getattr(error, "path", "")
                     if path not in found.whole or is_passing(error):

@@ -63,14 +63,17 @@ async def uninterrupted(
     return await to_its_end(run(work), cancel=cancel)
 
 
-async def put_tree(rpc: Rpc, packed: Packed, run: Offload) -> str:
-    """Send what the store lacks of a packed folder; the digest of its manifest, all durable."""
+async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = "") -> str:
+    """Send what the store lacks of a packed folder; the digest of its manifest, all durable.
+
+    `session_id`: whose files they are: they count for what its owner may send.
+    """
     encoded = await uninterrupted(run, packed.manifest.encode)
     digest = packed.manifest.digest
     missing = await _missing(rpc, [*packed.manifest.blobs(), digest])
     chunks = [name for name in packed.manifest.blobs() if name in missing]
     batches = packed.source.batches(chunks, max_bytes=_PART_BYTES)
-    sender = _Sender(rpc)
+    sender = _Sender(rpc, session_id)
     try:
         while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
             await sender.add(batch)
@@ -145,8 +148,9 @@ async def _missing(rpc: Rpc, digests: Sequence[str]) -> set[str]:
 class _Sender:
     """Groups blobs into calls of PutBlobs of bounded size."""
 
-    def __init__(self, rpc: Rpc) -> None:
+    def __init__(self, rpc: Rpc, session_id: str) -> None:
         self._rpc = rpc
+        self._session_id = session_id
         self._messages: list[pb.PutBlobsRequest] = []
         self._held = 0
 
@@ -168,6 +172,7 @@ class _Sender:
         if not self._messages:
             return
         messages, self._messages, self._held = self._messages, [], 0
+        messages[0].session_id = self._session_id
         await self._rpc.upload("ContentService/PutBlobs", _each(messages), pb.PutBlobsResponse)
 
 

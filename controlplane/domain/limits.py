@@ -25,7 +25,6 @@ class UserLimits:
         reported_bytes: records and log text that a user's sessions may report in a day.
         session_log_bytes, session_metric_bytes: the same of one session, by kind.
         session_checkpoints: that a session may report in a day.
-        metric_names: names of metrics of one session that are counted and drawn.
         streams: calls of one user that stay open, on one control plane: watches, followed logs, transfers.
         store_share: part of the room that a store's disk has left which one user may fill in a day.
     """
@@ -42,7 +41,6 @@ class UserLimits:
     session_log_bytes: int = 4 << 30
     session_metric_bytes: int = 16 << 30
     session_checkpoints: int = 20_000
-    metric_names: int = 10_000
     streams: int = 256
     store_share: float = 0.5
 
@@ -60,7 +58,6 @@ NO_LIMITS: Final = UserLimits(
     session_log_bytes=0,
     session_metric_bytes=0,
     session_checkpoints=0,
-    metric_names=0,
     streams=0,
     store_share=0.0,
 )

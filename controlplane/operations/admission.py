@@ -164,8 +164,8 @@ class Admission:
 
     # The object store
 
-    async def upload(self, user: str, sizes: Iterable[int]) -> None:
-        """Let new blobs into the object store, of a user or ("") of the platform's agents.
+    async def upload(self, user: str, sizes: Iterable[int], *, is_agent: bool = False) -> None:
+        """Let new blobs of a user ("": of nobody) into the object store.
 
         Raises:
             LimitReached: the user has sent as much as one may in a day.
@@ -187,7 +187,7 @@ class Admission:
                 await self._space.take(OBJECTS, size)
             except LowOnRoom as error:
                 self.refused["objects_room"] += 1
-                if user:
+                if not is_agent:
                     raise
                 raise Unavailable(
                     "the object store has no room", why=str(error), retry_after_s=_RETRY_S

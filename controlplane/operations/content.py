@@ -12,6 +12,7 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
 from controlplane.domain.names import check_digest
 from controlplane.objects.errors import BlobNotFound
+from controlplane.operations.ingest import nodes_of
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
 from nsml.content import manifest as manifests
@@ -117,8 +118,27 @@ class Content:
             found.append(root)
         return found
 
-    async def put(self, caller: Caller, parts: AsyncIterable[Part]) -> int:
+    def payer(self, caller: Caller, session_id: str) -> str:
+        """Whose allowance new blobs count for; "" for nobody's.
+
+        Of agents that is the owner of the session whose files they are, as far as it is one of the node's.
+        """
+        match caller:
+            case UserCaller(user=user):
+                return user.name
+            case NodeCaller(node=node):
+                session = self._state.session(session_id)
+                attempts = (session.attempt, session.attempt - 1) if session else ()
+                if session and any(node in nodes_of(session, one, None) for one in attempts):
+                    return session.owner
+        return ""
+
+    async def put(
+        self, caller: Caller, parts: AsyncIterable[Part], *, payer: str | None = None
+    ) -> int:
         """Store what comes, in batches; the number of blobs that were new.
+
+        `payer`: whose allowance they count for, as `payer` gives it; None: the caller's.
 
         Waits while the caller has too many such calls, so that what they hold is bounded.
 
@@ -129,6 +149,7 @@ class Content:
             LimitReached, LowOnRoom: it is more than the caller may send, or the store has no room;
                 what came before it is kept.
         """
+        payer = self.payer(caller, "") if payer is None else payer
         turns = self._turns.setdefault(_who(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
             stored = 0
@@ -136,25 +157,25 @@ class Content:
             async for digest, data in blobs:
                 batch[digest] = data
                 if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
-                    stored += await self._store(caller, batch)
+                    stored += await self._store(caller, batch, payer)
                     batch = {}
-            return stored + await self._store(caller, batch)
+            return stored + await self._store(caller, batch, payer)
 
-    async def _store(self, caller: Caller, batch: dict[str, bytes]) -> int:
+    async def _store(self, caller: Caller, batch: dict[str, bytes], payer: str) -> int:
         if not batch:
             return 0
         absent = await self._objects.has_missing(batch)
-        await self._admit(caller, [len(batch[digest]) for digest in absent])
+        await self._admit(caller, payer, [len(batch[digest]) for digest in absent])
         await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
                 self._sent.keep(caller, digest)
         return len(absent)
 
-    async def _admit(self, caller: Caller, sizes: Sequence[int]) -> None:
+    async def _admit(self, caller: Caller, payer: str, sizes: Sequence[int]) -> None:
         if self._admission is not None:
-            user = caller.user.name if isinstance(caller, UserCaller) else ""
-            await self._admission.upload(user, sizes)
+            is_agent = not isinstance(caller, UserCaller)
+            await self._admission.upload(payer, sizes, is_agent=is_agent)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
         """Whether the caller may make something of a manifest: he has sent it, or may read it.

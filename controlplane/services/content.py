@@ -37,7 +37,13 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, requests: AsyncIterator[pb.PutBlobsRequest], _: Context
     ) -> pb.PutBlobsResponse:
         """Store what comes."""
-        return pb.PutBlobsResponse(stored=await self._content.put(caller(), _parts(requests)))
+        messages = aiter(requests)
+        first = await anext(messages, None)
+        if first is None:
+            return pb.PutBlobsResponse()
+        payer = self._content.payer(caller(), first.session_id)
+        parts = _parts(first, messages)
+        return pb.PutBlobsResponse(stored=await self._content.put(caller(), parts, payer=payer))
 
     @streaming
     async def GetBlobs(  # noqa: N802
@@ -57,8 +63,12 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
             yield pb.GetBlobsResponse(blobs=batch)
 
 
-async def _parts(requests: AsyncIterable[pb.PutBlobsRequest]) -> AsyncIterator[Part]:
-    async for request in requests:
+async def _parts(
+    first: pb.PutBlobsRequest, rest: AsyncIterable[pb.PutBlobsRequest]
+) -> AsyncIterator[Part]:
+    for blob in first.blobs:
+        yield blob.digest, blob.data, blob.last
+    async for request in rest:
         for blob in request.blobs:
             yield blob.digest, blob.data, blob.last
 

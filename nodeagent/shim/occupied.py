@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 512
+FILE_BYTES = 4096
+"""What a file or folder counts for at least: an empty one takes an inode, of which a disk has as few."""
 MOST_PENDING = 500_000
 """Folders that a walk remembers to go to: some 50 MB of names."""
 
@@ -27,12 +29,13 @@ Node = tuple["Node | None", str]
 class Measurement:
     """One walk over `folders` and `files` of the folder `place`; `advance` until it is `done`.
 
-    `occupied_bytes` is what was found so far: blocks that are taken, so that holes do not count; a file
-    with several names is spread over them. `has_too_many` folders when some were left out.
+    `occupied_bytes` is what was found so far: blocks that are taken, so that holes do not count, and for each
+    file FILE_BYTES at least; a file with several names is spread over them. `file_count` is how many there are. `has_too_many` folders when some were left out.
     """
 
     def __init__(self, place: str, folders: Sequence[str], files: Sequence[str]) -> None:
         self.occupied_bytes = 0
+        self.file_count = 0
         self.done = False
         self.has_too_many = False
         self._place = place
@@ -76,7 +79,8 @@ class Measurement:
 
     def _count(self, found: os.stat_result) -> None:
         links = 1 if stat.S_ISDIR(found.st_mode) else max(found.st_nlink, 1)
-        self.occupied_bytes += found.st_blocks * _BLOCK // links
+        self.occupied_bytes += max(found.st_blocks * _BLOCK, FILE_BYTES) // links
+        self.file_count += 1
 
 
 @contextlib.contextmanager
@@ -99,7 +103,7 @@ def _opened(place: str, node: Node) -> Iterator[int]:
 
 
 def unlinked_bytes(pids: Iterable[int], like: str) -> int:
-    """What these processes hold open without a name on the disk of the file `like`.
+    """What these processes hold open without a name on the disk of the file `like`, FILE_BYTES each at least.
 
     It is freed when they end. Files in memory, which most shared memory is, are on no disk.
     """
@@ -119,5 +123,5 @@ def unlinked_bytes(pids: Iterable[int], like: str) -> int:
                     is_nameless = stat.S_ISREG(found.st_mode) and not found.st_nlink
                     if is_nameless and found.st_dev == disk and found.st_ino not in seen:
                         seen.add(found.st_ino)
-                        total += found.st_blocks * _BLOCK
+                        total += max(found.st_blocks * _BLOCK, FILE_BYTES)
     return total

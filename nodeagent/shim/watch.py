@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 
-from nodeagent.shim.occupied import MOST_PENDING, Measurement, unlinked_bytes
+from nodeagent.shim.occupied import FILE_BYTES, MOST_PENDING, Measurement, unlinked_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ _WALK_S = 0.02
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
 """What a replica may still write below the floor: logs and reports of one that does its work."""
+_FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
+"""Files that sessions leave for others to make, where they leave room at all: part of all, and the most."""
+_FLOOR_SLACK_FILES = 1_000
+_FILES_PACE = 50_000.0
 _FOLDERS, _OUTPUT = ("app", "tmp", "run"), "output"
 
 
@@ -150,9 +154,9 @@ class _Pace:
 
 
 class _Disk:
-    """How much the replica occupies, and how much room the disk has for everybody.
+    """How much the replica occupies, and how much room the disk has for everybody: bytes, and files to be made.
 
-    Below the floor a replica ends that has grown since there was room, and holds more than is left: so
+    Below a floor a replica ends that has grown since there was room, and holds more than is left: so
     what fills the disk goes, the largest first, and what only holds its own or writes a little stays.
     """
 
@@ -168,9 +172,11 @@ class _Disk:
         self._is_suspected = False
         self._was_still = self._is_settled = False
         """Since the walk began it was still; the last whole walk was of a replica that is still so."""
-        self._with_room: int | None = None
-        """What it held when there was room for all; None while that is not known."""
+        self._files = 0
+        self._with_room: tuple[int, int] | None = None
+        """Bytes and files that it held when there was room for all; None while that is not known."""
         self._limit_pace, self._free_pace = _Pace(_DISK_PACE), _Pace(_DISK_PACE)
+        self._files_pace = _Pace(_FILES_PACE)
 
     def look(
         self, now: float, processes: Callable[[], Sequence[int]], *, is_still: bool
@@ -178,8 +184,8 @@ class _Disk:
         """What is too much, or None, and when to look again, in seconds."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
-        free = self._free_bytes() if self._floor else 0
-        is_short = free < self._floor
+        free, free_files, least_files = self._free() if self._floor else (0, 0, 0)
+        is_short = free < self._floor or free_files < least_files
         self._was_still = self._was_still and is_still
         self._is_settled = self._is_settled and is_still
         is_whole, has_too_many = self._is_settled, False
@@ -192,12 +198,17 @@ class _Disk:
             text = f"over {MOST_PENDING:,} folders at once: its disk limit cannot be kept"
             return (LIMIT_EXCEEDED, text), 0.0
         if self._limit is not None and self._is_over(self._limit):
-            return (LIMIT_EXCEEDED, disk_message(self._occupied, self._limit)), 0.0
-        if is_short and self._has_grown_into(free):
+            return (LIMIT_EXCEEDED, disk_message(self._occupied, self._limit, self._files)), 0.0
+        if free < self._floor and self._has_grown_into(free):
             return (LIMIT_EXCEEDED, floor_message(self._occupied, free)), 0.0
+        if free_files < least_files and self._has_made_too_many(free_files):
+            return (LIMIT_EXCEEDED, files_floor_message(self._files, free_files)), 0.0
         if is_whole and (self._with_room is None or not is_short):
-            self._with_room = self._occupied
-        return None, self._pause_s(now, free)
+            self._with_room = self._occupied, self._files
+        pause_s = self._pause_s(now, free)
+        if least_files:
+            pause_s = min(pause_s, self._files_pace.seconds_to(-least_files, -free_files, now))
+        return None, pause_s
 
     def _pause_s(self, now: float, free: int) -> float:
         pauses = [_LONGEST_PAUSE_S if self._walk is None else _WALK_S / _WALK_SHARE]
@@ -211,7 +222,13 @@ class _Disk:
         """Whether it took what others need now."""
         if self._with_room is None:
             return False
-        return self._occupied > max(self._with_room + _FLOOR_SLACK_BYTES, free)
+        return self._occupied > max(self._with_room[0] + _FLOOR_SLACK_BYTES, free)
+
+    def _has_made_too_many(self, free_files: int) -> bool:
+        """The same of files."""
+        if self._with_room is None:
+            return False
+        return self._files > max(self._with_room[1] + _FLOOR_SLACK_FILES, free_files)
 
     def _is_over(self, limit: int) -> bool:
         """Whether two walks say so: one may have met a file twice that was moved meanwhile."""
@@ -220,16 +237,21 @@ class _Disk:
             return False
         if self._is_suspected:
             return True
-        self._is_suspected, self._occupied = True, 0
+        self._is_suspected, self._occupied, self._files = True, 0, 0
         self._walk, self._walk_at, self._is_settled = None, 0.0, False
         return False
 
-    def _free_bytes(self) -> int:
+    def _free(self) -> tuple[int, int, int]:
+        """Bytes that are free, files that can be made, and how many of those are to be left.
+
+        Some file systems have no number of files, and say 0.
+        """
         try:
             space = os.statvfs(self._folder)
         except OSError:
-            return self._floor  # nobody can be blamed for what is not known
-        return space.f_bavail * space.f_frsize
+            return self._floor, 0, 0  # nobody can be blamed for what is not known
+        least_files = min(int(space.f_files * _FLOOR_SHARE), _MOST_FLOOR_FILES)
+        return space.f_bavail * space.f_frsize, space.f_favail, least_files
 
     def _measure(
         self,
@@ -258,8 +280,9 @@ class _Disk:
         found = walk.occupied_bytes + self._unlinked
         if not walk.done:
             self._occupied = max(self._occupied, found)
+            self._files = max(self._files, walk.file_count)
             return False, False
-        self._occupied, self._walk = found, None
+        self._occupied, self._files, self._walk = found, walk.file_count, None
         self._walk_at = ended + self._walked_s / _WALK_SHARE
         return True, walk.has_too_many
 
@@ -284,9 +307,14 @@ def memory_message(used: int, limit: int) -> str:
     )
 
 
-def disk_message(used: int, limit: int) -> str:
-    """The end of a replica that wrote too much."""
-    return f"wrote too much: {size(used)} on disk of {size(limit)} given; try --disk {twice(limit)}"
+def disk_message(used: int, limit: int, files: int = 0) -> str:
+    """The end of a replica that wrote too much; where that is many small files, it says so."""
+    counted = files * FILE_BYTES
+    small = f" ({files:,} files, {size(FILE_BYTES)} each at least)" if 2 * counted > used else ""
+    return (
+        f"wrote too much: {size(used)} on disk{small} of {size(limit)} given;"
+        f" try --disk {twice(limit)}"
+    )
 
 
 def floor_message(used: int, free: int) -> str:
@@ -294,6 +322,14 @@ def floor_message(used: int, free: int) -> str:
     return (
         f"ended so that others can go on: the node's disk is full ({size(free)} left) and this"
         f" session, which holds {size(used)} of it, went on writing"
+    )
+
+
+def files_floor_message(files: int, free: int) -> str:
+    """The end of a replica that left others no files to make."""
+    return (
+        f"ended so that others can go on: the node's disk can hold only {free:,} more files, and this"
+        f" session, which has made {files:,}, went on making them"
     )
 
 

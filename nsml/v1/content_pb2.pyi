@@ -31,10 +31,12 @@ class Blob(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class PutBlobsRequest(_message.Message):
-    __slots__ = ("blobs",)
+    __slots__ = ("blobs", "session_id")
     BLOBS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     blobs: _containers.RepeatedCompositeFieldContainer[Blob]
-    def __init__(self, blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ...) -> None: ...
+    session_id: str
+    def __init__(self, blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class PutBlobsResponse(_message.Message):
     __slots__ = ("stored",)

@@ -16,12 +16,15 @@ class PostgresHistory(SqlHistory[PostgresDatabase]):
     """See interface.History. Any number of processes may have the same database open."""
 
 
-async def open_postgresql(url: str, *, clock: Clock) -> PostgresHistory:
+async def open_postgresql(
+    url: str, *, clock: Clock, metric_names: int | None = None
+) -> PostgresHistory:
     """Connect to, check and migrate the history at postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE.
 
     Parameters are libpq's. To another host `sslmode=verify-full` (or verify-ca) must be among
     them; the password better comes from a file (`passfile=...`, PGPASSFILE, ~/.pgpass). No error
     and no log shows it. The role must own the database, or may create tables in it.
+    `metric_names`: see SqlHistory.
 
     Raises:
         HistoryRefused: the URL or the database must not be used: what it says why.
@@ -29,4 +32,5 @@ async def open_postgresql(url: str, *, clock: Clock) -> PostgresHistory:
         HistoryDenied: it does not let us in.
         HistoryTooNew, HistoryCorrupt: it cannot be understood.
     """
-    return PostgresHistory(await open_database(read_address(url)), clock)
+    database = await open_database(read_address(url))
+    return PostgresHistory(database, clock, metric_names=metric_names)

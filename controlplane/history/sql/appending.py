@@ -48,7 +48,10 @@ FOLD_WHAT_IS_THERE = (
 class Appending:
     """The chunks of one call going into one transaction."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, now: float) -> None:
+    def __init__(
+        self, connection: Connection, dialect: Dialect, now: float, most_names: int | None = None
+    ) -> None:
+        self._most_names = most_names or MAX_COUNTED_NAMES
         self._connection = connection
         self._dialect = dialect
         self._now = now
@@ -211,7 +214,7 @@ class Appending:
             counted = self._connection.execute(
                 "SELECT count(*) FROM metric_counts WHERE session_id = ?", (session_id,)
             ).fetchone()[0]
-            for name in new[max(0, MAX_COUNTED_NAMES - counted) :]:
+            for name in new[max(0, self._most_names - counted) :]:
                 del kept[name]
         self._connection.executemany(
             "INSERT INTO metric_counts (session_id, name, points) VALUES (?, ?, ?)"

@@ -11,7 +11,7 @@ from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
-from controlplane.history.sql.series import SqlSeries
+from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
 
@@ -31,13 +31,17 @@ D = TypeVar("D", bound=_Kept)
 
 
 class SqlHistory(Generic[D]):
-    """See interface.History."""
+    """See interface.History.
 
-    def __init__(self, database: D, clock: Clock) -> None:
+    Args:
+        metric_names: of one session that are counted; None: the usual number. Five times as many series are drawn.
+    """
+
+    def __init__(self, database: D, clock: Clock, *, metric_names: int | None = None) -> None:
         self._database = database
         self._clock = clock
-        self.streams = SqlStreams(database, clock)
-        self.series = SqlSeries(database, clock)
+        self.streams = SqlStreams(database, clock, metric_names=metric_names)
+        self.series = SqlSeries(database, clock, most=metric_names and metric_names * SERIES_A_NAME)
         self.telemetry = SqlTelemetry(database, clock)
         self.catalogue = SqlCatalogue(database)
         self.media = SqlMedia(database)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_SERIES: Final = 50_000
 """Of one session: names by ranks by attempts."""
+SERIES_A_NAME: Final = 5
+"""How many series there may be for each name that may be counted."""
 MAX_SERIES_READ: Final = 1_000
 """Of one session in one answer."""
 MOST_WIDTH: Final = 10_000
@@ -77,7 +79,8 @@ class Key(NamedTuple):
 class SqlSeries:
     """See interface.Series."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, *, most: int | None = None) -> None:
+        self._most = most
         self._database = database
         self._clock = clock
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -90,7 +93,7 @@ class SqlSeries:
         async def answer(most: int | None = None) -> SeriesPage | None:
             return await self._database.read(
                 lambda connection: _Reading(
-                    _Session(connection, dialect, session_id), query, names
+                    _Session(connection, dialect, session_id, self._most), query, names
                 ).run(most)
             )
 
@@ -122,13 +125,15 @@ class SqlSeries:
     async def _turn(self, session_id: str) -> _Turned:
         dialect = self._database.dialect
         turn = await self._database.read(
-            lambda connection: _Turn(_Session(connection, dialect, session_id)).made()
+            lambda connection: _Turn(_Session(connection, dialect, session_id, self._most)).made()
         )
         if turn is None:
             return _Turned(is_full=False, is_more=False)
         now = self._clock.time()
         is_more = await self._database.write(
-            lambda connection: _store(_Session(connection, dialect, session_id), turn, now),
+            lambda connection: _store(
+                _Session(connection, dialect, session_id, self._most), turn, now
+            ),
             touches={session_id},
         )
         return _Turned(turn.is_full, is_more)
@@ -201,7 +206,10 @@ class _Fold(NamedTuple):
 class _Session:
     """What the tables have of one session's series."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, session_id: str) -> None:
+    def __init__(
+        self, connection: Connection, dialect: Dialect, session_id: str, most: int | None = None
+    ) -> None:
+        self.most = most or MAX_SERIES
         self.connection = connection
         self.dialect = dialect
         self.id = session_id
@@ -371,7 +379,7 @@ class _Turn:
         if last == fold.last and not fold.waiting:
             return None
         ids = self._session.series({key.name for key in taken}) if taken else {}
-        left_out += _leave_out(self._session, taken, ids, MAX_SERIES - fold.series)
+        left_out += _leave_out(self._session, taken, ids, self._session.most - fold.series)
         made = list(self._folded(taken, ids))
         return _Folded(fold.last, last, size, weight >= most, left_out, dropped, made)
 
@@ -477,7 +485,7 @@ class _Reading:
             return None
         known = self._session.series()
         left_out = fold.left_out + self._left_out
-        left_out += _leave_out(self._session, tail, known, MAX_SERIES - fold.series)
+        left_out += _leave_out(self._session, tail, known, self._session.most - fold.series)
         ids = {key: one for key, one in known.items() if self._is_wanted(key)}
         tail = {key: chunks for key, chunks in tail.items() if self._is_wanted(key)}
         keys = sorted(ids.keys() | tail.keys())

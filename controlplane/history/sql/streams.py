@@ -61,7 +61,10 @@ _PAGE_BYTES = 1 << 20
 class SqlStreams:
     """See interface.Streams."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, metric_names: int | None = None
+    ) -> None:
+        self._metric_names = metric_names
         self._database = database
         self._clock = clock
 
@@ -70,8 +73,9 @@ class SqlStreams:
         if not chunks:
             return {}
         now = self._clock.time()
+        dialect, most = self._database.dialect, self._metric_names
         return await self._database.write(
-            lambda connection: Appending(connection, self._database.dialect, now).run(chunks),
+            lambda connection: Appending(connection, dialect, now, most).run(chunks),
             touches={chunk.stream.session_id for chunk in chunks},
         )
 

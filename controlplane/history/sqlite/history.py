@@ -17,10 +17,14 @@ class SqliteHistory(SqlHistory[SqliteDatabase]):
     """See interface.History. Exactly one process has a file open."""
 
 
-async def open_history(path: Path | str, *, clock: Clock, run: Offload) -> SqliteHistory:
+async def open_history(
+    path: Path | str, *, clock: Clock, run: Offload, metric_names: int | None = None
+) -> SqliteHistory:
     """Open, check and migrate the history at `path` (":memory:" for one that is not kept).
+
+    `metric_names`: see SqlHistory.
 
     Raises HistoryCorrupt, HistoryTooNew, or HistoryUnavailable when another process has it.
     """
     database = await run(lambda: open_database(path, run))
-    return SqliteHistory(database, clock)
+    return SqliteHistory(database, clock, metric_names=metric_names)

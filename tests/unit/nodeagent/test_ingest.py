@@ -129,3 +129,18 @@ async def sent_unacknowledged(bench: Bench) -> int:
             if not outgoing.empty():
                 sent = (await chunk(outgoing)).last
     return sent
+
+
+async def test_the_log_of_a_flood_is_paced_and_records_are_not(tmp_path: Path) -> None:
+    waited: list[int] = []
+
+    class Pace:
+        async def wait(self, size: int) -> None:
+            waited.append(size)
+
+    bench = Bench(tmp_path / "replica")
+    bench.collection._pace = Pace()  # type: ignore[assignment]
+    bench.folder.output.write_bytes(b"x" * 1_000)
+    async with bench.connection() as outgoing:
+        assert (await chunk(outgoing)).data == b"x" * 1_000
+    assert waited == [1_000]

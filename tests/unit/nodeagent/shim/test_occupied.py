@@ -97,3 +97,25 @@ def test_a_file_that_goes_meanwhile_hides_none_behind_it(tmp_path: Path) -> None
     while not walk.done:
         walk.advance(1.0)
     assert 10 * MIB // 4 <= walk.occupied_bytes < 12 * MIB // 4
+
+
+def test_empty_files_and_links_count_for_the_inodes_that_they_take(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    for number in range(200):
+        (tmp_path / "app" / f"e{number}").touch()
+        (tmp_path / "app" / f"l{number}").symlink_to("nowhere")
+    walk = Measurement(str(tmp_path), ("app",), ())
+    while not walk.done:
+        walk.advance(1.0)
+    assert walk.file_count == 401
+    assert walk.occupied_bytes >= 400 * 4096
+
+
+def test_empty_files_without_a_name_count_too(tmp_path: Path) -> None:
+    (tmp_path / "output").touch()
+    opened = [os.open(tmp_path, os.O_TMPFILE | os.O_RDWR) for _ in range(20)]
+    try:
+        assert unlinked_bytes([os.getpid()], str(tmp_path / "output")) >= 20 * 4096
+    finally:
+        for one in opened:
+            os.close(one)

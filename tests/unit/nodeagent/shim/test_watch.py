@@ -73,3 +73,49 @@ def test_one_that_is_still_is_read_once_and_keeps_its_pace() -> None:
             assert len(listings) == 1
         finally:
             program.kill()
+
+
+def test_many_empty_files_are_over_a_disk_limit(tmp_path: Path) -> None:
+    """Each takes an inode, of which the disk has as few: 1,000 files in a limit of 1 MiB."""
+    for name in ("app", "tmp", "run"):
+        (tmp_path / name).mkdir()
+    for number in range(1_000):
+        (tmp_path / "tmp" / str(number)).touch()
+    watch = Watch(str(tmp_path), {**NOTHING, "disk_bytes": 1 << 20}, list, has_own_shm=False)
+    found, ends_at = None, time.monotonic() + 60
+    while found is None:
+        assert time.monotonic() < ends_at
+        found = watch.look()
+    assert found[0] == LIMIT_EXCEEDED
+    assert "files, 4.1 kB each at least" in found[1]
+
+
+def test_who_leaves_others_no_files_to_make_is_ended(tmp_path: Path) -> None:
+    """And one that has made none goes on."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=8000", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        watches = []
+        for name in ("greedy", "modest"):
+            for below in ("app", "tmp", "run"):
+                (disk / name / below).mkdir(parents=True)
+            wanted = {**NOTHING, "disk_floor_bytes": 1}
+            watches.append(Watch(str(disk / name), wanted, list, has_own_shm=False))
+        greedy, modest = watches
+        assert (greedy.look(), modest.look()) == (None, None)
+        for number in range(7_900):
+            (disk / "greedy" / "tmp" / str(number)).touch()
+        found, ends_at = None, time.monotonic() + 60
+        while found is None:
+            assert time.monotonic() < ends_at
+            assert modest.look() is None
+            found = greedy.look()
+        assert found[0] == LIMIT_EXCEEDED
+        assert "more files" in found[1]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
