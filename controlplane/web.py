@@ -100,5 +100,6 @@ def _known(plane: ControlPlane) -> Known:
         scheduling=plane.scheduling,
         committer=plane.committer,
         collector=plane.collector,
+        admission=plane.admission,
         clock=plane.clock,
     )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import Telemetry
     from controlplane.history.values import DeviceSample, NodeSample
     from controlplane.loops.scheduling import Scheduling
+    from controlplane.operations.admission import Admission
     from controlplane.operations.collecting import Collected, Collector
     from controlplane.operations.committer import Committer
     from controlplane.operations.conditions import Conditions
@@ -60,6 +61,7 @@ class Known:
     """What the figures are made of, all of it in memory and kept up by others.
 
     Attributes:
+        admission: what it refused users, and the room of the stores.
         leader, leads: who decides, and whether that is this control plane.
         scheduling, committer, collector: what they did since the start, as plain counts.
         clock: the one by which sessions were made.
@@ -77,6 +79,7 @@ class Known:
     scheduling: Scheduling
     committer: Committer
     collector: Collector
+    admission: Admission
     clock: Clock
 
 
@@ -89,6 +92,8 @@ class Taken:
         info: of this control plane.
         work: what it did since the start, by the names of the counters.
         collected: what the last look for objects without a reference found; None where it made none.
+        refused: how often something of users was refused or left out, by the name of the limit.
+        room: bytes that users may still fill, by store, where that is known.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -105,6 +110,8 @@ class Taken:
     load: Load
     work: Mapping[str, int]
     collected: Collected | None
+    refused: Mapping[str, int]
+    room: Mapping[str, int]
     ended: Mapping[tuple[str, str], int]
     durations: Mapping[str, Durations]
 
@@ -147,6 +154,8 @@ def take(known: Known, calls: CallCounts) -> Taken:
             "objects_removed_bytes": known.collector.removed_bytes,
         },
         collected=None if known.collector.last is None else replace(known.collector.last),
+        refused=dict(known.admission.refused),
+        room=known.admission.room(),
         ended=dict(calls.ended),
         durations={
             method: replace(one, buckets=list(one.buckets))
@@ -161,6 +170,7 @@ def figures(taken: Taken) -> Iterator[Metric]:
     yield from _sessions(taken)
     yield from _work(taken)
     yield from _objects(taken)
+    yield from _limits(taken)
     yield from _nodes(taken)
     yield from _gpus(taken)
     yield from _machines(taken)
@@ -239,6 +249,23 @@ def _objects(taken: Taken) -> Iterator[Metric]:
         count.add_metric([where], objects)
         size.add_metric([where], stored_bytes)
     yield from (count, size)
+
+
+def _limits(taken: Taken) -> Iterator[Metric]:
+    refused = CounterMetricFamily(
+        "nsml_refused", "Requests refused, and reports left out, for a limit.", labels=["limit"]
+    )
+    for limit, count in sorted(taken.refused.items()):
+        refused.add_metric([limit], count)
+    yield refused
+    room = GaugeMetricFamily(
+        "nsml_store_room_bytes",
+        "What users may still fill of a store's disk, above the floor kept for the platform.",
+        labels=["store"],
+    )
+    for store, size in sorted(taken.room.items()):
+        room.add_metric([store], size)
+    yield room
 
 
 def _nodes(taken: Taken) -> Iterator[Metric]:

@@ -82,6 +82,15 @@ class Admission:
         )
         self._streams: Counter[str] = Counter()
 
+    def room(self) -> dict[str, int]:
+        """Bytes that users may still fill of each store's disk, where that is known."""
+        found = {}
+        for part in (STORE, HISTORY, OBJECTS):
+            size = None if self._space is None else self._space.room_bytes(part)
+            if size is not None:
+                found[part] = size
+        return found
+
     # The coordination store
 
     def check_session(self, user: str, project: str, size: int, batch: Batch | None = None) -> None:

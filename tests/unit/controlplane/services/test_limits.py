@@ -1,0 +1,165 @@
+"""Limits of users, over gRPC: who is at one is told so, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from controlplane.domain.conditions import ConditionName
+from controlplane.domain.identity import Role
+from controlplane.domain.limits import NO_LIMITS
+from controlplane.services.errors import DETAILS
+from controlplane.store.interface import Space
+from nsml.v1 import accounts_pb2, nodes_pb2, secrets_pb2, sessions_pb2
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def limited(**limits: float) -> dict[str, Any]:
+    return {"character": {"limits": replace(NO_LIMITS, **limits)}}  # type: ignore[arg-type]
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    details = dict(error.trailing_metadata() or ())[DETAILS]
+    info = error_details_pb2.ErrorInfo()
+    packed: any_pb2.Any = status_pb2.Status.FromString(details).details[0]  # type: ignore[arg-type]
+    packed.Unpack(info)
+    return info.reason
+
+
+async def refused(call: Any, reason: str = "LIMIT_REACHED") -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is EXHAUSTED
+    assert reason_of(caught.value) == reason
+    return caught.value.details() or ""
+
+
+async def test_sessions_of_one_user_are_bounded_and_others_submit() -> None:
+    async with platform(**limited(sessions=3)) as rig:
+        eve, kim = await rig.user("eve"), await rig.user("kim")
+        outcomes = await asyncio.gather(*(eve.submit() for _ in range(20)), return_exceptions=True)
+        taken = [one for one in outcomes if not isinstance(one, BaseException)]
+        assert len(taken) == 3, "of many at once no more than the limit"
+        assert "3 sessions" in await refused(eve.submit())
+        await kim.submit()
+        await eve.sessions.StopSession(sessions_pb2.StopSessionRequest(session=taken[0].name))
+        await until(lambda: _counts(rig, "eve", 2), "one of them has ended")
+        again = await eve.submit(request_id="r-again")
+        assert (await eve.submit(request_id="r-again")).id == again.id, (
+            "a repeated request is answered"
+        )
+
+
+async def _counts(rig: Rig, user: str, count: int) -> bool:
+    return rig.plane.state.usage.user(user).sessions == count
+
+
+async def test_a_project_is_bounded_whoever_submits() -> None:
+    async with platform(**limited(project_sessions=2)) as rig:
+        eve = await rig.user("eve")
+        await eve.submit()
+        await eve.submit()
+        assert "project eve" in await refused(eve.submit())
+
+
+async def test_large_records_are_refused_with_what_to_do() -> None:
+    async with platform(**limited(session_bytes=8_192, stored_bytes=12_000)) as rig:
+        eve, kim = await rig.user("eve"), await rig.user("kim")
+        await refused(eve.submit("true", "x" * 20_000))
+        await refused(eve.submit("true", *[""] * 3_000))
+        await eve.submit("true", "x" * 7_000)
+        assert "sessions of" in await refused(eve.submit("true", "x" * 7_000))
+        await kim.submit("true", "x" * 7_000)
+
+
+async def test_many_changes_of_one_user_are_refused_and_a_stop_never_is() -> None:
+    async with platform(**limited(write_bytes=20_000, write_bytes_per_s=1)) as rig:
+        eve, kim = await rig.user("eve"), await rig.user("kim")
+        session = await eve.submit()
+        await refused(_rewrites(eve, session.name))
+        large = secrets_pb2.SetSecretRequest(name="S", value=b"x" * 8_000)
+        await refused(eve.secrets.SetSecret(large))
+        await refused(eve.accounts.CreateToken(accounts_pb2.CreateTokenRequest()))
+        await kim.secrets.SetSecret(large)
+        await eve.sessions.StopSession(sessions_pb2.StopSessionRequest(session=session.name))
+
+
+async def _rewrites(who: Stubs, session: str) -> None:
+    for number in range(100):
+        memo = f"{number}" + "m" * 2_000
+        await who.sessions.UpdateSession(
+            sessions_pb2.UpdateSessionRequest(session=session, memo=memo)
+        )
+
+
+async def test_open_streams_of_one_user_are_bounded() -> None:
+    async with platform(**limited(streams=3)) as rig:
+        eve, kim = await rig.user("eve"), await rig.user("kim")
+        watches = [_watch(eve) for _ in range(3)]
+        for one in watches:
+            await one.read()
+        await refused(_watch(eve).read())
+        other = _watch(kim)
+        await other.read()
+        watches[0].cancel()
+        await until(lambda: _watches_again(eve), "its place is free again")
+        for one in (*watches, other):
+            one.cancel()
+
+
+def _watch(who: Stubs) -> Any:
+    stub = who.sessions._stub
+    return stub.WatchSessions(sessions_pb2.WatchSessionsRequest(), metadata=who.metadata)
+
+
+async def _watches_again(who: Stubs) -> bool:
+    call = _watch(who)
+    try:
+        return bool(await call.read())
+    except grpc.aio.AioRpcError:
+        return False
+    finally:
+        call.cancel()
+
+
+async def test_at_the_stores_floor_users_write_nothing_and_the_platform_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What runs ends and is recorded; administrators see why submissions are refused."""
+    async with platform() as rig:
+        eve, root = await rig.user("eve"), await rig.user("root", role=Role.ADMIN)
+        agent = await rig.agent()
+        await agent.connect()
+        session = await eve.submit()
+        (assignment,) = await agent.assignments(1)
+
+        async def almost_full() -> Space:
+            return Space(used_bytes=80, quota_bytes=100)
+
+        monkeypatch.setattr(rig.on.store, "space", almost_full)
+        await rig.plane.space.look()
+        await refused(eve.submit(), "LOW_ON_ROOM")
+        await refused(
+            eve.secrets.SetSecret(secrets_pb2.SetSecretRequest(name="S", value=b"x")),
+            "LOW_ON_ROOM",
+        )
+        await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+        await eve.reaches(session.name, "SUCCEEDED")
+        cluster = await root.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+        (condition,) = cluster.conditions
+        assert condition.name == nodes_pb2.CONDITION_NAME_LOW_ON_ROOM
+        assert condition.subject == "store"
+        assert "80 Bytes" in condition.evidence
+        monkeypatch.undo()
+        await rig.plane.space.look()
+        assert not rig.plane.health.conditions.stands(ConditionName.LOW_ON_ROOM, "store")
+        await eve.submit()
