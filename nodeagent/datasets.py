@@ -7,6 +7,7 @@ holds are taken from there, so a new version of a dataset costs what changed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from nodeagent.folders import flush_filesystem, write_atomically
+from nodeagent.pressure import has_room_for
 from nodeagent.stock import MOST_TOLD, Stock
 from nodeagent.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
@@ -26,6 +28,7 @@ from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
 from nsml.content.extract import Extraction, remove_tree
 from nsml.content.manifest import ChunkRef, Manifest, decode
+from nsml.view.units import size_text
 
 _DONORS = 8
 _DONOR_MANIFEST_BYTES = 8 << 20
@@ -42,6 +45,10 @@ class _Place:
 
     path: Path
     offset: int
+
+
+_FILE_BYTES = 4096
+"""What a file takes at least."""
 
 
 @dataclass(slots=True)
@@ -128,6 +135,7 @@ class Trees:
 
     async def _fetch(self, digest: str, target: Path, *, read_only: bool) -> Manifest:
         manifest = await self._patiently(lambda: get_manifest(self._rpc(), digest, self._run))
+        await self._run(partial(_check_room, manifest, target.parent))
         donors = await uninterrupted(self._run, partial(self._donors, manifest))
         tally, began = _Tally(), self._clock.monotonic()
         extraction = Extraction(manifest, target, read_only=read_only)
@@ -242,6 +250,16 @@ class Trees:
                 if tree.is_dir():
                     left.append((tree.name, int(path.read_bytes())))
         return left
+
+
+def _check_room(manifest: Manifest, folder: Path) -> None:
+    """Raise OSError for a tree that would leave sessions no room: it comes when there is some, or elsewhere."""
+    size = manifest.size + len(manifest.entries) * _FILE_BYTES
+    if not has_room_for(size, folder):
+        raise OSError(
+            errno.ENOSPC,
+            f"no room for {size_text(size)}: the rest of the disk is kept for what runs here",
+        )
 
 
 def _read_chunk(place: _Place, ref: ChunkRef) -> bytes | None:

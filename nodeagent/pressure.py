@@ -59,7 +59,7 @@ class KeepFree:
 
 
 _LAST = KeepFree(share=0.02, bytes=1 << 30)
-"""What no build and no pull may take."""
+"""What no build, no pull and no dataset may take."""
 _SHORT = KeepFree(share=0.04, bytes=4 << 30)
 """With less, people are told."""
 
@@ -88,6 +88,12 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
 def is_full(place: Path) -> bool:
     """Whether what fills the disk of `place` is to be ended, since others need some of it too."""
     return _is_short(place, _LAST)
+
+
+def has_room_for(size: int, place: Path) -> bool:
+    """Whether so many bytes more leave the disk of `place` what others need."""
+    total, free = _room(place)
+    return not total or not _LAST.is_short(size=total, free=free - size)
 
 
 def shortage(place: Path) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-from collections.abc import AsyncIterator, Callable
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -157,3 +159,37 @@ async def test_trees_of_one_boot_wait_for_no_flush_and_go_with_it(
     after = trees("two")
     assert not before.exists()
     assert files_of(await after.get(digest)) == FILES
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 16 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a small disk")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_tree_that_would_leave_sessions_no_room_is_not_begun(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, small_disk: Path
+) -> None:
+    """What runs on the node keeps its part of the disk."""
+    connection, platform = rpc
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    (small_disk / "taken").write_bytes(bytes((16 << 20) - 340_000))
+    trees = Trees(small_disk / "trees", rpc=lambda: connection, run=in_thread, pause=pause)
+    trees.create()
+    digest = offer(platform, tmp_path / "pushed")
+    with pytest.raises(OSError, match="no room for") as refused:
+        await trees.get(digest)
+    assert refused.value.errno == errno.ENOSPC
+    (small_disk / "taken").unlink()
+    assert files_of(await trees.get(digest)) == FILES
