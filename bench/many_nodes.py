@@ -216,7 +216,9 @@ def measure(nodes: int, sessions: int, loads: Sequence[str]) -> dict[str, float]
     figures: dict[str, float] = {}
     for load in loads:
         options = ["--no-agent", "--listen", "127.0.0.1:0"]
-        with Platform(simulate_gpus=0, options=options) as platform:
+        # One user submits all of them, more than a user may by default.
+        unlimited = {"NSML_CONTROLPLANE_USER_SESSIONS": "0"}
+        with Platform(simulate_gpus=0, options=options, environment=unlimited) as platform:
             server = platform.ready("controlplane")["listen"]
             measured = _measure(platform, server, load, nodes=nodes, sessions=sessions)
             try:

@@ -40,8 +40,10 @@ WITHIN_S: Final = 5.0
 SHARE: Final = 0.02
 LEAST_BYTES: Final = 64 << 20
 MOST_BYTES: Final = 2 << 30
-LARGEST_SHARE: Final = 0.25
-"""The floor, where none is set: 2 % of the disk, at least 64 MiB (on small disks a quarter), at most 2 GiB."""
+LARGEST_SHARE: Final = 0.1
+"""The floor, where none is set: 2 % of the disk, at least 64 MiB (on small disks a tenth), at most 2 GiB."""
+WARNED_BYTES: Final = 8 << 20
+"""With so little left above the floor it is told of: what comes in bulk finds no room any more."""
 INODE_SHARE: Final = 0.02
 MOST_INODES: Final = 100_000
 QUOTA_SHARE: Final = 0.25
@@ -215,7 +217,7 @@ def look_of(found: os.statvfs_result, folder: Path, floor_bytes: int | None) -> 
         if has_files
         else f"{found.f_favail:,} files can still be made where {folder} lies"
     )
-    return Look(free - floor, has_files, evidence, warned_bytes=floor // 2)
+    return Look(free - floor, has_files, evidence, warned_bytes=max(floor // 2, WARNED_BYTES))
 
 
 def floor_of(size: int) -> int:

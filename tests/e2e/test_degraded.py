@@ -136,12 +136,12 @@ def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platf
     with small_disk(platform.folder / "data/controlplane/objects", tmp_path) as give_room:
         release(platform, late)
         wait_for(lambda: item(platform, late)["state"] == "FINALIZING", what="it waits")
-        shows(platform, "DISK_FULL")
+        shows(platform, "LOW_ON_ROOM")
         held = [device["sessions"] for device in platform.json("gpustat")["items"]]
         assert sorted(held) == [[], [name]]
         # The agent tries again and again, and the platform's own small writes find room.
         for _ in range(10):
-            assert [one["name"] for one in conditions(platform)] == ["DISK_FULL"]
+            assert [one["name"] for one in conditions(platform)] == ["LOW_ON_ROOM"]
         give_room()
         wait_for(lambda: item(platform, late)["state"] == "SUCCEEDED", what="the late one ends")
         [checkpoint] = platform.json("model", "ls", late)["items"]

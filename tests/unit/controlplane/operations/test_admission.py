@@ -57,7 +57,7 @@ class StoreOf:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 32 MiB, of which a quarter is the floor."""
+    """A disk of 32 MiB, of which a tenth is the floor."""
     if os.geteuid() != 0:
         pytest.skip("only root mounts a small disk")
     folder = tmp_path / "small"
@@ -117,7 +117,7 @@ async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) 
     assert world.conditions.stands(ConditionName.LOW_ON_ROOM, "objects")
     with pytest.raises(Unavailable):  # agents keep what they have, and send it again
         await world.content.put(NodeCaller(node="a"), blobs(1, 6 * MIB))
-    (small_disk / "ends").write_bytes(bytes(4 * MIB))
+    (small_disk / "ends").write_bytes(bytes(3 * MIB))
     for file in (small_disk / "objects" / "blobs").rglob("*"):
         if file.is_file():
             file.unlink()
