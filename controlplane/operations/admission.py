@@ -82,6 +82,10 @@ class Admission:
         )
         self._streams: Counter[str] = Counter()
 
+    def _reported_words(self) -> str:
+        most, share = self.limits.reported_bytes, self.limits.store_share
+        return f"{size_text(most)}, and {share:.0%} of the room that is left"
+
     def room(self) -> dict[str, int]:
         """Bytes that users may still fill of each store's disk, where that is known."""
         found = {}
@@ -156,10 +160,10 @@ class Admission:
         self._check_room(STORE)
 
     def write(self, user: str, size: int) -> None:
-        """Count what a user has written to the coordination store.
+        """Count a change that a user makes: in the coordination store, and of what comes of it in the history.
 
         Raises:
-            LimitReached: it is more than a user may write so fast.
+            LimitReached: it is more than a user may write so fast, or in a day.
         """
         if not self._writes.has_room(user, size):
             raise self._reached(
@@ -169,7 +173,16 @@ class Admission:
                 f" then {size_text(self.limits.write_bytes_per_s)} a second",
                 "again in a minute, and then more slowly",
             )
+        # Sessions that ended, versions of datasets and the audit trail stay in the history.
+        if not self._has_share(self._reported, user, size, HISTORY):
+            raise self._reached(
+                "reported_bytes",
+                "you have used what the platform's history takes of one user in a day",
+                f"reports and changes together are at most {self._reported_words()}",
+                "again later: the allowance refills with time. Or ask an administrator for more",
+            )
         self._writes.use(user, size)
+        self._reported.use(user, size)
 
     # The object store
 

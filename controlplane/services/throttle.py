@@ -95,8 +95,7 @@ class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                         self._admission.check_store()
                     if method in RECORDED:
                         self._admission.check_history()
-                    else:
-                        self._admission.write(who.user.name, request.ByteSize() + RECORD_BYTES)
+                    self._admission.write(who.user.name, request.ByteSize() + RECORD_BYTES)
                 except TooLarge as error:
                     await refuse(context, error)
             return await inner(request, context)

@@ -205,6 +205,18 @@ def test_many_small_arguments_count_for_what_they_take() -> None:
     assert record_size(replace(one, spec=spec)) > 64 << 10
 
 
+def test_what_stays_in_the_history_counts_for_a_day() -> None:
+    """However slowly it is written: sessions that ended, versions of datasets."""
+    clock = HandClock()
+    admission = Admission(limits(reported_bytes=10_000), usage=LiveUsage(), clock=clock)
+    admission.write("eve", 9_000)
+    with pytest.raises(LimitReached):
+        admission.write("eve", 2_000)
+    admission.write("kim", 9_000)
+    clock.now += 43_200
+    admission.write("eve", 2_000)
+
+
 def test_streams_of_one_user_are_bounded_and_given_back() -> None:
     admission = Admission(limits(streams=2), usage=LiveUsage(), clock=HandClock())
     admission.open_stream("eve")
