@@ -493,6 +493,20 @@ async def test_revoking_deletes_the_keys_in_one_revision(engine: Engine) -> None
         assert told(batch.events) == [("r/1", None), ("r/2", None)]
 
 
+async def test_a_store_says_how_full_it_is(engine: Engine) -> None:
+    """So that users' writes can be refused before the quota is reached."""
+    async with engine.open() as store:
+        before = await store.space()
+        assert 0 < before.used_bytes < before.quota_bytes
+        for number in range(40):
+            await put(store, f"large/{number}", bytes(100_000))
+
+        async def is_counted() -> bool:
+            return (await store.space()).used_bytes >= before.used_bytes + 2_000_000
+
+        await until(is_counted)
+
+
 # Durability, deadlines, ambiguity
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from controlplane.config import SettingsError, read_settings
 from controlplane.domain.limits import UserLimits
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Channel, Chunk, SeriesQuery, StreamKey
+from nsml.clock import inline
+from tests.unit.controlplane.workbench import HandClock
 
 
 def test_the_defaults_are_those_of_the_limits(tmp_path: Path) -> None:
@@ -47,3 +52,19 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path, line: str) -> Non
 def test_the_page_has_every_setting(name: str) -> None:
     page = Path(__file__).resolve().parents[3] / "docs/limits.md"
     assert f"`{name}`" in page.read_text()
+
+
+async def test_the_number_of_metric_names_is_the_operators() -> None:
+    """What is beyond is counted as left out; nothing of it is lost from the reports."""
+    clock = HandClock()
+    history = await open_history(":memory:", clock=clock, run=inline, metric_names=3)
+    values = {f"m{number}": 1.0 for number in range(10)}
+    record = json.dumps({"kind": "metric", "time": 1.0, "step": 1.0, "values": values}).encode()
+    stream = StreamKey("s1", 1, 0, Channel.METRIC)
+    await history.streams.append([Chunk(stream=stream, first=1, last=1, records=(record,))])
+    assert len(await history.streams.metric_counts("s1")) == 3
+    page = await history.series.read("s1", SeriesQuery(width=10))
+    assert (len(page.series), page.left_out) == (3, 7)
+    points = await history.streams.read_metrics("s1")
+    assert len(points.points) == 10
+    await history.close()
