@@ -163,6 +163,7 @@ async def test_at_the_stores_floor_users_write_nothing_and_the_platform_goes_on(
             eve.secrets.SetSecret(secrets_pb2.SetSecretRequest(name="S", value=b"x")),
             "LOW_ON_ROOM",
         )
+        await root.accounts.CreateToken(accounts_pb2.CreateTokenRequest(user="eve"))
         await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
         await eve.reaches(session.name, "SUCCEEDED")
         cluster = await root.nodes.GetCluster(nodes_pb2.GetClusterRequest())
