@@ -6,6 +6,7 @@ plane for itself, sessions and their records by what all of them follow.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from controlplane.operations.live_usage import LiveUsage, Usage
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from controlplane.operations.free_space import FreeSpace
     from nsml.clock import Clock
@@ -186,16 +187,17 @@ class Admission:
 
     # The object store
 
-    async def upload(self, user: str, sizes: Iterable[int], *, is_agent: bool = False) -> None:
-        """Let new blobs of a user ("": of nobody) into the object store.
+    @contextlib.asynccontextmanager
+    async def uploading(
+        self, user: str, sizes: Iterable[int], *, is_agent: bool = False
+    ) -> AsyncIterator[None]:
+        """Let new blobs of a user ("": of nobody) into the object store; they are put in the context.
 
         Raises:
             LimitReached: the user has sent as much as one may in a day.
             LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
         """
         size = sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
-        if not size:
-            return
         if user and not self._has_share(self._uploads, user, size, OBJECTS):
             used = size_text(int(self._uploads.used(user)))
             raise self._reached(
@@ -204,18 +206,20 @@ class Admission:
                 self._upload_words(),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
-        if self._space is not None:
-            try:
-                await self._space.take(OBJECTS, size)
-            except LowOnRoom as error:
-                self.refused["objects_room"] += 1
-                if not is_agent:
-                    raise
-                raise Unavailable(
-                    "the object store has no room", why=str(error), retry_after_s=_RETRY_S
-                ) from error
         if user:
             self._uploads.use(user, size)
+        async with contextlib.AsyncExitStack() as taken:
+            if self._space is not None:
+                try:
+                    await taken.enter_async_context(self._space.taking(OBJECTS, size))
+                except LowOnRoom as error:
+                    self.refused["objects_room"] += 1
+                    if not is_agent:
+                        raise
+                    raise Unavailable(
+                        "the object store has no room", why=str(error), retry_after_s=_RETRY_S
+                    ) from error
+            yield
 
     def _upload_words(self) -> str:
         most, share = self.limits.upload_bytes, self.limits.store_share

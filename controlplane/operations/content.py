@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Iterator,
         Sequence,
     )
+    from contextlib import AbstractAsyncContextManager
 
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
@@ -165,17 +166,21 @@ class Content:
         if not batch:
             return 0
         absent = await self._objects.has_missing(batch)
-        await self._admit(caller, payer, [len(batch[digest]) for digest in absent])
-        await self._objects.put_many(batch)
+        async with self._admitted(caller, payer, [len(batch[digest]) for digest in absent]):
+            await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
                 self._sent.keep(caller, digest)
         return len(absent)
 
-    async def _admit(self, caller: Caller, payer: str, sizes: Sequence[int]) -> None:
-        if self._admission is not None:
-            is_agent = not isinstance(caller, UserCaller)
-            await self._admission.upload(payer, sizes, is_agent=is_agent)
+    def _admitted(
+        self, caller: Caller, payer: str, sizes: Sequence[int]
+    ) -> AbstractAsyncContextManager[None]:
+        """Raises on entry what `put` says of limits and room; what is there already needs none."""
+        if self._admission is None or not sizes:
+            return nullcontext()
+        is_agent = not isinstance(caller, UserCaller)
+        return self._admission.uploading(payer, sizes, is_agent=is_agent)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
         """Whether the caller may make something of a manifest: he has sent it, or may read it.

@@ -9,7 +9,9 @@ is no floor; the service's own limit holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -23,7 +25,7 @@ from nsml.concurrency import TaskGroup
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from controlplane.operations.conditions import Conditions
@@ -118,7 +120,9 @@ class FreeSpace:
             }
             self._looks[STORE] = self._look_at_store
         self._found: dict[str, tuple[Look, float]] = {}
-        self._taken: dict[str, int] = {}
+        self._writing: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
+        """Bytes that were written since the last look, or are being written."""
 
     async def run(self) -> None:
         """Look until cancelled; each by itself: what does not answer holds up no other."""
@@ -137,6 +141,8 @@ class FreeSpace:
             await self._look(name)
 
     async def _look(self, name: str) -> None:
+        # What is written while we look is counted off once more, at most until the next look.
+        written = self._taken[name] - self._writing[name]
         try:
             async with asyncio.timeout(WITHIN_S):
                 found = await self._looks[name]()
@@ -144,7 +150,7 @@ class FreeSpace:
             _log.debug("room.unknown", store=name, reason=repr(error))
             return
         self._found[name] = found, self._clock.monotonic()
-        self._taken[name] = 0
+        self._taken[name] = max(self._taken[name] - written, 0)
         self._tell(name.partition(" ")[0])
 
     def _tell(self, part: str) -> None:
@@ -174,8 +180,13 @@ class FreeSpace:
         """Whether a store is at its floor."""
         return self._low(part) is not None
 
-    async def take(self, part: str, size: int) -> None:
-        """Let so many bytes into a store, or raise LowOnRoom: they would go below its floor."""
+    @contextlib.asynccontextmanager
+    async def taking(self, part: str, size: int) -> AsyncIterator[None]:
+        """Let so many bytes into a store, which are written in the context.
+
+        Raises:
+            LowOnRoom: with what others are writing they would go below its floor.
+        """
         name = f"{part} disk"
         if name in self._looks:
             known = self._found.get(name)
@@ -185,6 +196,11 @@ class FreeSpace:
         if self.is_low(part) or (room is not None and size > room):
             raise low_on_room(part)
         self.spend(part, size)
+        self._writing[name] += size
+        try:
+            yield
+        finally:
+            self._writing[name] -= size
 
     def spend(self, part: str, size: int) -> None:
         """Count off what is being written to a store, until the next look."""

@@ -35,24 +35,16 @@ CHANGES: Final = frozenset(
     f"/nsml.v1.{method}"
     for method in (
         "SecretService/SetSecret",
-        "SecretService/RemoveSecret",
         "WebhookService/SetWebhook",
-        "WebhookService/RemoveWebhook",
+        "WebhookService/TestWebhook",
         "AccountService/CreateToken",
-        "AccountService/RevokeToken",
         "ProjectService/ChangeMembers",
         "SessionService/RequeueSession",
         "SessionService/UpdateSession",
     )
 )
-"""Methods of users that write to the coordination store, but for submissions and stops."""
-
-GROWING: Final = CHANGES - {
-    "/nsml.v1.SecretService/RemoveSecret",
-    "/nsml.v1.WebhookService/RemoveWebhook",
-    "/nsml.v1.AccountService/RevokeToken",
-}
-"""Those that are refused while the store is at its floor: the others make room, or lock somebody out."""
+"""Methods of users that write to the coordination store, or call elsewhere, but for submissions, stops, and what makes
+room or locks somebody out: that is never refused."""
 
 RECORDED: Final = frozenset({"/nsml.v1.DatasetService/CreateDatasetVersion"})
 """Those that add to the history, and are refused while it is at its floor."""
@@ -92,10 +84,10 @@ class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             # Administrators have to be able to mend what is wrong.
             if isinstance(who, UserCaller) and not who.is_admin:
                 try:
-                    if method in GROWING:
-                        self._admission.check_store()
                     if method in RECORDED:
                         self._admission.check_history()
+                    else:
+                        self._admission.check_store()
                     self._admission.write(who.user.name, request.ByteSize() + RECORD_BYTES)
                 except TooLarge as error:
                     await refuse(context, error)

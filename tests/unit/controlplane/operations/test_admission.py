@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -26,7 +27,7 @@ from controlplane.operations.rationing import Rationing
 from controlplane.operations.state import LiveState
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Space
-from nsml.clock import inline
+from nsml.clock import in_thread, inline
 from nsml.content.digests import digest_of
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
@@ -91,7 +92,7 @@ class World:
             limits(**changed), usage=LiveUsage(), clock=self.clock, space=self.space
         )
         self.content = Content(
-            objects=open_folder(folder / "objects", inline),
+            objects=open_folder(folder / "objects", in_thread),
             history=history,  # type: ignore[arg-type]
             state=LiveState(None, self.clock),  # type: ignore[arg-type]
             clock=self.clock,
@@ -124,6 +125,15 @@ async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) 
     await world.space.look()
     assert not world.conditions.standing(), "it ends by itself"
     assert await world.content.put(KIM, blobs(1, MIB)) == 1
+
+
+async def test_many_uploads_at_once_do_not_go_below_the_floor(small_disk: Path) -> None:
+    """Each was let in while the others were still being written."""
+    world = World(small_disk, None)
+    sending = [world.content.put(EVE, blobs(12, MIB, seed)) for seed in range(8)]
+    ends = await asyncio.gather(*sending, return_exceptions=True)
+    assert any(isinstance(one, LowOnRoom) for one in ends)
+    assert world.free() >= floor_of(32 * MIB) - MIB
 
 
 async def test_one_user_takes_half_of_the_room_and_another_still_sends(small_disk: Path) -> None:

@@ -205,9 +205,11 @@ UNCOUNTED = {
     "SessionService/CreateSession": "decided with what it asks for",
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",
+    "SecretService/RemoveSecret": "makes room",
+    "WebhookService/RemoveWebhook": "makes room",
+    "AccountService/RevokeToken": "makes room, and locks somebody out",
     "ViewService/OpenView": "three of a user",
     "ViewService/StopView": "makes room",
-    "WebhookService/TestWebhook": "writes nothing",
     "AccountService/JoinNode": "needs a join token",
 }
 READS = ("Get", "List", "Read", "Find", "Check", "Explain")
