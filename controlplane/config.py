@@ -221,7 +221,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How fast that refills."""
 
     user_upload_bytes: int = 1 << 40
-    """New content that a user and his sessions may send to the object store in a day. An allowance per day refills evenly."""
+    """Content that a user and the user's sessions may send to the object store in a day. An allowance per day refills evenly."""
 
     user_reported_bytes: int = 64 << 30
     """Records and log text that the sessions of a user may report in a day; what is over it is left out, visibly."""

@@ -43,6 +43,7 @@ from controlplane.loops.thinning import Thinning
 from controlplane.loops.upkeep import Upkeep
 from controlplane.loops.wasting import Wasting
 from controlplane.operations.admission import Admission
+from controlplane.operations.admitted import AdmittedObjects
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
@@ -317,13 +318,13 @@ class ControlPlane:
         )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
+        self.admitted = AdmittedObjects(on.objects, self.admission, self.state)
         self.content = Content(
-            objects=on.objects,
+            objects=self.admitted,
             history=history,
             state=self.state,
             clock=on.clock,
             run=on.run,
-            admission=self.admission,
         )
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
         self.scheduling = Scheduling(
@@ -599,7 +600,7 @@ class ControlPlane:
             (nodes_pb2_grpc.add_NodeServiceServicer_to_server, self._nodes()),
             (
                 content_pb2_grpc.add_ContentServiceServicer_to_server,
-                ContentServicer(self.content),
+                ContentServicer(self.content, self.admitted),
             ),
             (
                 datasets_pb2_grpc.add_DatasetServiceServicer_to_server,

@@ -21,7 +21,7 @@ class UserLimits:
         stored_bytes, project_stored_bytes: records of all sessions that are in the coordination store.
         write_bytes, write_bytes_per_s: what a user may have written to the coordination store at once, and how
             fast that refills. etcd keeps every revision of a record until it compacts.
-        upload_bytes: new content that a user may send in a day; each blob counts for 4 KiB at least.
+        upload_bytes: content that a user may send in a day; each blob counts for 4 KiB at least.
         reported_bytes: records and log text that a user's sessions may report in a day.
         session_log_bytes, session_metric_bytes: the same of one session, by kind.
         session_checkpoints: that a session may report in a day.

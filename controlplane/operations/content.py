@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -12,7 +12,6 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
 from controlplane.domain.names import check_digest
 from controlplane.objects.errors import BlobNotFound
-from controlplane.operations.ingest import nodes_of
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
 from nsml.content import manifest as manifests
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
         Iterator,
         Sequence,
     )
-    from contextlib import AbstractAsyncContextManager
 
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.operations.admission import Admission
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock, Offload
     from nsml.content.manifest import Manifest
@@ -77,7 +74,6 @@ class Content:
 
     Args:
         run: for manifests: to check one of a million files takes many seconds.
-        admission: what callers may send; None: anything.
     """
 
     def __init__(
@@ -88,10 +84,8 @@ class Content:
         state: LiveState,
         clock: Clock,
         run: Offload = inline,
-        admission: Admission | None = None,
     ) -> None:
         self._objects = objects
-        self._admission = admission
         self._history = history
         self._state = state
         self._clock = clock
@@ -119,27 +113,8 @@ class Content:
             found.append(root)
         return found
 
-    def payer(self, caller: Caller, session_id: str) -> str:
-        """Whose allowance new blobs count for; "" for nobody's.
-
-        Of agents that is the owner of the session whose files they are, as far as it is one of the node's.
-        """
-        match caller:
-            case UserCaller(user=user):
-                return user.name
-            case NodeCaller(node=node):
-                session = self._state.session(session_id)
-                attempts = (session.attempt, session.attempt - 1) if session else ()
-                if session and any(node in nodes_of(session, one, None) for one in attempts):
-                    return session.owner
-        return ""
-
-    async def put(
-        self, caller: Caller, parts: AsyncIterable[Part], *, payer: str | None = None
-    ) -> int:
+    async def put(self, caller: Caller, parts: AsyncIterable[Part]) -> int:
         """Store what comes, in batches; the number of blobs that were new.
-
-        `payer`: whose allowance they count for, as `payer` gives it; None: the caller's.
 
         Waits while the caller has too many such calls, so that what they hold is bounded.
 
@@ -147,10 +122,7 @@ class Content:
             InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
                 before it is kept.
             TooLarge: a blob is over the limit.
-            LimitReached, LowOnRoom: it is more than the caller may send, or the store has no room;
-                what came before it is kept.
         """
-        payer = self.payer(caller, "") if payer is None else payer
         turns = self._turns.setdefault(_who(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
             stored = 0
@@ -158,29 +130,19 @@ class Content:
             async for digest, data in blobs:
                 batch[digest] = data
                 if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
-                    stored += await self._store(caller, batch, payer)
+                    stored += await self._store(caller, batch)
                     batch = {}
-            return stored + await self._store(caller, batch, payer)
+            return stored + await self._store(caller, batch)
 
-    async def _store(self, caller: Caller, batch: dict[str, bytes], payer: str) -> int:
+    async def _store(self, caller: Caller, batch: dict[str, bytes]) -> int:
         if not batch:
             return 0
         absent = await self._objects.has_missing(batch)
-        async with self._admitted(caller, payer, [len(batch[digest]) for digest in absent]):
-            await self._objects.put_many(batch)
+        await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
                 self._sent.keep(caller, digest)
         return len(absent)
-
-    def _admitted(
-        self, caller: Caller, payer: str, sizes: Sequence[int]
-    ) -> AbstractAsyncContextManager[None]:
-        """Raises on entry what `put` says of limits and room; what is there already needs none."""
-        if self._admission is None or not sizes:
-            return nullcontext()
-        is_agent = not isinstance(caller, UserCaller)
-        return self._admission.uploading(payer, sizes, is_agent=is_agent)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
         """Whether the caller may make something of a manifest: he has sent it, or may read it.

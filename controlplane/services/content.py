@@ -12,6 +12,7 @@ from nsml.v1 import content_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 
+    from controlplane.operations.admitted import AdmittedObjects
     from controlplane.operations.content import Content, Part
 
 PART_BYTES: Final = 1 << 20
@@ -21,8 +22,9 @@ MESSAGE_BYTES: Final = 1 << 20
 class ContentServicer(content_pb2_grpc.ContentServiceServicer):
     """Bytes by digest."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, admitted: AdmittedObjects | None = None) -> None:
         self._content = content
+        self._admitted = admitted
 
     @answering
     async def FindMissingBlobs(  # noqa: N802 - named by the contract
@@ -37,13 +39,11 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, requests: AsyncIterator[pb.PutBlobsRequest], _: Context
     ) -> pb.PutBlobsResponse:
         """Store what comes."""
-        messages = aiter(requests)
-        first = await anext(messages, None)
-        if first is None:
-            return pb.PutBlobsResponse()
-        payer = self._content.payer(caller(), first.session_id)
-        parts = _parts(first, messages)
-        return pb.PutBlobsResponse(stored=await self._content.put(caller(), parts, payer=payer))
+        first = await anext(requests, pb.PutBlobsRequest())
+        if self._admitted is not None:
+            self._admitted.count_for(caller(), first.session_id)
+        stored = await self._content.put(caller(), _parts(first, requests))
+        return pb.PutBlobsResponse(stored=stored)
 
     @streaming
     async def GetBlobs(  # noqa: N802
@@ -64,11 +64,11 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
 
 
 async def _parts(
-    first: pb.PutBlobsRequest, rest: AsyncIterable[pb.PutBlobsRequest]
+    first: pb.PutBlobsRequest, others: AsyncIterable[pb.PutBlobsRequest]
 ) -> AsyncIterator[Part]:
     for blob in first.blobs:
         yield blob.digest, blob.data, blob.last
-    async for request in rest:
+    async for request in others:
         for blob in request.blobs:
             yield blob.digest, blob.data, blob.last
 

@@ -13,14 +13,15 @@ import pytest
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
-from controlplane.domain.identity import NodeCaller, User, UserCaller
+from controlplane.domain.identity import Caller, NodeCaller, User, UserCaller
 from controlplane.domain.limits import NO_LIMITS, UserLimits
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.objects.stored import open_folder
 from controlplane.operations.admission import Admission
+from controlplane.operations.admitted import AdmittedObjects
 from controlplane.operations.conditions import Conditions
-from controlplane.operations.content import Content
+from controlplane.operations.content import BATCH_BLOBS, BATCH_BYTES
 from controlplane.operations.free_space import FreeSpace, floor_of
 from controlplane.operations.live_usage import LiveUsage, record_size
 from controlplane.operations.rationing import Rationing
@@ -79,7 +80,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 class World:
     """An object store on a small disk, behind what admits users."""
 
-    def __init__(self, folder: Path, history: object, **changed: float) -> None:
+    def __init__(self, folder: Path, **changed: float) -> None:
         self.clock = HandClock()
         self.conditions = Conditions(self.clock)
         self.space = FreeSpace(
@@ -91,14 +92,22 @@ class World:
         self.admission = Admission(
             limits(**changed), usage=LiveUsage(), clock=self.clock, space=self.space
         )
-        self.content = Content(
-            objects=open_folder(folder / "objects", in_thread),
-            history=history,  # type: ignore[arg-type]
-            state=LiveState(None, self.clock),  # type: ignore[arg-type]
-            clock=self.clock,
-            admission=self.admission,
-        )
+        state = LiveState(None, self.clock)  # type: ignore[arg-type]
+        objects = open_folder(folder / "objects", in_thread)
+        self._admitted = AdmittedObjects(objects, self.admission, state)
         self.folder = folder
+
+    async def put(self, caller: Caller, sent: AsyncIterator[tuple[str, bytes, bool]]) -> int:
+        """Put what is sent in batches of 4 MiB, as callers of PutBlobs have it put; how many blobs."""
+        self._admitted.count_for(caller, "")
+        count, batch = 0, dict[str, bytes]()
+        async for digest, data, _ in sent:
+            batch[digest] = data
+            if sum(map(len, batch.values())) >= BATCH_BYTES or len(batch) >= BATCH_BLOBS:
+                await self._admitted.put_many(batch)
+                count, batch = count + len(batch), {}
+        await self._admitted.put_many(batch)
+        return count + len(batch)
 
     def free(self) -> int:
         found = os.statvfs(self.folder)
@@ -107,9 +116,9 @@ class World:
 
 async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) -> None:
     """And the refusal says so; what the platform itself writes still finds room."""
-    world = World(small_disk, None)
+    world = World(small_disk)
     with pytest.raises(LowOnRoom) as refused:
-        await world.content.put(EVE, blobs(40, MIB))
+        await world.put(EVE, blobs(40, MIB))
     assert refused.value.reason == "LOW_ON_ROOM"
     assert "nsml status" in refused.value.attempt
     floor = floor_of(32 * MIB)
@@ -117,44 +126,44 @@ async def test_no_user_fills_the_object_store_below_its_floor(small_disk: Path) 
     await world.space.look()
     assert world.conditions.stands(ConditionName.LOW_ON_ROOM, "objects")
     with pytest.raises(Unavailable):  # agents keep what they have, and send it again
-        await world.content.put(NodeCaller(node="a"), blobs(1, 6 * MIB))
+        await world.put(NodeCaller(node="a"), blobs(1, 6 * MIB))
     (small_disk / "ends").write_bytes(bytes(3 * MIB))
     for file in (small_disk / "objects" / "blobs").rglob("*"):
         if file.is_file():
             file.unlink()
     await world.space.look()
     assert not world.conditions.standing(), "it ends by itself"
-    assert await world.content.put(KIM, blobs(1, MIB)) == 1
+    assert await world.put(KIM, blobs(1, MIB)) == 1
 
 
 async def test_many_uploads_at_once_do_not_go_below_the_floor(small_disk: Path) -> None:
     """Each was let in while the others were still being written."""
-    world = World(small_disk, None)
-    sending = [world.content.put(EVE, blobs(12, MIB, seed)) for seed in range(8)]
+    world = World(small_disk)
+    sending = [world.put(EVE, blobs(12, MIB, seed)) for seed in range(8)]
     ends = await asyncio.gather(*sending, return_exceptions=True)
     assert any(isinstance(one, LowOnRoom) for one in ends)
     assert world.free() >= floor_of(32 * MIB) - MIB
 
 
 async def test_one_user_takes_half_of_the_room_and_another_still_sends(small_disk: Path) -> None:
-    world = World(small_disk, None, store_share=0.5)
+    world = World(small_disk, store_share=0.5)
     with pytest.raises(LimitReached) as refused:
-        await world.content.put(EVE, blobs(40, MIB))
+        await world.put(EVE, blobs(40, MIB))
     assert "50% of the room" in refused.value.why
-    assert await world.content.put(KIM, blobs(5, MIB)) == 5
+    assert await world.put(KIM, blobs(5, MIB)) == 5
     with pytest.raises(LimitReached):
-        await world.content.put(EVE, blobs(3, MIB))
+        await world.put(EVE, blobs(3, MIB))
 
 
 async def test_many_empty_blobs_count_for_the_files_that_they_take(small_disk: Path) -> None:
-    world = World(small_disk, None, upload_bytes=MIB)
+    world = World(small_disk, upload_bytes=MIB)
     with pytest.raises(LimitReached):
-        await world.content.put(EVE, blobs(1_000, 1))
+        await world.put(EVE, blobs(1_000, 1))
     assert sum(1 for one in (small_disk / "objects").rglob("*") if one.is_file()) <= 256
 
 
 async def test_a_disk_without_free_files_is_low_on_room(small_disk: Path) -> None:
-    world = World(small_disk, None)
+    world = World(small_disk)
     for number in range(5_000):
         try:
             (small_disk / f"f{number}").touch()
@@ -163,16 +172,16 @@ async def test_a_disk_without_free_files_is_low_on_room(small_disk: Path) -> Non
     await world.space.look()
     assert world.conditions.stands(ConditionName.LOW_ON_ROOM, "objects")
     with pytest.raises(LowOnRoom):
-        await world.content.put(EVE, blobs(1, 1))
+        await world.put(EVE, blobs(1, 1))
 
 
 async def test_what_was_sent_is_given_back_with_time(tmp_path: Path) -> None:
-    world = World(tmp_path, None, upload_bytes=10 * MIB)
-    await world.content.put(EVE, blobs(9, MIB))
+    world = World(tmp_path, upload_bytes=10 * MIB)
+    await world.put(EVE, blobs(9, MIB))
     with pytest.raises(LimitReached):
-        await world.content.put(EVE, blobs(2, MIB))
+        await world.put(EVE, blobs(2, MIB))
     world.clock.now += 43_200
-    assert await world.content.put(EVE, blobs(4, MIB)) == 4
+    assert await world.put(EVE, blobs(4, MIB)) == 4
 
 
 async def test_the_store_keeps_a_quarter_of_its_quota_for_the_platform() -> None:
