@@ -59,7 +59,7 @@ class KeepFree:
 
 
 _LAST = KeepFree(share=0.02, bytes=1 << 30)
-"""What no build, no pull and no dataset may take."""
+"""What no build and no pull may take."""
 _SHORT = KeepFree(share=0.04, bytes=4 << 30)
 """With less, people are told."""
 
@@ -90,18 +90,18 @@ def is_full(place: Path) -> bool:
     return _is_short(place, _LAST)
 
 
-def has_room_for(size: int, place: Path) -> bool:
-    """Whether so many bytes more leave the disk of `place` what others need."""
-    total, free = _room(place)
-    return not total or not _LAST.is_short(size=total, free=free - size)
-
-
 def shortage(place: Path) -> str:
     """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
     size, free = _room(place)
     if not _SHORT.is_short(size=size, free=free):
         return ""
     return f"{size_text(free)} of {size_text(size)} are free on the disk of {place}"
+
+
+def has_room_for(size: int, place: Path) -> bool:
+    """Whether so many bytes more leave the disk of `place` what others need."""
+    total, free = _room(place)
+    return not total or not _LAST.is_short(size=total, free=free - size)
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:

@@ -41,6 +41,10 @@ _MEMORY_PACE = 5e8
 _PROCESS_PACE = 2_000.0
 _DISK_PACE = 5e8
 """How fast (a second) a program is taken to be that was not seen growing yet."""
+_FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
+"""Files that sessions leave for others to make, where they leave room at all: part of all, and the most."""
+_FLOOR_SLACK_FILES = 1_000
+_FILES_PACE = 50_000.0
 _SHARE = 0.1
 """Most of its time that a shim spends on looking."""
 _WALK_S = 0.02
@@ -48,10 +52,6 @@ _WALK_S = 0.02
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
 """What a replica may still write below the floor: logs and reports of one that does its work."""
-_FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
-"""Files that sessions leave for others to make, where they leave room at all: part of all, and the most."""
-_FLOOR_SLACK_FILES = 1_000
-_FILES_PACE = 50_000.0
 _FOLDERS, _OUTPUT = ("app", "tmp", "run"), "output"
 
 
