@@ -242,15 +242,18 @@ class Admission:
         """Count what a session reports; the name of the limit that it is over, or "": then it is kept."""
         limit = ""
         own = self._logs if is_log else self._metrics
-        if not own.has_room(session_id, size):
+        # Asked once for each chunk of everybody: what is used is worked out once.
+        own_used = own.used(session_id) + size
+        all_used = self._reported.used(user) + size
+        if not own.allows(own_used):
             limit = "session_log_bytes" if is_log else "session_metric_bytes"
-        elif not self._has_share(self._reported, user, size, HISTORY):
+        elif not self._is_within_share(self._reported, all_used, size, HISTORY):
             limit = "reported_bytes"
         if limit:
             self.refused[limit] += 1
             return limit
-        own.use(session_id, size)
-        self._reported.use(user, size)
+        own.set(session_id, own_used)
+        self._reported.set(user, all_used)
         if self._space is not None:
             self._space.spend(HISTORY, size)
         return ""
@@ -289,14 +292,17 @@ class Admission:
 
     def _has_share(self, allowance: Allowance, user: str, size: int, part: str) -> bool:
         """Whether a user may use so much more: of the allowance, and of the room that the store has left."""
-        if not allowance.has_room(user, size):
+        return self._is_within_share(allowance, allowance.used(user) + size, size, part)
+
+    def _is_within_share(self, allowance: Allowance, used: float, size: int, part: str) -> bool:
+        """Whether a user may have used so much, of which `size` is not written yet."""
+        if not allowance.allows(used):
             return False
         share = self.limits.store_share
         room = None if self._space is None or not share else self._space.room_bytes(part)
         if room is None:
             return True
-        used = allowance.used(user)
-        return used + size <= share * (room + used)
+        return used <= share * (room + used - size)
 
     def _check_room(self, part: str) -> None:
         if self.is_low(part):

@@ -39,8 +39,16 @@ class Allowance:
 
     def has_room(self, key: str, amount: float) -> bool:
         """Whether so much more may be used."""
-        return not self.capacity or self.used(key) + amount <= self.capacity
+        return self.allows(self.used(key) + amount)
+
+    def allows(self, used: float) -> bool:
+        """Whether so much may be used in all."""
+        return not self.capacity or used <= self.capacity
 
     def use(self, key: str, amount: float) -> None:
         """Count it, whether there is room or not."""
-        self._used.keep(key, (self.used(key) + amount, self._now()))
+        self.set(key, self.used(key) + amount)
+
+    def set(self, key: str, used: float) -> None:
+        """So much is used now."""
+        self._used.keep(key, (used, self._now()))
