@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class SessionServiceStub:
     """The life of sessions. Callers: users; each sees what visibility allows and changes its own
-    (administrators: all).
+    (administrators: all). Of calls that stay open a user has so many at one time as the operator allows:
+    RESOURCE_EXHAUSTED with reason LIMIT_REACHED.
     """
 
     def __init__(self, channel):
@@ -120,7 +121,8 @@ class SessionServiceStub:
 
 class SessionServiceServicer:
     """The life of sessions. Callers: users; each sees what visibility allows and changes its own
-    (administrators: all).
+    (administrators: all). Of calls that stay open a user has so many at one time as the operator allows:
+    RESOURCE_EXHAUSTED with reason LIMIT_REACHED.
     """
 
     def CreateSession(self, request, context):
@@ -131,7 +133,9 @@ class SessionServiceServicer:
         FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node could ever
         hold it, or (no_queue) nothing is free now. With CANNOT_EVER_FIT, "try" has the requests that are
         nearest to it and possible, one a line, as `nsml run` takes them.
-        Callers: users, for themselves. RESOURCE_EXHAUSTED with reason TOO_LARGE: a spec over its limits.
+        Callers: users, for themselves. RESOURCE_EXHAUSTED with reason TOO_LARGE: a spec over its limits; with
+        LIMIT_REACHED: the caller or the project has as many sessions, or as large ones, as the operator allows; with
+        LOW_ON_ROOM: the platform's store keeps its last room for itself.
         Safe to repeat with the same request_id, also after an answer was lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -393,7 +397,8 @@ def add_SessionServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SessionService:
     """The life of sessions. Callers: users; each sees what visibility allows and changes its own
-    (administrators: all).
+    (administrators: all). Of calls that stay open a user has so many at one time as the operator allows:
+    RESOURCE_EXHAUSTED with reason LIMIT_REACHED.
     """
 
     @staticmethod
