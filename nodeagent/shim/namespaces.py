@@ -48,9 +48,11 @@ if TYPE_CHECKING:
 
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -90,9 +92,19 @@ _libc.mount.argtypes = (ctypes.c_char_p,) * 3 + (ctypes.c_ulong, ctypes.c_char_p
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 
 
-def prctl(option: int, argument: int | bytes = 0) -> None:
+def prctl(option: int, argument: int | bytes = 0, second: int = 0) -> None:
     """Set a process attribute, by the call of that name; raises OSError."""
-    _check(_libc.prctl(option, argument, 0, 0, 0), f"prctl {option}")
+    _check(_libc.prctl(option, argument, second, 0, 0), f"prctl {option}")
+
+
+def new_network() -> None:
+    """Put the calling thread into a new network namespace, without any interface that is up."""
+    _check(_libc.unshare(CLONE_NEWNET), "unshare network namespace")
+
+
+def enter_network(descriptor: int) -> None:
+    """Put the calling thread into the network namespace of a descriptor."""
+    _check(_libc.setns(descriptor, CLONE_NEWNET), "enter network namespace")
 
 
 def new_user_and_pid(*, with_pid: bool, account: Account | None = None) -> None:
@@ -157,7 +169,7 @@ def enter_root(root: str, plan: list[MountEntry]) -> None:
 
     Raises OSError whose text says which entry failed.
     """
-    _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWIPC), "unshare mount namespace")
+    _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWCGROUP), "unshare mount namespace")
     _mount("", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("nsml", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=4m")
     for entry in plan:

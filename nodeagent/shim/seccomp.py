@@ -1,0 +1,188 @@
+"""The system calls that programs may not make: a seccomp filter, assembled here and loaded by prctl.
+
+Standard library only: it runs in the shim. The list follows the default profiles of container engines:
+calls that a program without privileges does not need and in which kernels had their holes. Everything else
+is allowed, `ptrace` and `process_vm_readv` included: debuggers and profilers of own processes work.
+
+A refused call fails with EPERM. Calls that programs probe for and do without (`clone3`), and calls that are
+newer than this list, fail with ENOSYS, as on a kernel without them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+from nodeagent.shim import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REFUSED = {
+    "_sysctl": (156, None),
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "create_module": (174, None),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "get_kernel_syms": (177, None),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "modify_ldt": (154, None),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "nfsservctl": (180, 42),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "perf_event_open": (298, 241),
+    "pivot_root": (155, 41),
+    "query_module": (178, None),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "sysfs": (139, None),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "uselib": (134, None),
+    "userfaultfd": (323, 282),
+    "ustat": (136, None),
+    "vhangup": (153, 58),
+}
+"""Calls that fail with EPERM, and their numbers on x86-64 and aarch64; None: it has no such call."""
+
+MISSING = {"clone3": (435, 435)}
+"""Calls that fail with ENOSYS: their flags are in memory, which no filter can read. Libraries use `clone`."""
+
+NEW_NAMESPACES = 0x7E020000
+"""Flags of `clone` that fail with EPERM: new user, mount, pid, network, ipc, uts, cgroup namespaces."""
+
+PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
+"""Arguments of `personality` that are allowed: native, 32-bit address space, kernel version 2.6,
+no address randomisation (debuggers), and the question which it is."""
+
+ADDRESS_FAMILIES = (38, 40)
+"""Families of `socket` that fail with EAFNOSUPPORT: AF_ALG, and AF_VSOCK, which reaches a host of virtual
+machines past every rule of the network."""
+
+LAST_KNOWN = 469
+"""The highest number that this list was made with (Linux 6.17); higher ones fail with ENOSYS."""
+
+_MACHINES = {"x86_64": 0, "aarch64": 1}
+"""Which number of a pair is whose."""
+_ARCHITECTURES = (0xC000003E, 0xC00000B7)
+_CLONE = (56, 220)
+_PERSONALITY = (135, 92)
+_SOCKET = (41, 198)
+
+_LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_SECCOMP_MODE_FILTER = 2
+_PR_SET_SECCOMP = 22
+
+
+def load(machine: str | None = None) -> None:
+    """Put the filter on the caller and all that it starts, for good. Raises OSError.
+
+    The caller has no way to new privileges (PR_SET_NO_NEW_PRIVS).
+    """
+    code = program(machine or os.uname().machine)
+    kept = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
+    pointer = ctypes.create_string_buffer(header, len(header))
+    namespaces.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(pointer))
+
+
+def program(machine: str) -> bytes:
+    """The filter as the kernel takes it, for a machine as `uname -m` names it. Raises OSError."""
+    if machine not in _MACHINES:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+    which = _MACHINES[machine]
+    denied = _ERRNO | errno.EPERM
+    missing = _ERRNO | errno.ENOSYS
+    # (code, value, returned): what is returned where the comparison holds
+    checks: list[tuple[int, int, int]] = [(_GREATER, LAST_KNOWN, missing)]
+    for calls, verdict in ((REFUSED, denied), (MISSING, missing)):
+        numbers = (pair[which] for pair in calls.values())
+        checks += [(_EQUAL, number, verdict) for number in numbers if number is not None]
+    code = [_load(_ARCHITECTURE_AT), *_unless_equal(_ARCHITECTURES[which], [_give(_KILL)])]
+    code.append(_load(_NUMBER_AT))
+    for comparison, value, verdict in checks:
+        code += [_instruction(comparison, value, 0, 1), _give(verdict)]
+    clone = [
+        _load(_FIRST_ARGUMENT_AT),
+        _instruction(_ANY_BIT, NEW_NAMESPACES, 0, 1),
+        _give(denied),
+        _give(_ALLOW),
+    ]
+    code += _where_equal(_CLONE[which], clone)
+    unsupported = _ERRNO | errno.EAFNOSUPPORT
+    code += _where_equal(
+        _SOCKET[which],
+        [_load(_FIRST_ARGUMENT_AT), *_one_of(ADDRESS_FAMILIES, unsupported, otherwise=_ALLOW)],
+    )
+    code += _where_equal(
+        _PERSONALITY[which],
+        [_load(_FIRST_ARGUMENT_AT), *_one_of(PERSONALITIES, _ALLOW, otherwise=denied)],
+    )
+    code.append(_give(_ALLOW))
+    return b"".join(code)
+
+
+def _one_of(values: Sequence[int], verdict: int, *, otherwise: int) -> list[bytes]:
+    code = []
+    for value in values:
+        code += [_instruction(_EQUAL, value, 0, 1), _give(verdict)]
+    return [*code, _give(otherwise)]
+
+
+def _where_equal(value: int, block: list[bytes]) -> list[bytes]:
+    """`block`, which returns, where what is loaded is `value`."""
+    return [_instruction(_EQUAL, value, 0, len(block)), *block]
+
+
+def _unless_equal(value: int, block: list[bytes]) -> list[bytes]:
+    return [_instruction(_EQUAL, value, len(block), 0), *block]
+
+
+def _load(offset: int) -> bytes:
+    return _instruction(_LOAD, offset)
+
+
+def _give(verdict: int) -> bytes:
+    return _instruction(_RETURN, verdict)
+
+
+def _instruction(code: int, value: int, where_true: int = 0, where_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, where_true, where_false, value)
