@@ -30,6 +30,7 @@ from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
+from nodeagent.session_network import NetworkFacts, NetworkRules, probe_network
 from nsml.clock import SystemClock, in_own_thread, in_thread
 
 ROUNDS = 12
@@ -77,12 +78,22 @@ def engine_place(data: Path, facts: IsolationFacts) -> EnginePlace | None:
         return None
 
 
+def networks(data: Path) -> NetworkFacts:
+    """Networks of their own for sessions, where they work."""
+    if os.geteuid():
+        return NetworkFacts()
+    return probe_network(
+        data, rules=NetworkRules(), subnet="198.18.0.0/15", nameservers=(), is_wanted=True
+    )
+
+
 async def measure(data: Path) -> tuple[dict[str, float], dict[str, float]]:
     """Figures and peers: medians over ROUNDS, in turn, after a round that is not counted."""
     facts = probe_isolation(data / "trial")
     place = engine_place(data, facts)
     folders = ReplicaFolders(data / "replicas")
     clock = SystemClock()
+    found = networks(data)
     process = ProcessDriver(
         folders,
         machine=facts.machine,
@@ -91,11 +102,13 @@ async def measure(data: Path) -> tuple[dict[str, float], dict[str, float]]:
         clock=clock,
         run=in_thread,
         run_long=in_own_thread,
+        network=found.network,
     )
     taken: dict[str, list[float]] = {"process_ms": [], "container_ms": [], "docker_run_ms": []}
     async with process:
         for _ in range(ROUNDS + 1):
             taken["process_ms"].append(await driver_ms(process, folders, facts.level))
+    found.remove()
     if place is not None:
         docker = DockerDriver(
             folders,

@@ -5,6 +5,7 @@ Each field of `Settings` can be overridden by `NSML_AGENT_<FIELD>`; nothing is r
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,22 @@ from nsml.settings import SettingsError
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
 
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
+
+METADATA_ADDRESSES = (
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "169.254.0.23",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fd20:ce::254",
+    "fe80::a9fe:a9fe",
+)
+"""AWS, Google, Azure, Oracle, OpenStack and most others; AWS containers; Tencent; Alibaba; Azure's agent;
+Oracle Classic; by IPv6 AWS, its containers, Google, OpenStack."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +72,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What replicas of gangs get where sessions run in containers: `host`, the machine's own network;
     `overlay:NAME`, a network of the engine; `none`: no gangs here. Empty: none for containers. Without
     them it is always the machine's. The same on all nodes of a pod."""
+
+    session_network: Literal["auto", "own", "host"] = "auto"
+    """What sessions at level `namespace` get that are no gangs: `own`, a network of their own, whose loopback
+    nobody else reaches, and the agent does not start where that does not work; `auto`, that where it works
+    (root, nftables), else the machine's; `host`, the machine's."""
+
+    session_subnet: str = "198.18.0.0/15"
+    """Where the addresses of such networks come from; a free part of it is taken, and seen on this machine only."""
+
+    session_ports: tuple[int, ...] = ()
+    """TCP ports of this machine that sessions with a network of their own reach."""
+
+    session_nameservers: tuple[str, ...] = ()
+    """IPv4 addresses of resolvers for such sessions; empty: those of the machine."""
+
+    metadata_addresses: tuple[str, ...] = METADATA_ADDRESSES
+    """Addresses and ranges that no session reaches, but for names: metadata services of clouds, which give
+    the machine's credentials away. Kept where the agent is root and sessions have ids or networks of their own."""
 
     gang_devices: tuple[str, ...] = ()
     """Nodes or folders of /dev that gangs get, for example /dev/infiniband."""
@@ -200,6 +235,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "host, none or overlay:NAME",
             ),
             (
+                "session_subnet",
+                _is_network(self.session_subnet, version=4, longest=20),
+                "an IPv4 range of at least 4096 addresses, such as 198.18.0.0/15",
+            ),
+            (
+                "session_ports",
+                all(0 < port < 1 << 16 for port in self.session_ports),
+                "between 1 and 65535",
+            ),
+            (
+                "session_nameservers",
+                all(
+                    _is_network(one, version=4) and "/" not in one
+                    for one in self.session_nameservers
+                ),
+                "IPv4 addresses",
+            ),
+            (
+                "metadata_addresses",
+                all(map(_is_network, self.metadata_addresses)),
+                "addresses and ranges, such as 169.254.169.254 or fd00:ec2::/64",
+            ),
+            (
                 "gang_devices",
                 all(re.fullmatch(r"/dev/[\w/-]+", path) for path in self.gang_devices),
                 "paths below /dev",
@@ -230,6 +288,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
+
+
+def _is_network(text: str, *, version: int | None = None, longest: int = 128) -> bool:
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return network.version == (version or network.version) and network.prefixlen <= longest
 
 
 def _is_image(name: str) -> bool:

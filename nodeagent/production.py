@@ -56,6 +56,14 @@ from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
+from nodeagent.session_network import (
+    Firewall,
+    NetworkFacts,
+    NetworkRules,
+    NoNetwork,
+    SessionNetwork,
+    probe_network,
+)
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
 from nodeagent.writes import Writes
 from nsml._install import sdk_digest, write_sdk
@@ -71,6 +79,8 @@ log = structlog.get_logger()
 _ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
 _NOBODYS_WAY = ("bundles", "staging", "trial")
+_RULES_LOOKED_AT_S = 30.0
+"""Whatever loads a firewall anew (nftables.service, firewalld) may drop the rules of others."""
 _KEEPING = {
     Keeping.NONE: resources.KEEPING_NONE,
     Keeping.WATCHED: resources.KEEPING_WATCHED,
@@ -118,6 +128,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
+        networks = await in_thread(lambda: _networks(settings, isolation))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
@@ -132,7 +143,10 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             hook, listed = ImageHook(images, in_own_thread), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
-        async with _runtime(folders, isolation, engine_place, clock) as runtime:
+        async with (
+            _rules_kept(networks, folders, clock),
+            _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
+        ):
             yield Parts(
                 clock=clock,
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
@@ -140,7 +154,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 channel_factory=ChannelMaker(settings),
                 runtime=runtime,
                 journal=journal,
-                machine=_machine(settings, host.facts(), isolation, limits),
+                machine=_machine(settings, host.facts(), isolation, limits, networks),
                 probe=probe,
                 load=held.update,
                 meter=NodeMeter(host, settings.data),
@@ -424,8 +438,81 @@ def _has_containers_now(
     return look
 
 
+def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
+    """The networks of sessions and the rules about them, which are there from now on.
+
+    Raises:
+        SettingsError: networks of their own are asked for, and do not work.
+    """
+    is_wanted = settings.session_network != "host" and isolation.level is Isolation.NAMESPACE
+    if os.geteuid() == 0:
+        has_ids = isolation.level in isolation.with_accounts
+        ids = _ids(settings)
+        found = probe_network(
+            settings.data,
+            rules=NetworkRules(
+                uids=(ids.first, ids.trial) if has_ids else None,
+                metadata=settings.metadata_addresses,
+                ports=settings.session_ports,
+            ),
+            subnet=settings.session_subnet,
+            nameservers=settings.session_nameservers,
+            is_wanted=is_wanted,
+        )
+    else:
+        reason = "the agent is not root"
+        found = NetworkFacts(reason=reason, open_reason=reason)
+    if settings.session_network == "own" and found.network is None:
+        why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
+        raise SettingsError(f"session_network own does not work here: {why}")
+    if is_wanted and found.network is None:
+        log.warning("network.shared", reason=found.reason)
+    if settings.metadata_addresses and found.open_reason:
+        log.warning("network.metadata_open", reason=found.open_reason)
+    return found
+
+
+def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkFacts) -> str:
+    """What administrators should know of the networks of sessions here."""
+    words = []
+    if isolation.level is Isolation.NAMESPACE and found.network is None:
+        why = found.reason or "session_network = host"
+        words.append(f"sessions share the machine's network: {why}")
+    if settings.metadata_addresses and found.open_reason:
+        words.append(f"metadata services are open to them: {found.open_reason}")
+    return "; ".join(words)
+
+
+@asynccontextmanager
+async def _rules_kept(
+    found: NetworkFacts, folders: ReplicaFolders, clock: Clock
+) -> AsyncIterator[None]:
+    """Keep the rules about networks; remove all of it at the end, unless sessions are left."""
+
+    async def keep(firewall: Firewall) -> None:
+        while True:
+            await clock.sleep(_RULES_LOOKED_AT_S)
+            try:
+                await in_thread(firewall.restore)
+            except NoNetwork as error:
+                log.warning("firewall.not_restored", reason=str(error))
+
+    keeping = None if found.firewall is None else asyncio.create_task(keep(found.firewall))
+    try:
+        yield
+    finally:
+        if keeping is not None:
+            keeping.cancel()
+        if all(folders.of(one).exit.exists() for one in folders.ids()):
+            await in_thread(found.remove)
+
+
 def _runtime(
-    folders: ReplicaFolders, isolation: IsolationFacts, place: EnginePlace | None, clock: Clock
+    folders: ReplicaFolders,
+    isolation: IsolationFacts,
+    network: SessionNetwork | None,
+    place: EnginePlace | None,
+    clock: Clock,
 ) -> ShimDriver:
     if place is None:
         return ProcessDriver(
@@ -436,6 +523,7 @@ def _runtime(
             clock=clock,
             run=in_thread,
             run_long=in_own_thread,
+            network=network,
         )
     return DockerDriver(
         folders,
@@ -508,7 +596,11 @@ def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
 
 
 def _machine(
-    settings: Settings, facts: HostFacts, isolation: IsolationFacts, limits: LimitFacts
+    settings: Settings,
+    facts: HostFacts,
+    isolation: IsolationFacts,
+    limits: LimitFacts,
+    networks: NetworkFacts,
 ) -> Machine:
     host = settings.host or reachable_host(settings.servers[0], facts.host)
     return Machine(
@@ -517,7 +609,9 @@ def _machine(
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
         gangs=_gangs(settings, isolation.level, interface_of(host)),
-        isolation_note=isolation.reason,
+        isolation_note="; ".join(
+            filter(None, [isolation.reason, _network_note(settings, isolation, networks)])
+        ),
         setting_note=isolation.unmet,
         capacity=resources.Resources(
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.limits import LimitFacts, disk_watch, shim_limits
 from nodeagent.runtimes.shares import mps_variables, share_variables
+from nodeagent.shim.cgroups import Group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +61,19 @@ _ETC = [
     "vulkan",
 ]
 """What libraries read in /etc. Not the folder itself: an agent that is root could read all of it."""
+_HIDDEN = (
+    "/sys/fs/cgroup",
+    "/sys/fs/bpf",
+    "/sys/fs/pstore",
+    "/sys/firmware",
+    "/sys/kernel/debug",
+    "/sys/kernel/tracing",
+    "/sys/devices/virtual/powercap",
+)
+"""Parts of /sys that tell of other sessions, or that engines hide too."""
+_INTERFACES = ("/sys/class/net", "/sys/devices/virtual/net")
+"""Parts of /sys that tell of the machine's interfaces, and how much went through those of other sessions."""
+_EMPTY = "mode=555,size=16k"
 _DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -170,12 +184,31 @@ def this_machine(*, with_pid: bool) -> Machine:
     )
 
 
-def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dict[str, Any]:
-    """The content of `spec.json` for a program that the shim forks."""
+def has_own_network(spec: ReplicaSpec) -> bool:
+    """Whether a program has a network of its own where the machine can give it one.
+
+    A gang has the machine's: its replicas are reached at their node, and collectives need its speed.
+    """
+    return spec.isolation is Isolation.NAMESPACE and spec.gang is None
+
+
+def shim_spec(
+    spec: ReplicaSpec,
+    folder: ReplicaFolder,
+    machine: Machine,
+    *,
+    network_files: Mapping[str, Path] | None = None,
+) -> dict[str, Any]:
+    """The content of `spec.json` for a program that the shim forks.
+
+    `network_files` take the place of files in /etc where it has a network of its own; None: it has the
+    machine's.
+    """
     layout = layout_of(spec, folder)
     namespace = None
     if spec.isolation is Isolation.NAMESPACE:
-        namespace = {"pid": machine.with_pid, "mounts": root_plan(spec, folder, machine)}
+        mounts = root_plan(spec, folder, machine, network_files)
+        namespace = {"pid": machine.with_pid, "mounts": mounts}
     cwd = spec.cwd
     if namespace is None and (cwd == APP or cwd.startswith(APP + "/")):
         cwd = layout.app + cwd.removeprefix(APP)
@@ -185,6 +218,7 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "env": whole_environment(spec, layout, hosts_environment()),
         "cwd": cwd,
         "namespace": namespace,
+        "own_network": network_files is not None,
         "account": account_of(spec),
         "open_files": machine.open_files,
         **shim_limits(spec, machine.limits),
@@ -213,9 +247,17 @@ def account_of(spec: ReplicaSpec) -> Account | None:
     return {"uid": spec.uid, "gid": spec.gid, "groups": list(spec.groups)}
 
 
-def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> list[MountEntry]:
+def root_plan(
+    spec: ReplicaSpec,
+    folder: ReplicaFolder,
+    machine: Machine,
+    network_files: Mapping[str, Path] | None = None,
+) -> list[MountEntry]:
     """What the root of the replica holds, in the order in which it is built."""
-    plan = [*machine.system]
+    own_files = network_files or {}
+    plan = [entry for entry in machine.system if entry["target"] not in own_files]
+    plan += [_bind(str(source), target) for target, source in own_files.items()]
+    plan += _kernel_entries(spec, machine.limits, has_own_network=network_files is not None)
     plan.append(_entry("proc", "", "/proc") if machine.with_pid else _bind("/proc", "/proc"))
     plan += _device_entries(spec)
     plan += [
@@ -248,7 +290,19 @@ def _system_entries() -> list[MountEntry]:
         source = os.path.realpath(f"/etc/{name}")
         if os.path.exists(source):  # noqa: PTH110
             entries.append(_bind(source, f"/etc/{name}"))
-    entries.append(_bind("/sys", "/sys"))
+    return entries
+
+
+def _kernel_entries(
+    spec: ReplicaSpec, limits: LimitFacts, *, has_own_network: bool
+) -> list[MountEntry]:
+    """/sys, without what it says of other sessions and of the machine's insides."""
+    hidden = [*_HIDDEN, *(_INTERFACES if has_own_network else ())]
+    entries = [_bind("/sys", "/sys")]
+    entries += [_entry("tmpfs", _EMPTY, path) for path in hidden if Path(path).is_dir()]
+    if limits.groups is not None:
+        group = Group(limits.groups, str(spec.replica_id))
+        entries += [_entry("bind", source, target) for target, source in group.view().items()]
     return entries
 
 

@@ -33,12 +33,12 @@ _ZYGOTE_ANSWERS_WITHIN_S = 10.0
 log = structlog.get_logger()
 
 
-def shim_command(module: str, argument: str) -> list[str]:
+def shim_command(module: str, *arguments: str) -> list[str]:
     """The command line of `nodeagent.shim.shim` or `nodeagent.shim.zygote` on a bare interpreter.
 
     Through an import and not as a script, because only imports are compiled once.
     """
-    return [sys.executable, "-I", "-S", "-c", _BOOT.format(module), _ROOT, argument]
+    return [sys.executable, "-I", "-S", "-c", _BOOT.format(module), _ROOT, *arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +71,33 @@ class Launcher:
             await self._run(self._zygote.close)
             self._zygote = None
 
-    async def start(self, folder: ReplicaFolder, secrets: bytes = b"") -> StartedShim:
-        """Start a shim on `folder` with `secrets` on its standard input. Raises OSError."""
+    async def start(
+        self, folder: ReplicaFolder, secrets: bytes = b"", network: int | None = None
+    ) -> StartedShim:
+        """Start a shim on `folder` with `secrets` on its standard input. Raises OSError.
+
+        `network` is a descriptor of the network namespace of its program; None: the machine's.
+        """
         async with self._turn:
             if self._with_zygote:
                 try:
                     if self._zygote is None:
                         self._zygote = await self._run(_Zygote)
-                    return await self._zygote.start(folder, secrets)
+                    return await self._zygote.start(folder, secrets, network)
                 except (OSError, EOFError, TimeoutError) as error:
                     log.warning("zygote.failed", reason=str(error))
                     await self.close()
-            return await self._run(lambda: start_directly(folder, secrets))
+            return await self._run(lambda: start_directly(folder, secrets, network))
 
 
-def start_directly(folder: ReplicaFolder, secrets: bytes = b"") -> StartedShim:
+def start_directly(
+    folder: ReplicaFolder, secrets: bytes = b"", network: int | None = None
+) -> StartedShim:
     """Start a shim as a child of this process. Raises OSError."""
+    passed = () if network is None else (network,)
+    command = shim_command("shim", str(folder.path), *map(str, passed))
     with _in_memory(secrets) as given:
-        child = _spawn(shim_command("shim", str(folder.path)), stdin=given)
+        child = _spawn(command, stdin=given, pass_fds=passed)
     return StartedShim(child.pid, os.pidfd_open(child.pid), child)
 
 
@@ -116,10 +125,13 @@ class _Zygote:
         ours.setblocking(False)  # noqa: FBT003
         self._socket = ours
 
-    async def start(self, folder: ReplicaFolder, secrets: bytes) -> StartedShim:
+    async def start(
+        self, folder: ReplicaFolder, secrets: bytes, network: int | None
+    ) -> StartedShim:
         """One request and its answer. Raises OSError, EOFError when the zygote is gone."""
+        passed = () if network is None else (network,)
         with _in_memory(secrets) as given:
-            socket.send_fds(self._socket, [os.fsencode(folder.path)], [given])
+            socket.send_fds(self._socket, [os.fsencode(folder.path)], [given, *passed])
         try:
             async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
                 await _readable(self._socket)

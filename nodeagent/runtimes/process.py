@@ -9,7 +9,7 @@ import structlog
 
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import Isolation, StartRefused
-from nodeagent.runtimes.launch import shim_spec
+from nodeagent.runtimes.launch import has_own_network, shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
 from nodeagent.shim.cgroups import Group, names_in
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
+    from nodeagent.session_network import SessionNetwork
     from nsml.clock import Clock, Offload
 
 
@@ -33,7 +34,8 @@ log = structlog.get_logger()
 class ProcessDriver(ShimDriver):
     """`RuntimeDriver` over shims that fork.
 
-    `levels` are the isolation levels that were tried and work here (`isolation.py`).
+    `levels` are the isolation levels that were tried and work here (`isolation.py`). `network` makes those
+    of sessions with a root of their own that are no gangs; without, all have the machine's.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ProcessDriver(ShimDriver):
         clock: Clock,
         run: Offload,
         run_long: Offload,
+        network: SessionNetwork | None = None,
     ) -> None:
         super().__init__(
             folders,
@@ -56,6 +59,7 @@ class ProcessDriver(ShimDriver):
             run_long=run_long,
         )
         self._levels = levels
+        self._network = network
 
     async def __aenter__(self) -> Self:
         """Open it, and remove what earlier agents left of replicas that have ended."""
@@ -75,7 +79,15 @@ class ProcessDriver(ShimDriver):
         refuse_unsound(spec)
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        return shim_spec(spec, folder, self._machine)
+        files = None
+        if self._network is not None and has_own_network(spec):
+            files = self._network.files()
+        return shim_spec(spec, folder, self._machine, network_files=files)
+
+    async def _network_of(self, spec: ReplicaSpec) -> int | None:
+        if self._network is None or not has_own_network(spec):
+            return None
+        return await self._run(self._network.namespace)
 
     def _sweep(self) -> None:
         groups = self._machine.limits.groups

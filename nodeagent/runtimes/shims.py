@@ -116,13 +116,25 @@ class ShimDriver(ABC):
                 return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=True)
             await self._refuse_unless_possible(spec)
             await self._run_long(lambda: self._prepare(spec, folder))
-            try:
-                shim = await self._launcher.start(folder, _written(spec.secrets))
-            except OSError as error:
-                raise StartRefused(f"no shim could be started: {error}") from error
+            shim = await self._launched(spec, folder)
             self._watch(spec.replica_id, shim)
         log.info("replica.started", replica=str(spec.replica_id), pid=shim.pid)
         return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=False)
+
+    async def _launched(self, spec: ReplicaSpec, folder: ReplicaFolder) -> StartedShim:
+        network = None
+        try:
+            network = await self._network_of(spec)
+            return await self._launcher.start(folder, _written(spec.secrets), network)
+        except OSError as error:
+            raise StartRefused(f"no shim could be started: {error}") from error
+        finally:
+            if network is not None:
+                os.close(network)
+
+    async def _network_of(self, _spec: ReplicaSpec) -> int | None:
+        """A descriptor of the network namespace for a program; None: the machine's. Raises OSError."""
+        return None
 
     async def stop(
         self, replica_id: ReplicaId, *, grace_s: float, reason: str, notice_s: float = 0.0

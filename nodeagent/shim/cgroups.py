@@ -43,6 +43,7 @@ CONTROLLERS = (MEMORY, PIDS, CPU)
 _TIMES = "cpuacct"
 """The controller of version 1 that counts time; version 2 counts it without any."""
 
+_ROOT = "/sys/fs/cgroup"
 _LEAF = "agent"
 _TRIAL = "trial"
 _SERVICE = ".service"
@@ -82,6 +83,12 @@ class Group:
         folders = {controller: os.path.dirname(folder) for controller, folder in self._of.items()}
         base = {"version": self._version, "folders": folders}
         return {"base": base, "name": os.path.basename(self._folders[0])}
+
+    def view(self) -> dict[str, str]:
+        """Where a program that sees no other group finds its folders: path to folder."""
+        if self._version != 1:
+            return {_ROOT: self._folders[0]}
+        return {os.path.join(_ROOT, controller): place for controller, place in self._of.items()}
 
     def make(
         self, *, memory_bytes: int | None, cpus: float | None, process_count: int | None

@@ -8,12 +8,13 @@ the program, and pid 1 of its root, run as that; the shim stays who it is.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent.shim import namespaces
+from nodeagent.shim import namespaces, seccomp
 from nodeagent.shim.cgroups import PIDS, Group, join
 from nodeagent.shim.watch import memory_excess
 
@@ -39,13 +40,14 @@ class Forked:
     With a control group of its own, what is in that belongs to it too, whatever it detached itself from.
     """
 
-    def __init__(self, folder: str, spec: dict) -> None:  # type: ignore[type-arg]
+    def __init__(self, folder: str, spec: dict, network: int | None = None) -> None:  # type: ignore[type-arg]
         self.pid = 0
         self.cpu_s = [0.0, 0.0]
         self.max_rss_bytes = 0
         self.memory_peak_bytes = 0
         self._folder = folder
         self._spec = spec
+        self._network = network
         self._has_first_process = bool(spec["namespace"])
         self._status: int | None = None
         self._report = -1
@@ -57,6 +59,7 @@ class Forked:
 
     def start(self) -> None:
         """Fork the program. Raises OSError."""
+        self._enter_network()
         doors = self._make_group()
         output = os.open(
             os.path.join(self._folder, "output"),
@@ -133,6 +136,15 @@ class Forked:
             f"it asked for more processes than its limit of {limit}, {often} in vain;"
             f" try --processes {2 * limit}"
         )
+
+    def _enter_network(self) -> None:
+        """Join the program's network: it is found by the pid of this process, too. Raises OSError."""
+        if self._network is not None:
+            namespaces.enter_network(self._network)
+            os.close(self._network)
+            self._network = None
+        elif self._spec.get("own_network"):
+            raise OSError(errno.ENONET, "the network of its own that it was to have is not there")
 
     def _make_group(self) -> list[int]:
         """Make the group; the doors through which the child joins it. Raises OSError."""
@@ -365,6 +377,7 @@ def _be_first_process(spec: dict, report: int, shim: int) -> NoReturn:  # type: 
     namespaces.drop_privileges(spec.get("account"))
     namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
     _end_with(shim)
+    seccomp.load()
     program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
     if program == 0:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -61,12 +61,16 @@ _TOGETHER_S = 0.05
 
 
 def main() -> NoReturn:
-    """Run the replica whose folder is the last argument."""
-    run(sys.argv[-1])
+    """Run the replica whose folder is the second argument; the number of a descriptor may follow."""
+    given = sys.argv[3:]
+    run(sys.argv[2], int(given[0]) if given else None)
 
 
-def run(folder: str) -> NoReturn:
-    """Be the shim of `folder` until its replica has ended; the caller is a session leader."""
+def run(folder: str, network: int | None = None) -> NoReturn:
+    """Be the shim of `folder` until its replica has ended; the caller is a session leader.
+
+    `network` is a descriptor of the network namespace that its program is to have; None: the machine's.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     # before the claim: until it, a second shim for the same folder may be on its way too
     with open(os.path.join(folder, "spec.json"), "rb") as file:
@@ -74,7 +78,7 @@ def run(folder: str) -> NoReturn:
     claim = {"pid": os.getpid(), "start_ticks": _start_ticks(), "boot_id": spec["boot_id"]}
     if not _claim(folder, claim):
         os._exit(0)
-    shim = Shim(folder, spec, claim)
+    shim = Shim(folder, spec, claim, network)
     try:
         shim.start()
         shim.supervise()
@@ -86,20 +90,26 @@ def run(folder: str) -> NoReturn:
     os._exit(0)
 
 
-def _program_of(folder: str, spec: dict) -> Program:  # type: ignore[type-arg]
-    return Contained(folder, spec) if spec.get("container") else Forked(folder, spec)
+def _program_of(folder: str, spec: dict, network: int | None) -> Program:  # type: ignore[type-arg]
+    return Contained(folder, spec) if spec.get("container") else Forked(folder, spec, network)
 
 
 class Shim:
     """One replica, from its start to its exit record."""
 
-    def __init__(self, folder: str, spec: dict, claim: dict) -> None:  # type: ignore[type-arg]
+    def __init__(
+        self,
+        folder: str,
+        spec: dict,  # type: ignore[type-arg]
+        claim: dict,  # type: ignore[type-arg]
+        network: int | None = None,
+    ) -> None:
         self.folder = folder
         self.spec = spec
         self.claim = claim
         self.why = "EXITED"
         self.message = ""
-        self._program = _program_of(folder, spec)
+        self._program = _program_of(folder, spec, network)
         self._started = (time.time(), time.monotonic())
         self._terminate_at: float | None = None
         self._grace_s = 0.0

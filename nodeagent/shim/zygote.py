@@ -2,7 +2,7 @@
 
 One small, single-threaded process with all that `shim.py` imports, started by the process runtime.
 It reads one folder per message from the socket whose number is its last argument, with a descriptor
-that becomes the shim's standard input, and answers `b"ok <pid>"` with a pidfd of the new shim, or
+that becomes the shim's standard input and perhaps one of its program's network, and answers `b"ok <pid>"` with a pidfd of the new shim, or
 `b"error <reason>"`. A forked shim is a session leader
 of its own with nothing of the zygote open, the same as one that was started directly; it outlives
 both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
@@ -52,7 +52,7 @@ def serve(requests: socket.socket) -> None:
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 continue
-            folder, given, _, _ = socket.recv_fds(requests, _MAX_MESSAGE, 1)
+            folder, given, _, _ = socket.recv_fds(requests, _MAX_MESSAGE, 2)
             if not folder:
                 return
             try:
@@ -80,9 +80,10 @@ def _fork_shim(folder: str, given: list[int]) -> int:
         return pid
     try:
         os.setsid()
-        for one in given:
+        for one in given[:1]:
             os.dup2(one, 0)
-        forked.close_all_but(0, 1, 2)
-        shim.run(folder)
+        network = given[1] if len(given) > 1 else None
+        forked.close_all_but(0, 1, 2, *given[1:])
+        shim.run(folder, network)
     finally:
         os._exit(1)

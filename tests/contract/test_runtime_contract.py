@@ -1320,8 +1320,8 @@ async def test_an_order_reaches_the_shim_that_has_the_claim(
 ) -> None:
     spec = real.spec(RUNS_ON)
 
-    def started_and_held(folder: ReplicaFolder, secrets: bytes) -> StartedShim:
-        shim = start_directly(folder, secrets)
+    def started_and_held(folder: ReplicaFolder, *given: Any) -> StartedShim:
+        shim = start_directly(folder, *given)
         os.kill(shim.pid, signal.SIGSTOP)
         return shim
 
@@ -1331,8 +1331,8 @@ async def test_an_order_reaches_the_shim_that_has_the_claim(
         assert zygote is not None
         start = zygote.start
 
-        async def answer_too_late(folder: ReplicaFolder, secrets: bytes) -> StartedShim:
-            os.close((await start(folder, secrets)).pidfd)
+        async def answer_too_late(folder: ReplicaFolder, *given: Any) -> StartedShim:
+            os.close((await start(folder, *given)).pidfd)
             await real.ready(spec)
             raise TimeoutError
 

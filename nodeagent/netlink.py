@@ -1,0 +1,240 @@
+"""Interfaces, addresses and routes of Linux by its own interface for them (rtnetlink): what namespaces need.
+
+A `Netlink` belongs to the network namespace of the thread that made it, for good. Namespaces are made and
+entered by threads that end afterwards: no other thread of the agent is ever in one.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from nodeagent.shim import namespaces
+
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
+_NEWADDR, _NEWROUTE = 20, 24
+_ERROR = 2
+_REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 3, 4, 10, 12
+_IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 18, 20, 28
+_INFO_KIND, _INFO_DATA = 1, 2
+_VETH_INFO_PEER = 1
+_BRPORT_ISOLATED = 33
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_OIF, _RTA_GATEWAY = 4, 5
+_NESTED = 0x8000
+_AF_BRIDGE = 7
+_IFF_UP = 1
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_UNICAST, _RTNH_F_ONLINK = 254, 4, 1, 4
+_LINK, _ADDRESS, _ROUTE = struct.Struct("=BxHiII"), struct.Struct("=BBBBi"), struct.Struct("=8BI")
+_HEADER = struct.Struct("=IHHII")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An interface; `alias` is what was noted on it."""
+
+    index: int
+    mtu: int
+    alias: str
+
+
+class Netlink:
+    """Requests to the kernel about the namespace of the calling thread. All raise OSError."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._socket.bind((0, 0))
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def add_bridge(self, name: str) -> None:
+        """Make a bridge."""
+        self._change(
+            _NEWLINK, _link() + _text(_IFLA_IFNAME, name) + _kind("bridge"), _CREATE | _EXCL
+        )
+
+    def add_pair(
+        self, name: str, peer: str, namespace: int, *, mtu: int, bridge: int | None = None
+    ) -> None:
+        """Make a pair of interfaces: `name` here, at a bridge, and `peer` in the namespace of a descriptor.
+
+        Raises FileExistsError where one of that name is here.
+        """
+        far = _link() + _text(_IFLA_IFNAME, peer) + _number(_IFLA_NET_NS_FD, namespace)
+        far += _number(_IFLA_MTU, mtu)
+        near = _link() + _text(_IFLA_IFNAME, name) + _number(_IFLA_MTU, mtu)
+        if bridge is not None:
+            near += _number(_IFLA_MASTER, bridge)
+        near += _kind("veth", _nested(_VETH_INFO_PEER, far))
+        self._change(_NEWLINK, near, _CREATE | _EXCL)
+
+    def isolate(self, index: int) -> None:
+        """Have a port of a bridge reach no other isolated port of it."""
+        isolated = _attribute(_BRPORT_ISOLATED, b"\x01")
+        self._change(_SETLINK, _link(index, family=_AF_BRIDGE) + _nested(_IFLA_PROTINFO, isolated))
+
+    def set_up(self, index: int) -> None:
+        """Have an interface work."""
+        self._change(_NEWLINK, _link(index, flags=_IFF_UP))
+
+    def index_of(self, name: str) -> int:
+        """The number of an interface."""
+        return self.link(name).index
+
+    def link(self, name: str) -> Link:
+        """An interface."""
+        answer = self._ask(_GETLINK, _link() + _text(_IFLA_IFNAME, name), 0)
+        _, _, index, _, _ = _LINK.unpack_from(answer)
+        values = _values(answer[_LINK.size :])
+        alias = values.get(_IFLA_IFALIAS, b"").rstrip(b"\0")
+        (mtu,) = struct.unpack("=I", values[_IFLA_MTU])
+        return Link(index=index, mtu=mtu, alias=os.fsdecode(alias))
+
+    def set_alias(self, index: int, text: str) -> None:
+        """Note on an interface whose it is."""
+        self._change(_NEWLINK, _link(index) + _attribute(_IFLA_IFALIAS, os.fsencode(text)[:255]))
+
+    def remove_link(self, name: str) -> None:
+        """Remove an interface, where it is there."""
+        try:
+            self._change(_DELLINK, _link() + _text(_IFLA_IFNAME, name))
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+
+    def add_address(self, index: int, address: ipaddress.IPv4Interface) -> None:
+        """Give an interface an address, where it has not."""
+        packed = address.ip.packed
+        body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, 0, index)
+        body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
+        try:
+            self._change(_NEWADDR, body, _CREATE | _EXCL)
+        except FileExistsError:
+            return
+
+    def add_default_route(self, index: int, gateway: ipaddress.IPv4Address) -> None:
+        """Send everything to a gateway at an interface, whatever the interface's own address is."""
+        main = (_RT_TABLE_MAIN, _RTPROT_STATIC, 0, _RTN_UNICAST, _RTNH_F_ONLINK)
+        body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, *main)
+        body += _attribute(_RTA_GATEWAY, gateway.packed) + _number(_RTA_OIF, index)
+        self._change(_NEWROUTE, body, _CREATE | _EXCL)
+
+    def _change(self, kind: int, body: bytes, flags: int = 0) -> None:
+        self._ask(kind, body, flags | _ACK)
+
+    def _ask(self, kind: int, body: bytes, flags: int) -> bytes:
+        self._sequence += 1
+        size = _HEADER.size + len(body)
+        self._socket.send(_HEADER.pack(size, kind, flags | _REQUEST, self._sequence, 0) + body)
+        while True:
+            answer = self._socket.recv(1 << 16)
+            _, answered, _, sequence, _ = _HEADER.unpack_from(answer)
+            if sequence != self._sequence:
+                continue
+            if answered == _ERROR:
+                (number,) = struct.unpack_from("=i", answer, _HEADER.size)
+                if number:
+                    raise OSError(-number, os.strerror(-number))
+            return answer[_HEADER.size :]
+
+
+def new_namespace(prepare: Callable[[int], None]) -> int:
+    """A descriptor of a new network namespace, in which `prepare` has run, with that descriptor.
+
+    Who closes it last, of those with processes in it and with descriptors, ends it.
+    """
+
+    def make() -> int:
+        namespaces.new_network()
+        descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            prepare(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    return _in_thread_that_ends(make)
+
+
+def inside(namespace: int, work: Callable[[], T]) -> T:
+    """What `work` gives in the network namespace of a descriptor."""
+
+    def enter() -> T:
+        namespaces.enter_network(namespace)
+        return work()
+
+    return _in_thread_that_ends(enter)
+
+
+def _in_thread_that_ends(work: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="nsml-namespace")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _link(index: int = 0, *, family: int = 0, flags: int = 0) -> bytes:
+    return _LINK.pack(family, 0, index, flags, flags)
+
+
+def _values(attributes: bytes) -> dict[int, bytes]:
+    """Attributes by their kind."""
+    values = {}
+    while len(attributes) >= 4:
+        size, kind = struct.unpack_from("=HH", attributes)
+        values[kind] = attributes[4:size]
+        attributes = attributes[(size + 3) & ~3 :]
+    return values
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    size = 4 + len(value)
+    return struct.pack("=HH", size, kind) + value + bytes(-size % 4)
+
+
+def _nested(kind: int, value: bytes) -> bytes:
+    return _attribute(kind | _NESTED, value)
+
+
+def _text(kind: int, value: str) -> bytes:
+    return _attribute(kind, value.encode() + b"\0")
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack("=I", value))
+
+
+def _kind(name: str, data: bytes = b"") -> bytes:
+    info = _text(_INFO_KIND, name)
+    if data:
+        info += _nested(_INFO_DATA, data)
+    return _nested(_IFLA_LINKINFO, info)

@@ -1,0 +1,568 @@
+"""Networks of sessions on this machine: a namespace for each, behind a bridge, and the rules between.
+
+What the agent makes once, as root, named after its data folder:
+
+- a bridge with an address, whose ports reach nobody but the machine itself (`isolated`);
+- a table of nftables: sessions reach the outside by the machine's address (masquerading), nothing of the
+  machine but `session_ports`, and no metadata service of a cloud, in the machine's own network neither.
+
+A session's namespace has a loopback of its own, and `eth0`. It lives as long as the session's processes: nothing
+has to be removed, and the name of an interface that is there says that its address is in use.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import ipaddress
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from nodeagent.folders import write_atomically
+from nodeagent.netlink import Netlink, inside, new_namespace
+
+_PREFIX = 20
+"""Of the part of `session_subnet` that one agent takes: 4,094 addresses."""
+_RESOLVED_BY = (
+    Path("/etc/resolv.conf"),
+    Path("/run/systemd/resolve/resolv.conf"),
+    Path("/run/NetworkManager/no-stub-resolv.conf"),
+)
+"""The machine's resolvers: its own file, and where those on its loopback keep whom they ask."""
+_LINK_LOCAL = "169.254.0.0/16"
+_NAMES = "meta l4proto { tcp, udp } th dport 53 accept"
+"""Resolvers of clouds have the addresses of their metadata services, or are on this machine."""
+_REFUSED = "reject with icmpx admin-prohibited"
+_BRIDGE = re.compile(r"nsml[0-9a-f]{6}")
+_LOCK = Path("/run/nsml-network.lock")
+_TRIAL_WITHIN_S = 5.0
+_INTERFACE = "eth0"
+_NFT_WITHIN_S = 20
+
+log = structlog.get_logger()
+
+
+class NoNetwork(Exception):
+    """Something of this cannot be had on this machine; the message says why, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRules:
+    """What sessions may reach.
+
+    Attributes:
+        uids: first and last id of the accounts that sessions run as; None: they have none.
+        metadata: addresses and ranges that no session reaches but for names (port 53).
+        ports: TCP ports of this machine that sessions with a network of their own may reach.
+    """
+
+    uids: tuple[int, int] | None = None
+    metadata: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+
+
+def ruleset(
+    table: str, rules: NetworkRules, *, bridges: Sequence[str] = (), subnet: str = ""
+) -> str:
+    """The table for `nft -f`, which replaces one that is there.
+
+    Args:
+        table: its name.
+        rules: what is allowed.
+        bridges: interfaces behind which sessions are.
+        subnet: their addresses, where this table is to translate them; "": somebody else does.
+    """
+    lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
+    behind = "{ " + ", ".join(f'"{bridge}"' for bridge in bridges) + " }"
+    sent = []
+    if bridges:
+        # a program with the machine's network must not reach a session's either
+        sent += [
+            f"oifname {behind} ct state established,related accept",
+            f"oifname {behind} {_REFUSED}",
+        ]
+    if rules.uids is not None:
+        first, last = rules.uids
+        who = f"meta skuid {first}-{last} "
+        sent += [_NAMES, *(who + one for one in _refusals(rules.metadata))]
+    if sent:
+        lines += _chain("output", "filter", "filter", sent)
+    if bridges:
+        passing = [
+            f"oifname {behind} ct state established,related accept",
+            f"oifname {behind} drop",
+            f"iifname != {behind} accept",
+            _NAMES,
+            *_refusals([_LINK_LOCAL, *rules.metadata]),
+        ]
+        ports = ", ".join(map(str, rules.ports))
+        received = [
+            f"iifname != {behind} accept",
+            "ct state established,related accept",
+            _NAMES,
+            *([f"tcp dport {{ {ports} }} accept"] if ports else []),
+            "icmp type echo-request accept",
+            _REFUSED,
+        ]
+        lines += _chain("forward", "filter", "filter", passing)
+        lines += _chain("input", "filter", "filter", received)
+    if subnet:
+        translated = [f"ip saddr {subnet} oifname != {behind} masquerade"]
+        lines += _chain("postrouting", "nat", "srcnat", translated)
+    return "\n".join([*lines, "}", ""])
+
+
+def _refusals(addresses: Sequence[str]) -> list[str]:
+    """Rules that refuse what is for these addresses and ranges."""
+    rules = []
+    for family, version in (("ip", 4), ("ip6", 6)):
+        networks = {ipaddress.ip_network(one) for one in addresses}
+        own = sorted(str(one) for one in _merged(networks, version))
+        if own:
+            rules.append(f"{family} daddr {{ {', '.join(own)} }} {_REFUSED}")
+    return rules
+
+
+def _merged(
+    networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network], version: int
+) -> Iterable[object]:
+    """Those of one version, without any that is within another: a set of nftables takes none."""
+    chosen: list[Any] = [one for one in networks if one.version == version]
+    return ipaddress.collapse_addresses(chosen)
+
+
+def _chain(hook: str, kind: str, priority: str, rules: Iterable[str]) -> list[str]:
+    head = f"type {kind} hook {hook} priority {priority}; policy accept;"
+    return [f"chain {hook} {{", head, *rules, "}"]
+
+
+def free_subnet(within: str, routes: str, bridge: str) -> ipaddress.IPv4Network:
+    """A part of a range that this machine has no route to; the bridge's own, where it has one.
+
+    Args:
+        within: the range.
+        routes: the text of /proc/net/route.
+        bridge: its name.
+
+    Raises:
+        NoNetwork: all is in use.
+    """
+    taken: list[ipaddress.IPv4Network] = []
+    for line in routes.splitlines()[1:]:
+        interface, destination, _, _, _, _, _, mask = line.split()[:8]
+        network = ipaddress.IPv4Network(f"{_address(destination)}/{_address(mask)}")
+        if interface == bridge and network.prefixlen == _PREFIX:
+            return network
+        if network.prefixlen:
+            taken.append(network)
+    whole = ipaddress.IPv4Network(within)
+    for part in whole.subnets(new_prefix=max(_PREFIX, whole.prefixlen)):
+        if not any(part.overlaps(one) for one in taken):
+            return part
+    raise NoNetwork(f"session_subnet {within} is all in use on this machine: choose another range")
+
+
+def _address(word: str) -> ipaddress.IPv4Address:
+    """A number of /proc/net/route."""
+    return ipaddress.IPv4Address(bytes.fromhex(word)[::-1])
+
+
+def uplinks(routes: str) -> list[str]:
+    """The interfaces that lead out of the machine, by the text of /proc/net/route."""
+    found = [line.split() for line in routes.splitlines()[1:]]
+    return list(dict.fromkeys(one[0] for one in found if one[1] == "00000000"))
+
+
+def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
+    """A session's resolv.conf: of the first text with a resolver that is not on the machine's loopback.
+
+    Args:
+        texts: files of that kind, the machine's own first.
+        wanted: resolvers that an administrator set; they take the place of others.
+
+    Raises:
+        NoNetwork: there is none.
+    """
+    others = [
+        line for line in texts[0].splitlines() if line.split()[:1] not in ([], ["nameserver"])
+    ]
+    for servers in (list(wanted), *map(_nameservers, texts)):
+        reached = [server for server in servers if _is_reached(server)]
+        if reached:
+            return "\n".join([*(f"nameserver {server}" for server in reached), *others, ""])
+    if not any(map(_nameservers, texts)):
+        return texts[0]  # a machine that resolves no names by servers
+    raise NoNetwork(
+        "sessions would reach no resolver: /etc/resolv.conf names none but on this machine's loopback,"
+        " or by IPv6: set session_nameservers"
+    )
+
+
+def _nameservers(text: str) -> list[str]:
+    words = (line.split() for line in text.splitlines())
+    return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
+
+
+def _is_reached(server: str) -> bool:
+    """Whether it is an IPv4 address that is not on the machine's loopback: sessions have no IPv6."""
+    try:
+        address = ipaddress.ip_address(server)
+    except ValueError:
+        return False
+    return address.version == 4 and not address.is_loopback
+
+
+def hosts_file(text: str, name: str) -> str:
+    """A session's /etc/hosts: the machine's, in which the machine's name is the session's own loopback."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines.append(f"127.0.1.1 {name}")
+    own = {"localhost", name, name.partition(".")[0]}
+    for line in text.splitlines():
+        address, *names = line.partition("#")[0].split() or [""]
+        kept = [one for one in names if one not in own]
+        if kept and not address.startswith("127.") and address != "::1":
+            lines.append(" ".join([address, *kept]))
+    return "\n".join([*lines, ""])
+
+
+class Firewall:
+    """This agent's table of nftables. Blocking."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self._rules = ""
+
+    def apply(self, rules: str) -> None:
+        """Have these rules, in place of earlier ones.
+
+        Raises:
+            NoNetwork: that does not work here.
+        """
+        self._rules = rules
+        _nft("-f", "-", stdin=rules)
+
+    def restore(self) -> None:
+        """Apply the rules again where something else removed them. Raises NoNetwork."""
+        tables = _nft("list", "tables", "inet").split()
+        if self._rules and self.table not in tables:
+            log.warning("firewall.restored", table=self.table)
+            self.apply(self._rules)
+
+    def remove(self) -> None:
+        """Remove the table, where it is there."""
+        try:
+            _nft("-f", "-", stdin=f"table inet {self.table}\ndelete table inet {self.table}\n")
+        except NoNetwork as error:
+            log.warning("firewall.not_removed", reason=str(error))
+
+
+def _nft(*arguments: str, stdin: str = "") -> str:
+    program = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
+    if program is None:
+        raise NoNetwork("there is no program nft: install nftables")
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_NFT_WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoNetwork(f"nft: {error}") from error
+    if done.returncode:
+        raise NoNetwork(f"nft: {done.stderr.strip().splitlines()[0] if done.stderr else 'failed'}")
+    return done.stdout
+
+
+class SessionNetwork:
+    """Makes the namespaces of sessions behind this agent's bridge. Blocking; used by several threads.
+
+    Args:
+        data: the agent's data folder.
+        subnet: the addresses.
+        mtu: the longest packet that leaves the machine whole, bytes.
+        nameservers: resolvers that an administrator set.
+    """
+
+    def __init__(
+        self, data: Path, subnet: ipaddress.IPv4Network, *, mtu: int, nameservers: Sequence[str]
+    ) -> None:
+        self.bridge = name_of(data)
+        self.subnet = subnet
+        self._data = data
+        self._folder = data / "network"
+        self._mtu = mtu
+        self._nameservers = nameservers
+        self._gateway = subnet[1]
+        self._next = random.randrange(subnet.num_addresses)  # noqa: S311 - an order, no secret
+        self._turn = threading.Lock()
+
+    def create(self) -> None:
+        """Make the bridge, where it is not there. Raises OSError."""
+        with Netlink() as host:
+            with suppress(FileExistsError):
+                host.add_bridge(self.bridge)
+            index = host.index_of(self.bridge)
+            own = ipaddress.IPv4Interface((self._gateway, self.subnet.prefixlen))
+            host.add_address(index, own)
+            host.set_up(index)
+            host.set_alias(index, str(self._data.resolve()))
+        _set(f"ipv4/conf/{self.bridge}/forwarding", "1")
+        _set(f"ipv6/conf/{self.bridge}/disable_ipv6", "1")
+
+    def remove(self) -> None:
+        """Remove the bridge. Raises OSError."""
+        with Netlink() as host:
+            host.remove_link(self.bridge)
+
+    def files(self) -> Mapping[str, Path]:
+        """What stands in the place of files in /etc, as the machine's are now. Raises OSError."""
+        try:
+            names = machines_names(self._nameservers)
+        except NoNetwork as error:
+            raise OSError(errno.ENETUNREACH, str(error)) from error
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        places = {}
+        for path, text in names.items():
+            place = places[path] = self._folder / Path(path).name
+            if _text_of(place) != text:
+                write_atomically(place, text.encode())
+                place.chmod(0o644)
+        return places
+
+    def namespace(self) -> int:
+        """A descriptor of a new namespace with an address of its own. Raises OSError."""
+        with Netlink() as host:
+            return new_namespace(lambda descriptor: self._furnish(host, descriptor))
+
+    def _furnish(self, host: Netlink, descriptor: int) -> None:
+        bridge = host.index_of(self.bridge)
+        for _ in range(self.subnet.num_addresses):
+            number = self._take()
+            name = f"{self.bridge[4:]}.{number}"
+            try:
+                host.add_pair(name, _INTERFACE, descriptor, mtu=self._mtu, bridge=bridge)
+                break
+            except FileExistsError:
+                continue  # a session has that address
+        else:
+            raise OSError(f"all addresses of {self.subnet} are in use")
+        port = host.index_of(name)
+        host.isolate(port)
+        host.set_up(port)
+        _set(f"ipv6/conf/{_INTERFACE}/disable_ipv6", "1")
+        _set("ipv4/ping_group_range", "0\t2147483647")
+        with Netlink() as own:
+            own.set_up(own.index_of("lo"))
+            index = own.index_of(_INTERFACE)
+            own.add_address(index, ipaddress.IPv4Interface(self.subnet[number]))
+            own.set_up(index)
+            own.add_default_route(index, self._gateway)
+
+    def _take(self) -> int:
+        """The next address: not the network's, the machine's, nor one of the last four."""
+        with self._turn:
+            self._next = self._next % (self.subnet.num_addresses - 6) + 1
+            return self._next + 1
+
+
+def _set(name: str, value: str) -> None:
+    """Set a value of /proc/sys/net in the calling thread's namespace, where there is one."""
+    path = Path("/proc/sys/net", name)
+    try:
+        if path.read_text(encoding="ascii").strip() != value:
+            path.write_text(value, encoding="ascii")
+    except FileNotFoundError:
+        return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFacts:
+    """What was found: what makes namespaces for sessions (None: they have the machine's network), and why not.
+
+    `firewall` is there where metadata services are closed to some sessions at least; `open_reason` says
+    why they are not closed to all.
+    """
+
+    network: SessionNetwork | None = None
+    firewall: Firewall | None = None
+    reason: str = ""
+    open_reason: str = ""
+
+    def remove(self) -> None:
+        """Remove what was made, once no session needs it."""
+        if self.network is not None:
+            self.network.remove()
+        if self.firewall is not None:
+            self.firewall.remove()
+
+
+def name_of(data: Path) -> str:
+    """What the bridge and the table of the agent of a data folder are called."""
+    return "nsml" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:6]
+
+
+def machines_names(wanted: Sequence[str]) -> dict[str, str]:
+    """What resolves names in a session, path to text, as the machine does now. Raises NoNetwork."""
+    texts = [_text_of(path) for path in _RESOLVED_BY]
+    return {
+        "/etc/resolv.conf": resolv_conf(texts, wanted),
+        "/etc/hosts": hosts_file(_text_of(Path("/etc/hosts")), socket.gethostname()),
+    }
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def probe_network(
+    data: Path,
+    *,
+    rules: NetworkRules,
+    subnet: str,
+    nameservers: Sequence[str],
+    is_wanted: bool,
+) -> NetworkFacts:
+    """Make the rules and, where `is_wanted`, the bridge, and try a connection; blocks for some 50 ms.
+
+    The caller is root. What does not work is removed again.
+    """
+    name = name_of(data)
+    firewall = Firewall(name)
+    with _alone():
+        try:
+            _tidy()
+            firewall.apply(ruleset(name, rules))
+        except NoNetwork as error:
+            return NetworkFacts(reason=str(error), open_reason=str(error))
+        network, reason = None, ""
+        if is_wanted:
+            try:
+                machines_names(nameservers)
+                network = _made_network(data, rules, subnet, nameservers, firewall)
+            except (NoNetwork, OSError) as error:
+                reason = str(error)
+                firewall.apply(ruleset(name, rules))
+    open_reason = ""
+    if rules.uids is None:
+        open_reason = "sessions with the machine's network have no ids of their own to tell them by"
+    return NetworkFacts(network=network, firewall=firewall, reason=reason, open_reason=open_reason)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other agents of this machine from choosing at the same time."""
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _tidy() -> None:
+    """Remove the bridges of agents whose data folder is gone, and their tables."""
+    names = [name for _, name in socket.if_nameindex() if _BRIDGE.fullmatch(name)]
+    with Netlink() as host:
+        for name in names:
+            with suppress(OSError):  # another agent removed it
+                alias = host.link(name).alias
+                if alias and not Path(alias).exists():
+                    host.remove_link(name)
+                    Firewall(name).remove()
+
+
+def _made_network(
+    data: Path, rules: NetworkRules, subnet: str, nameservers: Sequence[str], firewall: Firewall
+) -> SessionNetwork:
+    """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge."""
+    name = name_of(data)
+    routes = _text_of(Path("/proc/net/route"))
+    links = uplinks(routes)
+    with Netlink() as host:
+        mtus = [host.link(link).mtu for link in links]
+    network = SessionNetwork(
+        data,
+        free_subnet(subnet, routes, name),
+        mtu=min(mtus, default=1500),
+        nameservers=nameservers,
+    )
+    has_sessions = name in (interface for _, interface in socket.if_nameindex())
+    try:
+        network.create()
+        firewall.apply(ruleset(name, rules, bridges=[name], subnet=str(network.subnet)))
+        for link in links:
+            # not net.ipv4.ip_forward: that would make a router of the machine for all its interfaces
+            _set(f"ipv4/conf/{link}/forwarding", "1")
+        _try_connection(network, name)
+    except BaseException:
+        if not has_sessions:
+            network.remove()
+        raise
+    return network
+
+
+def _try_connection(network: SessionNetwork, name: str) -> None:
+    """Connect from a session's namespace to another, through the machine as if it was outside.
+
+    Raises:
+        NoNetwork: something on the way does not let it through.
+    """
+    near, far = network.subnet[-3], network.subnet[-2]
+    link = f"t{name[4:]}"
+    with Netlink() as host:
+        host.remove_link(link)
+
+        def furnish(descriptor: int) -> None:
+            host.add_pair(link, _INTERFACE, descriptor, mtu=1500)
+            index = host.index_of(link)
+            host.add_address(index, ipaddress.IPv4Interface((near, 30)))
+            host.set_up(index)
+            with Netlink() as own:
+                index = own.index_of(_INTERFACE)
+                own.add_address(index, ipaddress.IPv4Interface((far, 30)))
+                own.set_up(index)
+
+        try:
+            with (
+                _closed(new_namespace(furnish)) as outside,
+                _closed(network.namespace()) as session,
+            ):
+                _set(f"ipv4/conf/{link}/forwarding", "1")
+                with inside(outside, lambda: socket.create_server((str(far), 0))) as server:
+                    address = server.getsockname()
+                    inside(
+                        session, lambda: socket.create_connection(address, _TRIAL_WITHIN_S)
+                    ).close()
+        except OSError as error:
+            raise NoNetwork(
+                f"sessions would reach nothing through this machine ({error.strerror or error}):"
+                f" let its firewall forward what comes from interface {name}"
+                f" (iptables -I FORWARD -i {name} -j ACCEPT; iptables -I FORWARD -o {name} -j ACCEPT)"
+            ) from error
+        finally:
+            host.remove_link(link)
+
+
+@contextmanager
+def _closed(descriptor: int) -> Iterator[int]:
+    """A descriptor that is closed at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

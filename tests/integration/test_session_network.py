@@ -1,0 +1,437 @@
+"""What a session sees and reaches of its machine, of other sessions and of the outside.
+
+The machine is a network namespace of these tests, with an outside of its own; nothing of the real one's
+network is touched or reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import ipaddress
+import json
+import os
+import platform
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent import session_network
+from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.gang_network import GangNetwork
+from nodeagent.netlink import Netlink, inside, new_namespace
+from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
+from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.limits import probe_limits
+from nodeagent.runtimes.process import ProcessDriver
+from nodeagent.session_network import NetworkFacts, NetworkRules, probe_network
+from nodeagent.shim import namespaces, seccomp
+from nsml.clock import SystemClock, in_thread
+
+METADATA = "169.254.169.254"
+OUTSIDE, UPLINK = ipaddress.IPv4Address("203.0.113.2"), ipaddress.IPv4Interface("203.0.113.1/24")
+UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
+"""Ids of this run alone."""
+ALLOWED_PORT = 18_777
+WITHIN_S = 60.0
+PREFIX = Path(sys.base_prefix)
+
+REACHES = """\
+def reaches(address, family=socket.AF_INET):
+    with socket.socket(family) as end:
+        end.settimeout(2)
+        try:
+            end.connect(address)
+            return end.recv(100).decode()
+        except OSError as error:
+            return error.__class__.__name__
+"""
+HEAD = f"import ctypes, json, os, socket, sys, time\n{REACHES}"
+
+
+@dataclass
+class Machine:
+    """The machine of these tests; `ports` are of servers that answer with who they are."""
+
+    data: Path
+    facts: NetworkFacts
+    outside: int
+    ports: dict[str, int]
+
+
+class Answering(threading.Thread):
+    """A server that sends a word to whoever connects, in the namespace of who made it."""
+
+    def __init__(self, host: str, word: str, port: int = 0) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server((host, port))
+        self.word = word
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    connection.sendall(self.word.encode())
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+class Names(threading.Thread):
+    """Answers every question for a name with the same address."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(daemon=True)
+        self.end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.end.bind((host, 53))
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                query, peer = self.end.recvfrom(512)
+                asked = query[12 : query.index(b"\0", 12) + 5]
+                answer = b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04" + OUTSIDE.packed
+                is_ipv4 = asked[-4:-2] == b"\0\x01"
+                count = b"\0\x01" if is_ipv4 else b"\0\0"
+                head = query[:2] + b"\x81\x80\0\x01" + count + b"\0\0\0\0"
+                self.end.sendto(head + asked + (answer if is_ipv4 else b""), peer)
+
+    def close(self) -> None:
+        self.end.close()
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that every user can pass, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="nsml-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def machine(place: Path) -> Iterator[Machine]:
+    if os.geteuid():
+        pytest.skip("networks of their own for sessions are made by root")
+    if shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None:
+        pytest.skip("no program nft (package nftables)")
+    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        namespaces.new_network()
+    except OSError as error:
+        os.close(before)
+        pytest.skip(f"no network namespaces: {error}")
+    monkeypatch = pytest.MonkeyPatch()
+    servers: list[Any] = []
+    outside = -1
+    try:
+        outside = _outside()
+        resolv = place / "resolv.conf"
+        resolv.write_text(f"nameserver 127.0.0.53\nnameserver {OUTSIDE}\nsearch lab\n")
+        monkeypatch.setattr(session_network, "_RESOLVED_BY", (resolv,))
+        data = place / "agent"
+        data.mkdir()
+        facts = probe_network(
+            data,
+            rules=NetworkRules(
+                uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,)
+            ),
+            subnet="198.18.0.0/15",
+            nameservers=(),
+            is_wanted=True,
+        )
+        assert facts.network is not None, facts.reason
+        ports = {}
+        for name, host, port in (
+            ("loopback", "127.0.0.1", 0),
+            ("machine", "0.0.0.0", 0),
+            ("allowed", "0.0.0.0", ALLOWED_PORT),
+        ):
+            servers.append(Answering(host, name, port))
+            ports[name] = servers[-1].port
+        for name, host in (("outside", str(OUTSIDE)), ("metadata", METADATA)):
+            servers.append(inside(outside, partial(Answering, host, name)))
+            ports[name] = servers[-1].port
+        servers.append(inside(outside, partial(Names, str(OUTSIDE))))
+        yield Machine(data, facts, outside, ports)
+        facts.remove()
+        assert [name for _, name in socket.if_nameindex() if name.startswith("nsml")] == []
+        tables = subprocess.run(["nft", "list", "tables"], capture_output=True, check=True).stdout
+        assert tables == b""
+    finally:
+        for server in servers:
+            server.close()
+        monkeypatch.undo()
+        if outside >= 0:
+            os.close(outside)
+        namespaces.enter_network(before)
+        os.close(before)
+
+
+def _outside() -> int:
+    """A namespace that the machine's only interface leads to, with a metadata service's address."""
+    with Netlink() as host:
+        host.set_up(host.index_of("lo"))
+
+        def furnish(descriptor: int) -> None:
+            host.add_pair("uplink", "eth0", descriptor, mtu=1400)
+            index = host.index_of("uplink")
+            host.add_address(index, UPLINK)
+            host.set_up(index)
+            with Netlink() as far:
+                lo, eth0 = far.index_of("lo"), far.index_of("eth0")
+                far.set_up(lo)
+                far.add_address(lo, ipaddress.IPv4Interface(METADATA))
+                far.add_address(eth0, ipaddress.IPv4Interface(f"{OUTSIDE}/24"))
+                far.set_up(eth0)
+
+        outside = new_namespace(furnish)
+        host.add_default_route(host.index_of("uplink"), OUTSIDE)
+    return outside
+
+
+class Sessions:
+    """Runs programs as sessions of different users."""
+
+    def __init__(self, driver: ProcessDriver, folders: ReplicaFolders) -> None:
+        self._driver = driver
+        self._folders = folders
+        self._count = 0
+        self._running: list[ReplicaSpec] = []
+
+    def spec(self, code: str, **more: Any) -> ReplicaSpec:
+        self._count += 1
+        name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
+        return ReplicaSpec(
+            replica_id=ReplicaId(session_id=name, attempt=1, rank=0),
+            argv=[str(PREFIX / "bin/python3"), "-I", "-c", HEAD + code],
+            isolation=Isolation.NAMESPACE,
+            uid=UIDS[0] + self._count,
+            gid=UIDS[0] + self._count,
+            python=PythonEnvironment(folder=PREFIX, base_prefix=PREFIX),
+            **more,
+        )
+
+    async def answer(self, code: str, **more: Any) -> Any:
+        """What a program prints as JSON."""
+        spec = self.spec(code, **more)
+        await self._driver.start(spec)
+        record = await self._ended(spec)
+        output = self._folders.of(spec.replica_id).output.read_text()
+        assert (record.exit_code, record.message) == (0, ""), output
+        return json.loads(output)
+
+    async def running(self, code: str, **more: Any) -> tuple[ReplicaSpec, Any]:
+        """A program that goes on after what it prints first, as a line of JSON."""
+        spec = self.spec(code + "\ntime.sleep(1000)", **more)
+        await self._driver.start(spec)
+        self._running.append(spec)
+        output = self._folders.of(spec.replica_id).output
+        async with asyncio.timeout(WITHIN_S):
+            while not (output.exists() and output.read_bytes().endswith(b"\n")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return spec, json.loads(output.read_text())
+
+    def shim(self, spec: ReplicaSpec) -> int:
+        return int(json.loads(self._folders.of(spec.replica_id).shim.read_bytes())["pid"])
+
+    async def end(self) -> None:
+        for spec in self._running:
+            await self._driver.kill(spec.replica_id, reason="the test is over")
+            await self._ended(spec)
+
+    async def _ended(self, spec: ReplicaSpec) -> ExitRecord:
+        async with asyncio.timeout(WITHIN_S):
+            return await self._driver.wait(spec.replica_id)
+
+
+@pytest.fixture
+async def sessions(machine: Machine) -> AsyncIterator[Sessions]:
+    facts = probe_isolation(machine.data / "trial", trial_id=UIDS[1])
+    if Isolation.NAMESPACE not in facts.with_accounts:
+        pytest.skip(f"no namespaces: {facts.reason}")
+    limits = probe_limits(machine.data, disk_floor_bytes=0, with_groups=True)
+    folders = ReplicaFolders(machine.data / "replicas")
+    driver = ProcessDriver(
+        folders,
+        machine=replace(facts.machine, limits=limits),
+        levels=facts.levels,
+        launcher=Launcher(in_thread),
+        clock=SystemClock(),
+        run=in_thread,
+        run_long=in_thread,
+        network=machine.facts.network,
+    )
+    async with driver:
+        made = Sessions(driver, folders)
+        try:
+            yield made
+        finally:
+            await made.end()
+
+
+SERVES = """\
+ends = [socket.create_server(("0.0.0.0", 0)), socket.socket(socket.AF_UNIX)]
+ends[1].bind("\\0nsml-test-NAME"); ends[1].listen()
+port = ends[0].getsockname()[1]
+import threading
+def serve(end):
+    while True:
+        end.accept()[0].sendall(b"mine")
+for end in ends:
+    threading.Thread(target=serve, args=(end,), daemon=True).start()
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    probe.connect(("203.0.113.2", 9)); address = probe.getsockname()[0]
+print(json.dumps([port, address, reaches(("127.0.0.1", port)), reaches("\\0nsml-test-NAME", socket.AF_UNIX)]), flush=True)
+"""
+
+
+async def test_nobody_else_reaches_what_a_session_listens_at(sessions: Sessions) -> None:
+    _, (port, address, by_loopback, by_name) = await sessions.running(SERVES)
+    assert [by_loopback, by_name] == ["mine", "mine"]
+    tries = (
+        f'print(json.dumps([reaches(("127.0.0.1", {port})), reaches(("{address}", {port})),'
+        ' reaches("\\0nsml-test-NAME", socket.AF_UNIX)]))'
+    )
+    for gang in (None, GangNetwork()):
+        answers = await sessions.answer(tries, gang=gang)
+        assert "mine" not in answers, gang
+    with pytest.raises(OSError, match=r"refused|unreachable|No route"):
+        socket.create_connection((address, port), 2).close()
+
+
+async def test_the_machine_is_closed_but_for_ports_that_its_administrator_opened(
+    sessions: Sessions, machine: Machine
+) -> None:
+    network = machine.facts.network
+    assert network is not None
+    ports, hosts = machine.ports, [str(UPLINK.ip), str(network.subnet[1])]
+    targets = [("127.0.0.1", ports["loopback"])]
+    targets += [(host, ports[name]) for host in hosts for name in ("machine", "allowed")]
+    answers = await sessions.answer(f"print(json.dumps([reaches(one) for one in {targets}]))")
+    assert [answer in ("machine", "loopback", "allowed") for answer in answers] == [
+        False, False, True, False, True,
+    ]  # fmt: skip
+
+
+async def test_the_outside_is_reached_by_address_and_by_name(
+    sessions: Sessions, machine: Machine
+) -> None:
+    port = machine.ports["outside"]
+    answers = await sessions.answer(
+        f'print(json.dumps([reaches(("{OUTSIDE}", {port})), reaches(("data.lab", {port})),'
+        ' socket.gethostbyname(socket.gethostname()), open("/etc/resolv.conf").read()]))'
+    )
+    assert answers == ["outside", "outside", "127.0.1.1", f"nameserver {OUTSIDE}\nsearch lab\n"]
+
+
+@pytest.mark.parametrize("gang", [None, GangNetwork()], ids=["own network", "machine's network"])
+async def test_no_session_reaches_a_metadata_service(
+    sessions: Sessions, machine: Machine, gang: GangNetwork | None
+) -> None:
+    target = (METADATA, machine.ports["metadata"])
+    with socket.create_connection(target, 2) as connection:
+        assert connection.recv(100) == b"metadata"  # the machine itself does
+    assert await sessions.answer(f"print(json.dumps(reaches({target})))", gang=gang) != "metadata"
+
+
+async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:
+    target = ("127.0.0.1", machine.ports["loopback"])
+    answer = await sessions.answer(f"print(json.dumps(reaches({target})))", gang=GangNetwork())
+    assert answer == "loopback"
+
+
+async def test_a_sessions_network_is_found_by_the_pid_of_its_shim(sessions: Sessions) -> None:
+    spec, name = await sessions.running(
+        'print(json.dumps(os.readlink("/proc/self/ns/net")), flush=True)'
+    )
+    assert str(Path(f"/proc/{sessions.shim(spec)}/ns/net").readlink()) == name
+    assert str(Path("/proc/self/ns/net").readlink()) != name
+
+
+async def test_a_session_sees_its_own_control_group_alone(sessions: Sessions) -> None:
+    other, _ = await sessions.running("print(1, flush=True)")
+    found, own, groups, interfaces, limits = await sessions.answer(
+        'found = [path for path, _, _ in os.walk("/sys/fs/cgroup")]\n'
+        "def text(path):\n"
+        "    try: return open(path).read().strip()\n"
+        "    except OSError: return ''\n"
+        'limits = [text("/sys/fs/cgroup/memory/memory.limit_in_bytes"), text("/sys/fs/cgroup/memory.max")]\n'
+        'interfaces = os.listdir("/sys/class/net")\n'
+        'print(json.dumps([found, os.environ["NSML_SESSION_ID"], open("/proc/self/cgroup").read(), interfaces, limits]))',
+        memory_bytes=256 << 20,
+    )
+    seen = " ".join([*found, groups])
+    assert other.replica_id.session_id not in seen
+    assert own not in seen
+    assert interfaces == []
+    limits_kept = probe_limits(Path("/tmp"), disk_floor_bytes=0, with_groups=True).groups
+    if limits_kept is not None and "memory" in limits_kept["folders"]:
+        assert str(256 << 20) in limits
+
+
+async def test_a_program_is_refused_what_it_needs_no_kernel_for(sessions: Sessions) -> None:
+    which = {"x86_64": 0, "aarch64": 1}[platform.machine()]
+    calls = {
+        name: pair[which] for name, pair in {**seccomp.REFUSED, **seccomp.MISSING}.items()
+        if pair[which] is not None
+    }  # fmt: skip
+    answers = await sessions.answer(
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "def asked(number):\n"
+        "    ctypes.set_errno(0)\n"
+        "    return [libc.syscall(number, 0, 0, 0, 0, 0), ctypes.get_errno()]\n"
+        f"answers = {{name: asked(number) for name, number in {calls}.items()}}\n"
+        "answers['newer'] = asked(4000)\n"
+        f"for family in {seccomp.ADDRESS_FAMILIES}:\n"
+        "    try: socket.socket(family).close()\n"
+        "    except OSError as error: answers[str(family)] = error.errno\n"
+        "print(json.dumps(answers))"
+    )
+    missing = {name: [-1, errno.ENOSYS] for name in (*seccomp.MISSING, "newer")}
+    families = dict.fromkeys(map(str, seccomp.ADDRESS_FAMILIES), errno.EAFNOSUPPORT)
+    assert answers == {
+        **{name: [-1, errno.EPERM] for name in seccomp.REFUSED.keys() & calls},
+        **missing,
+        **families,
+    }
+
+
+async def test_what_programs_need_works_within_the_filter(sessions: Sessions) -> None:
+    debugger = shutil.which("gdb", path="/usr/bin")
+    attached = (
+        'child = subprocess.Popen(["sleep", "100"])\n'
+        f'done = subprocess.run(["{debugger}", "-batch", "-nx", "-p", str(child.pid), "-ex", "info proc"],'
+        " capture_output=True, text=True)\n"
+        "child.kill(); found = f'process {child.pid}' in done.stdout\n"
+    )
+    answers = await sessions.answer(
+        "import subprocess, multiprocessing, concurrent.futures, operator\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: forked = pool.map(abs, [-1, -2])\n"
+        "with concurrent.futures.ThreadPoolExecutor(4) as pool: threads = list(pool.map(abs, [-3]))\n"
+        "shell = subprocess.run('echo $(echo a | cat)', shell=True, capture_output=True, text=True).stdout\n"
+        + (attached if debugger else "found = True\n")
+        + "print(json.dumps([forked, threads, shell, found]))"
+    )
+    assert answers == [[1, 2], [3], "a\n", True]
