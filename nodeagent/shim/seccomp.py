@@ -105,7 +105,8 @@ _CLONE = (56, 220)
 _PERSONALITY = (135, 92)
 _SOCKET = (41, 198)
 
-_LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
+_LOAD, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_COMPARED_IN_TURN = 3
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _SECCOMP_MODE_FILTER = 2
@@ -131,49 +132,49 @@ def program(machine: str) -> bytes:
     which = _MACHINES[machine]
     denied = _ERRNO | errno.EPERM
     missing = _ERRNO | errno.ENOSYS
-    # (code, value, returned): what is returned where the comparison holds
-    checks: list[tuple[int, int, int]] = [(_GREATER, LAST_KNOWN, missing)]
+    blocks: dict[int, list[bytes]] = {}
     for calls, verdict in ((REFUSED, denied), (MISSING, missing)):
         numbers = (pair[which] for pair in calls.values())
-        checks += [(_EQUAL, number, verdict) for number in numbers if number is not None]
-    code = [_load(_ARCHITECTURE_AT), *_unless_equal(_ARCHITECTURES[which], [_give(_KILL)])]
-    code.append(_load(_NUMBER_AT))
-    for comparison, value, verdict in checks:
-        code += [_instruction(comparison, value, 0, 1), _give(verdict)]
-    clone = [
+        blocks.update({number: [_give(verdict)] for number in numbers if number is not None})
+    blocks[_CLONE[which]] = [
         _load(_FIRST_ARGUMENT_AT),
         _instruction(_ANY_BIT, NEW_NAMESPACES, 0, 1),
         _give(denied),
         _give(_ALLOW),
     ]
-    code += _where_equal(_CLONE[which], clone)
     unsupported = _ERRNO | errno.EAFNOSUPPORT
-    code += _where_equal(
-        _SOCKET[which],
-        [_load(_FIRST_ARGUMENT_AT), *_one_of(ADDRESS_FAMILIES, unsupported, otherwise=_ALLOW)],
-    )
-    code += _where_equal(
-        _PERSONALITY[which],
-        [_load(_FIRST_ARGUMENT_AT), *_one_of(PERSONALITIES, _ALLOW, otherwise=denied)],
-    )
-    code.append(_give(_ALLOW))
+    blocks[_SOCKET[which]] = _one_of(ADDRESS_FAMILIES, unsupported, otherwise=_ALLOW)
+    blocks[_PERSONALITY[which]] = _one_of(PERSONALITIES, _ALLOW, otherwise=denied)
+    code = [
+        _load(_ARCHITECTURE_AT),
+        _instruction(_EQUAL, _ARCHITECTURES[which], 1, 0),
+        _give(_KILL),
+        _load(_NUMBER_AT),
+        _instruction(_GREATER, LAST_KNOWN, 0, 1),
+        _give(missing),
+        *_search(sorted(blocks.items())),
+    ]
     return b"".join(code)
 
 
+def _search(blocks: Sequence[tuple[int, list[bytes]]]) -> list[bytes]:
+    """Find the block of the number that is loaded, by halves: the kernel runs this for every call there is."""
+    if len(blocks) <= _COMPARED_IN_TURN:
+        code = []
+        for number, block in blocks:
+            code += [_instruction(_EQUAL, number, 0, len(block)), *block]
+        return [*code, _give(_ALLOW)]
+    half = len(blocks) // 2
+    lower, upper = _search(blocks[:half]), _search(blocks[half:])
+    return [_instruction(_AT_LEAST, blocks[half][0], len(lower), 0), *lower, *upper]
+
+
 def _one_of(values: Sequence[int], verdict: int, *, otherwise: int) -> list[bytes]:
-    code = []
+    """What becomes of a call by its first argument."""
+    code = [_load(_FIRST_ARGUMENT_AT)]
     for value in values:
         code += [_instruction(_EQUAL, value, 0, 1), _give(verdict)]
     return [*code, _give(otherwise)]
-
-
-def _where_equal(value: int, block: list[bytes]) -> list[bytes]:
-    """`block`, which returns, where what is loaded is `value`."""
-    return [_instruction(_EQUAL, value, 0, len(block)), *block]
-
-
-def _unless_equal(value: int, block: list[bytes]) -> list[bytes]:
-    return [_instruction(_EQUAL, value, len(block), 0), *block]
 
 
 def _load(offset: int) -> bytes:
