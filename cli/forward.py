@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -14,16 +16,21 @@ from cli.app import App
 from cli.arguments import WholeRange, session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
+from cli.loopback import CannotTell, is_request, may_pass, user_at
+from cli.loopback import refusal as refused_page
 from cli.ports import LOOPBACK, refusal
 from nsml.client.errors import AlreadyEnded, ClientError, Denied, NotFound, NotSignedIn
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsml.client.calls import Client
     from nsml.client.tunnels import Tunnel
 
 _PIECE = 64 << 10
+_UNCLEAR_S = 0.5
 _FOR_GOOD = (AlreadyEnded, Denied, NotFound, NotSignedIn)
 """What no later connection would find otherwise."""
 _RESET = struct.pack("ii", 1, 0)
@@ -42,17 +49,28 @@ _RESET = struct.pack("ii", 1, 0)
 @click.argument("service", metavar="SERVICE")
 @click.option("--port", type=WholeRange(1, 65535), metavar="P", help="Listen on this port.")
 @click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Which replica.")
+@click.option(
+    "--host",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Pass on HTTP requests to this name of the machine, too.",
+)
 @pass_app
-def forward(app: App, *, session: str, service: str, port: int | None, rank: int) -> None:
+def forward(
+    app: App, *, session: str, service: str, port: int | None, rank: int, names: tuple[str, ...]
+) -> None:
     """Reach what a session's program serves, on a port of this machine.
 
     The program listens on the Unix socket $NSML_RUN_DIR/tunnel/SERVICE. Its address here is
-    printed; whoever is on this machine may connect to it. Ctrl-C ends.
+    printed. Only programs of your own user may connect to it, and requests of browsers must be
+    to localhost, 127.0.0.1 or a NAME of --host. Ctrl-C ends.
     """
 
     async def serve(client: Client) -> None:
         name = await _running(client, session)
-        await _Forwarder(app, client, name, service, rank).serve(LOOPBACK, port or 0)
+        target = _Target(name, service, rank)
+        await _Forwarder(app, client, target, names).serve(LOOPBACK, port or 0)
 
     app.call(serve)
 
@@ -69,16 +87,29 @@ async def _running(client: Client, reference: str) -> str:
     return session.name
 
 
+class _NotAnswered(Exception):
+    """A request was refused, and its client was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is reached: a service of a replica."""
+
+    session: str
+    service: str
+    rank: int
+
+
 class _Forwarder:
     """Listens; each connection is one tunnel."""
 
-    def __init__(self, app: App, client: Client, session: str, service: str, rank: int) -> None:
+    def __init__(self, app: App, client: Client, target: _Target, names: Sequence[str]) -> None:
         self._app = app
         self._client = client
-        self._session = session
-        self._service = service
-        self._rank = rank
+        self._target = target
+        self._names = names
         self._connections = TaskGroup()
+        self._is_warned = False
 
     async def serve(self, host: str, port: int) -> None:
         """Until cancelled, or until no connection can succeed any more.
@@ -99,7 +130,8 @@ class _Forwarder:
                 chosen = server.sockets[0].getsockname()[1]
                 self._app.write(f"{host}:{chosen}")
                 self._app.stdout.flush()
-                self._app.say(f"forwards to {self._service} of {self._session}; Ctrl-C ends it")
+                target = self._target
+                self._app.say(f"forwards to {target.service} of {target.session}; Ctrl-C ends it")
                 await server.serve_forever()
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -108,15 +140,22 @@ class _Forwarder:
         self._connections.create_task(self._forward(reader, writer))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tunnels = self._client.sessions
+        tunnels, target = self._client.sessions, self._target
+        if not self._is_own_user(writer):
+            _reset(writer)
+            return
         try:
-            async with tunnels.open_tunnel(self._session, self._service, rank=self._rank) as tunnel:
-                await _join(tunnel, reader, writer)
+            async with tunnels.open_tunnel(
+                target.session, target.service, rank=target.rank
+            ) as tunnel:
+                await _join(tunnel, reader, writer, self._names)
         except _FOR_GOOD:
             raise
         except ClientError as error:
             self._app.say(visible(f"connection lost: {error.message}: {error.why}".rstrip(": ")))
             _reset(writer)
+        except _NotAnswered:
+            self._app.say("refused a request to a name that is not this machine's: see --host")
         except OSError:
             _reset(writer)  # whoever connected is gone
         finally:
@@ -124,11 +163,30 @@ class _Forwarder:
             with suppress(OSError):
                 await writer.wait_closed()
 
+    def _is_own_user(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether who connected is our user; where the system does not tell, that is said once."""
+        peer, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        try:
+            if peer is not None and user_at(peer, here) == os.geteuid():
+                return True
+        except CannotTell:
+            if not self._is_warned:
+                self._app.say("this system does not tell who connects: any user of it may")
+            self._is_warned = True
+            return True
+        self._app.say("refused a connection of another user of this machine")
+        return False
 
-async def _join(tunnel: Tunnel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def _join(
+    tunnel: Tunnel,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    names: Sequence[str],
+) -> None:
     try:
         async with TaskGroup() as group:
-            asking = group.create_task(_ask(tunnel, reader))
+            asking = group.create_task(_ask(tunnel, reader, writer, names))
             while data := await tunnel.read():
                 writer.write(data)
                 await writer.drain()
@@ -139,10 +197,41 @@ async def _join(tunnel: Tunnel, reader: asyncio.StreamReader, writer: asyncio.St
         raise failed.exceptions[0] from None
 
 
-async def _ask(tunnel: Tunnel, reader: asyncio.StreamReader) -> None:
+async def _ask(
+    tunnel: Tunnel,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    names: Sequence[str],
+) -> None:
+    begun = await _beginning(reader, names)
+    if begun is None:
+        writer.write(refused_page("nsml forward --host NAME"))
+        await writer.drain()
+        raise _NotAnswered
+    if begun:
+        await tunnel.write(begun)
     while data := await reader.read(_PIECE):
         await tunnel.write(data)
     await tunnel.end()
+
+
+async def _beginning(reader: asyncio.StreamReader, names: Sequence[str]) -> bytes | None:
+    """What the client says first, once it may be passed on; None: it may not."""
+    begun = b""
+    while True:
+        # what may be no request after all is not held for long: its server may wait for it
+        within_s = None if not begun or is_request(begun) else _UNCLEAR_S
+        try:
+            async with asyncio.timeout(within_s):
+                data = await reader.read(_PIECE)
+        except TimeoutError:
+            return begun
+        begun += data
+        passes = may_pass(begun, names)
+        if passes is not None:
+            return begun if passes else None
+        if not data:
+            return None if is_request(begun) else begun
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

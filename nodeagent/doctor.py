@@ -81,6 +81,10 @@ class Symptoms:
         ports: how many the kernel may give out.
         data, filesystem: the data folder and what it lies on.
         isolation: the strongest level that worked; `isolation_reason` why a stronger one did not.
+        has_own_networks: sessions at level `namespace` get networks of their own; None: it was not tried.
+        network_reason: why they do not, or why metadata services of clouds stay open to them.
+        wanted_network: the setting `session_network`.
+        is_metadata_open: they do.
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
     """
 
@@ -105,6 +109,10 @@ class Symptoms:
     free_inodes: int | None = None
     isolation: str = ""
     isolation_reason: str = ""
+    has_own_networks: bool | None = None
+    network_reason: str = ""
+    wanted_network: str = "auto"
+    is_metadata_open: bool = False
     is_root: bool = False
     cgroups: int | None = None
     controllers: frozenset[str] = frozenset()
@@ -225,6 +233,28 @@ def _isolation(s: Symptoms) -> Iterator[Finding]:
         found=f"isolation {s.isolation or 'none'}: {reason}",
         advice=advice,
     )
+
+
+def _network(s: Symptoms) -> Iterator[Finding]:
+    advice = "run the agent as root (deploy/systemd) and install nftables"
+    if s.has_own_networks:
+        yield _ok("network", "sessions get a network of their own")
+    elif s.wanted_network == "host":
+        yield _ok("network", "sessions have the machine's network: session_network = host")
+    elif s.has_own_networks is not None:
+        is_required = s.wanted_network == "own"
+        yield Finding(
+            check="network",
+            grade=Grade.BAD if is_required else Grade.WARN,
+            found=f"sessions share the machine's network: {s.network_reason}",
+            advice=advice,
+        )
+    if s.is_metadata_open and s.is_root:
+        yield _warn(
+            "metadata",
+            f"in a cloud, sessions would reach its metadata service: {s.network_reason}",
+            f"{advice}; give the machine no role of the cloud",
+        )
 
 
 def _cgroups(s: Symptoms) -> Iterator[Finding]:
@@ -357,6 +387,7 @@ CHECKS: Final[tuple[Callable[[Symptoms], Iterable[Finding]], ...]] = (
     _engine,
     _image,
     _isolation,
+    _network,
     _cgroups,
     _clock,
     _ports,

@@ -21,7 +21,9 @@ from nodeagent.doctor import EngineSymptoms, Symptoms
 from nodeagent.engine.client import Engine, EngineError, EngineRefused
 from nodeagent.engine.images import find_image
 from nodeagent.probes.nvml import NvmlProbe
+from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.session_network import NetworkRules, probe_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +62,7 @@ def look(
     found: dict[str, Any] = {"data": str(data), "server": server}
     for part in (_driver, _isolation, _cgroups):
         found |= part()
+    found |= _network(settings, found.get("isolation", ""))
     found |= _disk(data)
     return Symptoms(
         **found,
@@ -129,6 +132,33 @@ def _isolation() -> dict[str, Any]:
         except OSError as error:
             return {"isolation_reason": str(error)}
     return {"isolation": facts.level.value, "isolation_reason": facts.reason}
+
+
+def _network(settings: Settings, isolation: str) -> dict[str, Any]:
+    """Makes the networks of another agent, tries them, and removes them."""
+    wanted = {"wanted_network": settings.session_network}
+    if os.geteuid():
+        reason = "its agent is not root"
+        is_open = bool(settings.metadata_addresses)
+        return {
+            "has_own_networks": False, "network_reason": reason, "is_metadata_open": is_open, **wanted
+        }  # fmt: skip
+    rules = NetworkRules(uids=(settings.uid_first, settings.uid_first))
+    with tempfile.TemporaryDirectory(prefix="nsml-doctor-") as scratch:
+        facts = probe_network(
+            Path(scratch),
+            rules=rules,
+            subnet=settings.session_subnet,
+            nameservers=settings.session_nameservers,
+            is_wanted=isolation == Isolation.NAMESPACE and settings.session_network != "host",
+        )
+        facts.remove()
+    return {
+        "has_own_networks": facts.network is not None,
+        "network_reason": facts.reason or facts.open_reason,
+        "is_metadata_open": bool(settings.metadata_addresses and facts.open_reason),
+        **wanted,
+    }
 
 
 def _cgroups() -> dict[str, Any]:

@@ -91,6 +91,37 @@ def test_a_megabyte_each_way_on_ten_connections_at_once(platform: Platform, sess
         assert list(answers) == [body[::-1] for body in bodies]
 
 
+def test_only_the_user_who_forwards_is_answered(platform: Platform, session: str) -> None:
+    if os.geteuid():
+        pytest.skip("to be another user takes root")
+    with forwarding(platform, session, "web") as (address, process):
+        host, port = address.split(":")
+        request = r"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
+        script = f"exec 3<>/dev/tcp/{host}/{port} && printf '{request}' >&3 && cat <&3"
+        command = ["/bin/bash", "-c", script]
+        stranger = subprocess.run(
+            command, user=65_534, cwd="/", capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (stranger.returncode != 0, stranger.stdout) == (True, ""), stranger
+        assert turned(address, b"abc") == b"cba"
+        process.send_signal(signal.SIGINT)
+        assert "refused a connection of another user" in process.communicate(timeout=60)[1]
+
+
+def test_a_page_whose_name_was_led_here_is_not_answered(platform: Platform, session: str) -> None:
+    def answer(address: str, host: str) -> int:
+        connection = http.client.HTTPConnection(address, timeout=60)
+        try:
+            connection.request("POST", "/", b"abc", {"Host": host})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    with forwarding(platform, session, "web", "--host", "box.lab") as (address, _):
+        names = ("rebound.example", "localhost:80", "127.0.0.1.example", "[::1]:80", "BOX.lab:6006")
+        assert [answer(address, name) for name in names] == [421, 200, 421, 200, 200]
+
+
 def test_the_port_may_be_chosen_and_ctrl_c_ends(platform: Platform, session: str) -> None:
     with Held() as held:
         port = str(held.free())
