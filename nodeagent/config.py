@@ -71,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gang_network: str = ""
     """What replicas of gangs get where sessions run in containers: `host`, the machine's own network;
     `overlay:NAME`, a network of the engine; `none`: no gangs here. Empty: none for containers. Without
-    them it is always the machine's. The same on all nodes of a pod."""
+    them it is the machine's, or `none`. The same on all nodes of a pod."""
 
     session_network: Literal["auto", "own", "host"] = "auto"
     """What sessions at level `namespace` get that are no gangs: `own`, a network of their own, whose loopback

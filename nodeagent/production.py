@@ -33,6 +33,7 @@ from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
+from nodeagent.network_rules import NetworkRules, NoNetwork
 from nodeagent.parts import Machine, Parts
 from nodeagent.pressure import KeepFree, Store, is_full, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
@@ -59,8 +60,6 @@ from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.session_network import (
     Firewall,
     NetworkFacts,
-    NetworkRules,
-    NoNetwork,
     SessionNetwork,
     probe_network,
 )
@@ -622,7 +621,7 @@ def _machine(
 
 
 def _gangs(settings: Settings, isolation: Isolation, interface: str) -> GangNetwork:
-    mode = HOST
+    mode = NONE if settings.gang_network == NONE else HOST
     if isolation is Isolation.CONTAINER:
         mode = settings.gang_network or NONE
     return GangNetwork(

@@ -23,219 +23,41 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from nodeagent.folders import write_atomically
 from nodeagent.netlink import Netlink, inside, new_namespace
+from nodeagent.network_rules import (
+    NetworkRules,
+    NoNetwork,
+    free_subnet,
+    hosts_file,
+    resolv_conf,
+    ruleset,
+    subnet_of,
+    uplinks,
+)
 
-_PREFIX = 20
-"""Of the part of `session_subnet` that one agent takes: 4,094 addresses."""
 _RESOLVED_BY = (
     Path("/etc/resolv.conf"),
     Path("/run/systemd/resolve/resolv.conf"),
     Path("/run/NetworkManager/no-stub-resolv.conf"),
 )
 """The machine's resolvers: its own file, and where those on its loopback keep whom they ask."""
-_LINK_LOCAL = "169.254.0.0/16"
-_NAMES = "meta l4proto { tcp, udp } th dport 53 accept"
-"""Resolvers of clouds have the addresses of their metadata services, or are on this machine."""
-_REFUSED = "reject with icmpx admin-prohibited"
 _BRIDGE = re.compile(r"nsml[0-9a-f]{6}")
 _LOCK = Path("/run/nsml-network.lock")
-_TRIAL_WITHIN_S = 5.0
+_TRIAL_WITHIN_S = 3.0
 _INTERFACE = "eth0"
-_NFT_WITHIN_S = 20
+_PROGRAM_WITHIN_S = 20
+_ROUTES = Path("/proc/net/route")
+_DOCKERS_CHAIN = "DOCKER-USER"
 
 log = structlog.get_logger()
-
-
-class NoNetwork(Exception):
-    """Something of this cannot be had on this machine; the message says why, and what to do about it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRules:
-    """What sessions may reach.
-
-    Attributes:
-        uids: first and last id of the accounts that sessions run as; None: they have none.
-        metadata: addresses and ranges that no session reaches but for names (port 53).
-        ports: TCP ports of this machine that sessions with a network of their own may reach.
-    """
-
-    uids: tuple[int, int] | None = None
-    metadata: tuple[str, ...] = ()
-    ports: tuple[int, ...] = ()
-
-
-def ruleset(
-    table: str, rules: NetworkRules, *, bridges: Sequence[str] = (), subnet: str = ""
-) -> str:
-    """The table for `nft -f`, which replaces one that is there.
-
-    Args:
-        table: its name.
-        rules: what is allowed.
-        bridges: interfaces behind which sessions are.
-        subnet: their addresses, where this table is to translate them; "": somebody else does.
-    """
-    lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
-    behind = "{ " + ", ".join(f'"{bridge}"' for bridge in bridges) + " }"
-    sent = []
-    if bridges:
-        # a program with the machine's network must not reach a session's either
-        sent += [
-            f"oifname {behind} ct state established,related accept",
-            f"oifname {behind} {_REFUSED}",
-        ]
-    if rules.uids is not None:
-        first, last = rules.uids
-        who = f"meta skuid {first}-{last} "
-        sent += [_NAMES, *(who + one for one in _refusals(rules.metadata))]
-    if sent:
-        lines += _chain("output", "filter", "filter", sent)
-    if bridges:
-        passing = [
-            f"oifname {behind} ct state established,related accept",
-            f"oifname {behind} drop",
-            f"iifname != {behind} accept",
-            _NAMES,
-            *_refusals([_LINK_LOCAL, *rules.metadata]),
-        ]
-        ports = ", ".join(map(str, rules.ports))
-        received = [
-            f"iifname != {behind} accept",
-            "ct state established,related accept",
-            _NAMES,
-            *([f"tcp dport {{ {ports} }} accept"] if ports else []),
-            "icmp type echo-request accept",
-            _REFUSED,
-        ]
-        lines += _chain("forward", "filter", "filter", passing)
-        lines += _chain("input", "filter", "filter", received)
-    if subnet:
-        translated = [f"ip saddr {subnet} oifname != {behind} masquerade"]
-        lines += _chain("postrouting", "nat", "srcnat", translated)
-    return "\n".join([*lines, "}", ""])
-
-
-def _refusals(addresses: Sequence[str]) -> list[str]:
-    """Rules that refuse what is for these addresses and ranges."""
-    rules = []
-    for family, version in (("ip", 4), ("ip6", 6)):
-        networks = {ipaddress.ip_network(one) for one in addresses}
-        own = sorted(str(one) for one in _merged(networks, version))
-        if own:
-            rules.append(f"{family} daddr {{ {', '.join(own)} }} {_REFUSED}")
-    return rules
-
-
-def _merged(
-    networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network], version: int
-) -> Iterable[object]:
-    """Those of one version, without any that is within another: a set of nftables takes none."""
-    chosen: list[Any] = [one for one in networks if one.version == version]
-    return ipaddress.collapse_addresses(chosen)
-
-
-def _chain(hook: str, kind: str, priority: str, rules: Iterable[str]) -> list[str]:
-    head = f"type {kind} hook {hook} priority {priority}; policy accept;"
-    return [f"chain {hook} {{", head, *rules, "}"]
-
-
-def free_subnet(within: str, routes: str, bridge: str) -> ipaddress.IPv4Network:
-    """A part of a range that this machine has no route to; the bridge's own, where it has one.
-
-    Args:
-        within: the range.
-        routes: the text of /proc/net/route.
-        bridge: its name.
-
-    Raises:
-        NoNetwork: all is in use.
-    """
-    taken: list[ipaddress.IPv4Network] = []
-    for line in routes.splitlines()[1:]:
-        interface, destination, _, _, _, _, _, mask = line.split()[:8]
-        network = ipaddress.IPv4Network(f"{_address(destination)}/{_address(mask)}")
-        if interface == bridge and network.prefixlen == _PREFIX:
-            return network
-        if network.prefixlen:
-            taken.append(network)
-    whole = ipaddress.IPv4Network(within)
-    for part in whole.subnets(new_prefix=max(_PREFIX, whole.prefixlen)):
-        if not any(part.overlaps(one) for one in taken):
-            return part
-    raise NoNetwork(f"session_subnet {within} is all in use on this machine: choose another range")
-
-
-def _address(word: str) -> ipaddress.IPv4Address:
-    """A number of /proc/net/route."""
-    return ipaddress.IPv4Address(bytes.fromhex(word)[::-1])
-
-
-def uplinks(routes: str) -> list[str]:
-    """The interfaces that lead out of the machine, by the text of /proc/net/route."""
-    found = [line.split() for line in routes.splitlines()[1:]]
-    return list(dict.fromkeys(one[0] for one in found if one[1] == "00000000"))
-
-
-def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
-    """A session's resolv.conf: of the first text with a resolver that is not on the machine's loopback.
-
-    Args:
-        texts: files of that kind, the machine's own first.
-        wanted: resolvers that an administrator set; they take the place of others.
-
-    Raises:
-        NoNetwork: there is none.
-    """
-    others = [
-        line for line in texts[0].splitlines() if line.split()[:1] not in ([], ["nameserver"])
-    ]
-    for servers in (list(wanted), *map(_nameservers, texts)):
-        reached = [server for server in servers if _is_reached(server)]
-        if reached:
-            return "\n".join([*(f"nameserver {server}" for server in reached), *others, ""])
-    if not any(map(_nameservers, texts)):
-        return texts[0]  # a machine that resolves no names by servers
-    raise NoNetwork(
-        "sessions would reach no resolver: /etc/resolv.conf names none but on this machine's loopback,"
-        " or by IPv6: set session_nameservers"
-    )
-
-
-def _nameservers(text: str) -> list[str]:
-    words = (line.split() for line in text.splitlines())
-    return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
-
-
-def _is_reached(server: str) -> bool:
-    """Whether it is an IPv4 address that is not on the machine's loopback: sessions have no IPv6."""
-    try:
-        address = ipaddress.ip_address(server)
-    except ValueError:
-        return False
-    return address.version == 4 and not address.is_loopback
-
-
-def hosts_file(text: str, name: str) -> str:
-    """A session's /etc/hosts: the machine's, in which the machine's name is the session's own loopback."""
-    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    lines.append(f"127.0.1.1 {name}")
-    own = {"localhost", name, name.partition(".")[0]}
-    for line in text.splitlines():
-        address, *names = line.partition("#")[0].split() or [""]
-        kept = [one for one in names if one not in own]
-        if kept and not address.startswith("127.") and address != "::1":
-            lines.append(" ".join([address, *kept]))
-    return "\n".join([*lines, ""])
 
 
 class Firewall:
@@ -270,22 +92,27 @@ class Firewall:
 
 
 def _nft(*arguments: str, stdin: str = "") -> str:
-    program = shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
+    return _run("nft", *arguments, stdin=stdin)
+
+
+def _run(name: str, *arguments: str, stdin: str = "") -> str:
+    program = shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin")
     if program is None:
-        raise NoNetwork("there is no program nft: install nftables")
+        raise NoNetwork(f"there is no program {name}: install it (package nftables for nft)")
     try:
         done = subprocess.run(
             [program, *arguments],
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=_NFT_WITHIN_S,
+            timeout=_PROGRAM_WITHIN_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoNetwork(f"nft: {error}") from error
+        raise NoNetwork(f"{name}: {error}") from error
     if done.returncode:
-        raise NoNetwork(f"nft: {done.stderr.strip().splitlines()[0] if done.stderr else 'failed'}")
+        words = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise NoNetwork(f"{name}: {words[0]}")
     return done.stdout
 
 
@@ -405,10 +232,11 @@ class NetworkFacts:
     open_reason: str = ""
 
     def remove(self) -> None:
-        """Remove what was made, once no session needs it."""
-        if self.network is not None:
-            self.network.remove()
+        """Remove what was made, by earlier agents too, once no session needs it."""
         if self.firewall is not None:
+            with Netlink() as host:
+                host.remove_link(self.firewall.table)
+            _let_through(self.firewall.table, is_let=False)
             self.firewall.remove()
 
 
@@ -443,14 +271,14 @@ def probe_network(
 ) -> NetworkFacts:
     """Make the rules and, where `is_wanted`, the bridge, and try a connection; blocks for some 50 ms.
 
-    The caller is root. What does not work is removed again.
+    The caller is root. What does not work is removed again; a bridge with sessions stays, with its rules.
     """
     name = name_of(data)
     firewall = Firewall(name)
     with _alone():
         try:
             _tidy()
-            firewall.apply(ruleset(name, rules))
+            firewall.apply(_rules_now(name, rules))
         except NoNetwork as error:
             return NetworkFacts(reason=str(error), open_reason=str(error))
         network, reason = None, ""
@@ -460,18 +288,28 @@ def probe_network(
                 network = _made_network(data, rules, subnet, nameservers, firewall)
             except (NoNetwork, OSError) as error:
                 reason = str(error)
-                firewall.apply(ruleset(name, rules))
+                firewall.apply(_rules_now(name, rules))
     open_reason = ""
     if rules.uids is None:
         open_reason = "sessions with the machine's network have no ids of their own to tell them by"
     return NetworkFacts(network=network, firewall=firewall, reason=reason, open_reason=open_reason)
 
 
+def _rules_now(name: str, rules: NetworkRules) -> str:
+    """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
+    subnet = subnet_of(name, _text_of(_ROUTES))
+    if subnet is None:
+        return ruleset(name, rules)
+    return ruleset(name, rules, bridges=[name], subnet=str(subnet))
+
+
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep other agents of this machine from choosing at the same time."""
-    with _LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Keep other agents of this machine from choosing at the same time, where there is a place for that."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            lock = stack.enter_context(_LOCK.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -490,31 +328,51 @@ def _tidy() -> None:
 def _made_network(
     data: Path, rules: NetworkRules, subnet: str, nameservers: Sequence[str], firewall: Firewall
 ) -> SessionNetwork:
-    """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge."""
+    """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge without sessions."""
     name = name_of(data)
-    routes = _text_of(Path("/proc/net/route"))
+    routes = _text_of(_ROUTES)
     links = uplinks(routes)
     with Netlink() as host:
         mtus = [host.link(link).mtu for link in links]
+    had = subnet_of(name, routes)
     network = SessionNetwork(
         data,
-        free_subnet(subnet, routes, name),
+        had or free_subnet(subnet, routes),
         mtu=min(mtus, default=1500),
         nameservers=nameservers,
     )
-    has_sessions = name in (interface for _, interface in socket.if_nameindex())
     try:
         network.create()
-        firewall.apply(ruleset(name, rules, bridges=[name], subnet=str(network.subnet)))
+        firewall.apply(_rules_now(name, rules))
         for link in links:
             # not net.ipv4.ip_forward: that would make a router of the machine for all its interfaces
             _set(f"ipv4/conf/{link}/forwarding", "1")
-        _try_connection(network, name)
+        try:
+            _try_connection(network, name)
+        except NoNetwork:
+            if not _let_through(name, is_let=True):
+                raise
+            _try_connection(network, name)
     except BaseException:
-        if not has_sessions:
+        if had is None:
             network.remove()
         raise
     return network
+
+
+def _let_through(bridge: str, *, is_let: bool) -> bool:
+    """Let sessions pass where Docker drops what is forwarded, in the chain that it keeps for others, or no more."""
+    rules = (
+        ("-i", bridge, "-j", "ACCEPT"),
+        ("-o", bridge, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
+    )
+    change = "-I" if is_let else "-D"
+    try:
+        for rule in rules:
+            _run("iptables", "-w", change, _DOCKERS_CHAIN, *rule)
+    except NoNetwork:
+        return False  # no Docker, or nothing was let
+    return True
 
 
 def _try_connection(network: SessionNetwork, name: str) -> None:

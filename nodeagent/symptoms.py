@@ -20,10 +20,11 @@ import psutil
 from nodeagent.doctor import EngineSymptoms, Symptoms
 from nodeagent.engine.client import Engine, EngineError, EngineRefused
 from nodeagent.engine.images import find_image
+from nodeagent.network_rules import NetworkRules
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import probe_isolation
-from nodeagent.session_network import NetworkRules, probe_network
+from nodeagent.session_network import probe_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,12 +33,13 @@ from nodeagent import session_network
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.netlink import Netlink, inside, new_namespace
+from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
-from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
-from nodeagent.runtimes.limits import probe_limits
+from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
-from nodeagent.session_network import NetworkFacts, NetworkRules, probe_network
+from nodeagent.session_network import NetworkFacts, probe_network
 from nodeagent.shim import namespaces, seccomp
 from nsml.clock import SystemClock, in_thread
 
@@ -266,17 +267,23 @@ class Sessions:
             return await self._driver.wait(spec.replica_id)
 
 
-@pytest.fixture
-async def sessions(machine: Machine) -> AsyncIterator[Sessions]:
+@pytest.fixture(scope="module")
+def isolation(machine: Machine) -> IsolationFacts:
     facts = probe_isolation(machine.data / "trial", trial_id=UIDS[1])
     if Isolation.NAMESPACE not in facts.with_accounts:
         pytest.skip(f"no namespaces: {facts.reason}")
-    limits = probe_limits(machine.data, disk_floor_bytes=0, with_groups=True)
+    return facts
+
+
+@asynccontextmanager
+async def sessions_on(
+    machine: Machine, isolation: IsolationFacts, limits: LimitFacts
+) -> AsyncIterator[Sessions]:
     folders = ReplicaFolders(machine.data / "replicas")
     driver = ProcessDriver(
         folders,
-        machine=replace(facts.machine, limits=limits),
-        levels=facts.levels,
+        machine=replace(isolation.machine, limits=limits),
+        levels=isolation.levels,
         launcher=Launcher(in_thread),
         clock=SystemClock(),
         run=in_thread,
@@ -289,6 +296,19 @@ async def sessions(machine: Machine) -> AsyncIterator[Sessions]:
             yield made
         finally:
             await made.end()
+
+
+@pytest.fixture(scope="module")
+def limits(machine: Machine) -> LimitFacts:
+    return probe_limits(machine.data, disk_floor_bytes=0, with_groups=True)
+
+
+@pytest.fixture
+async def sessions(
+    machine: Machine, isolation: IsolationFacts, limits: LimitFacts
+) -> AsyncIterator[Sessions]:
+    async with sessions_on(machine, isolation, limits) as made:
+        yield made
 
 
 SERVES = """\
@@ -356,6 +376,83 @@ async def test_no_session_reaches_a_metadata_service(
     assert await sessions.answer(f"print(json.dumps(reaches({target})))", gang=gang) != "metadata"
 
 
+async def test_rules_that_something_removed_come_back(sessions: Sessions, machine: Machine) -> None:
+    firewall = machine.facts.firewall
+    assert firewall is not None
+    target = (METADATA, machine.ports["metadata"])
+    reaches = f"print(json.dumps(reaches({target})))"
+    firewall.remove()
+    assert await sessions.answer(reaches, gang=GangNetwork()) == "metadata"
+    firewall.restore()
+    assert await sessions.answer(reaches, gang=GangNetwork()) != "metadata"
+    outside = (str(OUTSIDE), machine.ports["outside"])
+    assert await sessions.answer(f"print(json.dumps(reaches({outside})))") == "outside"
+
+
+@pytest.fixture
+def another(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], NetworkFacts]:
+    """Another agent of the machine finds out what works."""
+    monkeypatch.setattr(session_network, "_TRIAL_WITHIN_S", 2.0)
+
+    def found() -> NetworkFacts:
+        return probe_network(
+            tmp_path, rules=NetworkRules(), subnet="198.18.0.0/15", nameservers=(), is_wanted=True
+        )
+
+    return found
+
+
+def test_a_firewall_that_forwards_nothing_is_a_reason(another: Callable[[], NetworkFacts]) -> None:
+    table = (
+        "table inet elsewhere {\nchain forward {\n"
+        "type filter hook forward priority 0; policy drop;\n}\n}\n"
+    )
+    subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
+    try:
+        facts = another()
+    finally:
+        subprocess.run(["nft", "delete", "table", "inet", "elsewhere"], check=True)
+    assert facts.network is None
+    assert "let its firewall forward" in facts.reason
+    assert len([name for _, name in socket.if_nameindex() if name.startswith("nsml")]) == 1
+    facts.remove()
+
+
+def test_dockers_own_rules_let_sessions_through(another: Callable[[], NetworkFacts]) -> None:
+    if shutil.which("iptables") is None:
+        pytest.skip("no program iptables")
+    for command in ("-P FORWARD DROP", "-N DOCKER-USER", "-A FORWARD -j DOCKER-USER"):
+        subprocess.run(["iptables", *command.split()], check=True)
+    try:
+        facts = another()
+        assert facts.network is not None, facts.reason
+        facts.remove()
+        kept = subprocess.run(["iptables", "-S", "DOCKER-USER"], capture_output=True, check=True)
+        assert b"nsml" not in kept.stdout
+    finally:
+        for command in ("-F FORWARD", "-F DOCKER-USER", "-X DOCKER-USER", "-P FORWARD ACCEPT"):
+            subprocess.run(["iptables", *command.split()], check=True)
+        subprocess.run(["nft", "delete", "table", "ip", "filter"], check=True)
+
+
+def test_what_an_agent_left_goes_with_its_data_folder(
+    another: Callable[[], NetworkFacts], machine: Machine, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    rules = NetworkRules()
+    left = probe_network(gone, rules=rules, subnet="198.18.0.0/15", nameservers=(), is_wanted=True)
+    own = machine.facts.network
+    assert left.network is not None
+    assert own is not None
+    assert not left.network.subnet.overlaps(own.subnet)
+    gone.rmdir()
+    another().remove()
+    assert [name for _, name in socket.if_nameindex() if name.startswith("nsml")] == [own.bridge]
+
+
 async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:
     target = ("127.0.0.1", machine.ports["loopback"])
     answer = await sessions.answer(f"print(json.dumps(reaches({target})))", gang=GangNetwork())
@@ -366,29 +463,66 @@ async def test_a_sessions_network_is_found_by_the_pid_of_its_shim(sessions: Sess
     spec, name = await sessions.running(
         'print(json.dumps(os.readlink("/proc/self/ns/net")), flush=True)'
     )
-    assert str(Path(f"/proc/{sessions.shim(spec)}/ns/net").readlink()) == name
-    assert str(Path("/proc/self/ns/net").readlink()) != name
+    assert network_of(sessions.shim(spec)) == name
+    assert network_of(os.getpid()) != name
 
 
-async def test_a_session_sees_its_own_control_group_alone(sessions: Sessions) -> None:
+def network_of(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
+
+
+SEEN = """\
+def text(*names):
+    for name in names:
+        try: return open("/sys/fs/cgroup/" + name).read().strip()
+        except OSError: pass
+    return ""
+groups = [path for path, _, _ in os.walk("/sys/fs/cgroup")]
+files = [open("/proc/self/cgroup").read(), open("/proc/self/mountinfo").read()]
+print(json.dumps({
+    "groups": groups, "files": "".join(files), "interfaces": os.listdir("/sys/class/net"),
+    "limit": text("memory/memory.limit_in_bytes", "memory.max"),
+    "procs": text("pids/cgroup.procs", "cgroup.procs"),
+    "own": os.environ["NSML_REPLICA"],
+}))
+"""
+
+
+async def test_a_session_sees_its_own_control_group_alone(
+    sessions: Sessions, limits: LimitFacts
+) -> None:
     other, _ = await sessions.running("print(1, flush=True)")
-    found, own, groups, interfaces, limits = await sessions.answer(
-        'found = [path for path, _, _ in os.walk("/sys/fs/cgroup")]\n'
-        "def text(path):\n"
-        "    try: return open(path).read().strip()\n"
-        "    except OSError: return ''\n"
-        'limits = [text("/sys/fs/cgroup/memory/memory.limit_in_bytes"), text("/sys/fs/cgroup/memory.max")]\n'
-        'interfaces = os.listdir("/sys/class/net")\n'
-        'print(json.dumps([found, os.environ["NSML_SESSION_ID"], open("/proc/self/cgroup").read(), interfaces, limits]))',
-        memory_bytes=256 << 20,
-    )
-    seen = " ".join([*found, groups])
-    assert other.replica_id.session_id not in seen
-    assert own not in seen
-    assert interfaces == []
-    limits_kept = probe_limits(Path("/tmp"), disk_floor_bytes=0, with_groups=True).groups
-    if limits_kept is not None and "memory" in limits_kept["folders"]:
-        assert str(256 << 20) in limits
+    seen = await sessions.answer(SEEN, memory_bytes=256 << 20)
+    assert other.replica_id.session_id not in str(seen)
+    assert not [path for path in seen["groups"] if "nsml" in path or seen["own"] in path]
+    assert seen["interfaces"] == []
+    if limits.groups is not None and "memory" in limits.groups["folders"]:
+        assert seen["limit"] == str(256 << 20)
+
+
+def unified() -> Path | None:
+    """Where control groups of version 2 are mounted."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return next((Path(at) for _, at, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+async def test_its_own_group_of_version_2(machine: Machine, isolation: IsolationFacts) -> None:
+    top = unified()
+    if top is None:
+        pytest.skip("no control groups of version 2 are mounted here")
+    place = top / f"nsml-test-{os.getpid()}"
+    place.mkdir()
+    # without a controller: where those are is the machine's choice
+    base: Any = {"version": 2, "folders": {"cpuacct": str(place)}}
+    try:
+        async with sessions_on(machine, isolation, LimitFacts(groups=base)) as sessions:
+            other, _ = await sessions.running("print(1, flush=True)")
+            seen = await sessions.answer(SEEN)
+    finally:
+        place.rmdir()
+    assert other.replica_id.session_id not in str(seen)
+    assert seen["groups"] == ["/sys/fs/cgroup"]
+    assert "1" in seen["procs"].split()
 
 
 async def test_a_program_is_refused_what_it_needs_no_kernel_for(sessions: Sessions) -> None:

@@ -1,0 +1,107 @@
+"""What sessions reach, as texts: rules, subnets, and files of names."""
+
+import ipaddress
+import shutil
+import subprocess
+
+import pytest
+
+from nodeagent.config import METADATA_ADDRESSES
+from nodeagent.network_rules import (
+    NetworkRules,
+    NoNetwork,
+    free_subnet,
+    hosts_file,
+    resolv_conf,
+    ruleset,
+    subnet_of,
+    uplinks,
+)
+
+RULES = NetworkRules(uids=(100, 199), metadata=METADATA_ADDRESSES, ports=(8080, 9000))
+
+
+def lines(text: str, chain: str) -> list[str]:
+    return text.split(f"chain {chain} {{\n", 1)[1].split("\n}\n", 1)[0].splitlines()[1:]
+
+
+def test_a_program_with_the_machines_network_reaches_no_metadata_service_and_no_session() -> None:
+    rules = lines(ruleset("t", RULES, bridges=["b"], subnet="198.18.0.0/20"), "output")
+    refused = [line for line in rules if "meta skuid 100-199 ip" in line]
+    for address in METADATA_ADDRESSES:
+        assert any(address in line and line.endswith("admin-prohibited") for line in refused)
+    assert rules[1] == 'oifname { "b" } reject with icmpx admin-prohibited'
+
+
+def test_a_session_reaches_of_the_machine_what_its_administrator_opened() -> None:
+    rules = lines(ruleset("t", RULES, bridges=["b"]), "input")
+    assert rules[0] == 'iifname != { "b" } accept'
+    assert "tcp dport { 8080, 9000 } accept" in rules
+    assert rules[-1] == "reject with icmpx admin-prohibited"
+
+
+def test_without_bridges_and_ids_there_are_no_chains() -> None:
+    assert "chain" not in ruleset("t", NetworkRules(metadata=METADATA_ADDRESSES))
+
+
+@pytest.mark.skipif(shutil.which("nft", path="/usr/sbin:/sbin") is None, reason="no program nft")
+@pytest.mark.parametrize(
+    "metadata",
+    [METADATA_ADDRESSES, (), ("169.254.0.0/16", "169.254.169.254", "10.0.0.1"), ("fd00::/8",)],
+)
+def test_the_rules_are_sound(metadata: tuple[str, ...]) -> None:
+    text = ruleset(
+        "t", NetworkRules(uids=(1, 2), metadata=metadata), bridges=["b", "c"], subnet="10.0.0.0/20"
+    )
+    done = subprocess.run(
+        ["/usr/bin/env", "PATH=/usr/sbin:/sbin:/usr/bin:/bin", "nft", "--check", "-f", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("to check rules takes root")
+    assert done.returncode == 0, done.stderr
+
+
+HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+ROUTES = HEAD + (
+    "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    "eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    "tun0\t000012C6\t00000000\t0001\t0\t0\t0\t00F8FFFF\t0\t0\t0\n"
+    "nsmlab\t001012C6\t00000000\t0001\t0\t0\t0\t00F0FFFF\t0\t0\t0\n"
+)
+
+
+def test_a_subnet_that_leads_nowhere_else() -> None:
+    assert free_subnet("198.18.0.0/15", HEAD) == ipaddress.ip_network("198.18.0.0/20")
+    assert free_subnet("198.18.0.0/15", ROUTES) == ipaddress.ip_network("198.18.32.0/20")
+    assert subnet_of("nsmlab", ROUTES) == ipaddress.ip_network("198.18.16.0/20")
+    assert subnet_of("nsmlcd", ROUTES) is None
+    assert uplinks(ROUTES) == ["eth0"]
+    with pytest.raises(NoNetwork, match="choose another range"):
+        free_subnet("198.18.0.0/19", ROUTES)
+
+
+def test_resolvers_that_a_session_reaches() -> None:
+    own = "# made by\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\nsearch lab\noptions edns0\n"
+    upstream = "nameserver ::1\nnameserver 10.0.0.53\nnameserver 10.0.0.54\nsearch elsewhere\n"
+    rest = "# made by\nsearch lab\noptions edns0\n"
+    found = "nameserver 10.0.0.53\nnameserver 10.0.0.54\n" + rest
+    assert resolv_conf([own, "", upstream], []) == found
+    assert resolv_conf([own, "", upstream], ["192.0.2.9"]) == "nameserver 192.0.2.9\n" + rest
+    assert resolv_conf(["nameserver 10.0.0.1\n", upstream], []) == "nameserver 10.0.0.1\n"
+    assert resolv_conf([""], []) == ""
+    with pytest.raises(NoNetwork, match="session_nameservers"):
+        resolv_conf([own, "nameserver ::1\n"], [])
+
+
+def test_the_machines_name_is_the_sessions_own_loopback() -> None:
+    text = "127.0.0.1 localhost box\n::1 localhost\n192.0.2.7 box.lab box # own\n10.0.0.9 data data.lab\n"
+    assert hosts_file(text, "box.lab").splitlines() == [
+        "127.0.0.1 localhost",
+        "::1 localhost ip6-localhost ip6-loopback",
+        "127.0.1.1 box.lab",
+        "10.0.0.9 data data.lab",
+    ]
