@@ -478,9 +478,9 @@ def text(*names):
         except OSError: pass
     return ""
 groups = [path for path, _, _ in os.walk("/sys/fs/cgroup")]
-files = [open("/proc/self/cgroup").read(), open("/proc/self/mountinfo").read()]
+member = open("/proc/self/cgroup").read()
 print(json.dumps({
-    "groups": groups, "files": "".join(files), "interfaces": os.listdir("/sys/class/net"),
+    "groups": groups, "member": member, "mounts": open("/proc/self/mountinfo").read(), "interfaces": os.listdir("/sys/class/net"),
     "limit": text("memory/memory.limit_in_bytes", "memory.max"),
     "procs": text("pids/cgroup.procs", "cgroup.procs"),
     "own": os.environ["NSML_REPLICA"],
@@ -494,6 +494,7 @@ async def test_a_session_sees_its_own_control_group_alone(
     other, _ = await sessions.running("print(1, flush=True)")
     seen = await sessions.answer(SEEN, memory_bytes=256 << 20)
     assert other.replica_id.session_id not in str(seen)
+    assert seen["own"] not in seen["member"]
     assert not [path for path in seen["groups"] if "nsml" in path or seen["own"] in path]
     assert seen["interfaces"] == []
     if limits.groups is not None and "memory" in limits.groups["folders"]:
@@ -521,6 +522,7 @@ async def test_its_own_group_of_version_2(machine: Machine, isolation: Isolation
     finally:
         place.rmdir()
     assert other.replica_id.session_id not in str(seen)
+    assert seen["own"] not in seen["member"]
     assert seen["groups"] == ["/sys/fs/cgroup"]
     assert "1" in seen["procs"].split()
 
