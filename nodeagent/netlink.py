@@ -23,7 +23,7 @@ _NEWADDR, _NEWROUTE = 20, 24
 _ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 3, 4, 10, 12
-_IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 18, 20, 28
+_IFLA_LINKINFO, _IFLA_NET_NS_FD = 18, 28
 _INFO_KIND, _INFO_DATA = 1, 2
 _VETH_INFO_PEER = 1
 _BRPORT_ISOLATED = 33
@@ -41,11 +41,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """An interface; `alias` is what was noted on it."""
+    """An interface."""
 
     index: int
     mtu: int
-    alias: str
 
 
 class Netlink:
@@ -103,13 +102,8 @@ class Netlink:
         answer = self._ask(_GETLINK, _link() + _text(_IFLA_IFNAME, name), 0)
         _, _, index, _, _ = _LINK.unpack_from(answer)
         values = _values(answer[_LINK.size :])
-        alias = values.get(_IFLA_IFALIAS, b"").rstrip(b"\0")
         (mtu,) = struct.unpack("=I", values[_IFLA_MTU])
-        return Link(index=index, mtu=mtu, alias=os.fsdecode(alias))
-
-    def set_alias(self, index: int, text: str) -> None:
-        """Note on an interface whose it is."""
-        self._change(_NEWLINK, _link(index) + _attribute(_IFLA_IFALIAS, os.fsencode(text)[:255]))
+        return Link(index=index, mtu=mtu)
 
     def remove_link(self, name: str) -> None:
         """Remove an interface, where it is there."""

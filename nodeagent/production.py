@@ -464,15 +464,19 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
     if settings.session_network == "own" and found.network is None:
         why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
         raise SettingsError(f"session_network own does not work here: {why}")
+    # without root a node takes its owner's sessions alone: nobody has to act
+    tell = log.info if os.geteuid() else log.warning
     if is_wanted and found.network is None:
-        log.warning("network.shared", reason=found.reason)
+        tell("network.shared", reason=found.reason)
     if settings.metadata_addresses and found.open_reason:
-        log.warning("network.metadata_open", reason=found.open_reason)
+        tell("network.metadata_open", reason=found.open_reason)
     return found
 
 
 def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkFacts) -> str:
     """What administrators should know of the networks of sessions here."""
+    if _only_owner(isolation):
+        return ""  # all sessions are one person's
     words = []
     if isolation.level is Isolation.NAMESPACE and found.network is None:
         why = found.reason or "session_network = host"

@@ -18,7 +18,6 @@ import hashlib
 import ipaddress
 import os
 import random
-import re
 import shutil
 import socket
 import subprocess
@@ -49,8 +48,8 @@ _RESOLVED_BY = (
     Path("/run/NetworkManager/no-stub-resolv.conf"),
 )
 """The machine's resolvers: its own file, and where those on its loopback keep whom they ask."""
-_BRIDGE = re.compile(r"nsml[0-9a-f]{6}")
-_LOCK = Path("/run/nsml-network.lock")
+_STATE = Path("/run/nsml-networks")
+"""Whose the bridges and tables of this machine are: a file of that name with the data folder."""
 _TRIAL_WITHIN_S = 3.0
 _INTERFACE = "eth0"
 _PROGRAM_WITHIN_S = 20
@@ -131,7 +130,6 @@ class SessionNetwork:
     ) -> None:
         self.bridge = name_of(data)
         self.subnet = subnet
-        self._data = data
         self._folder = data / "network"
         self._mtu = mtu
         self._nameservers = nameservers
@@ -148,7 +146,6 @@ class SessionNetwork:
             own = ipaddress.IPv4Interface((self._gateway, self.subnet.prefixlen))
             host.add_address(index, own)
             host.set_up(index)
-            host.set_alias(index, str(self._data.resolve()))
         _set(f"ipv4/conf/{self.bridge}/forwarding", "1")
         _set(f"ipv6/conf/{self.bridge}/disable_ipv6", "1")
 
@@ -234,10 +231,7 @@ class NetworkFacts:
     def remove(self) -> None:
         """Remove what was made, by earlier agents too, once no session needs it."""
         if self.firewall is not None:
-            with Netlink() as host:
-                host.remove_link(self.firewall.table)
-            _let_through(self.firewall.table, is_let=False)
-            self.firewall.remove()
+            _remove(self.firewall.table)
 
 
 def name_of(data: Path) -> str:
@@ -278,6 +272,8 @@ def probe_network(
     with _alone():
         try:
             _tidy()
+            with suppress(OSError):
+                (_STATE / name).write_text(str(data.resolve()), encoding="utf-8")
             firewall.apply(_rules_now(name, rules))
         except NoNetwork as error:
             return NetworkFacts(reason=str(error), open_reason=str(error))
@@ -308,21 +304,27 @@ def _alone() -> Iterator[None]:
     """Keep other agents of this machine from choosing at the same time, where there is a place for that."""
     with ExitStack() as stack:
         with suppress(OSError):
-            lock = stack.enter_context(_LOCK.open("w"))
+            _STATE.mkdir(mode=0o755, exist_ok=True)
+            lock = stack.enter_context((_STATE / "lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _tidy() -> None:
-    """Remove the bridges of agents whose data folder is gone, and their tables."""
-    names = [name for _, name in socket.if_nameindex() if _BRIDGE.fullmatch(name)]
+    """Remove the bridges and tables of agents whose data folder is gone."""
+    for note in _STATE.glob("nsml*"):
+        if not Path(_text_of(note)).exists():
+            _remove(note.name)
+
+
+def _remove(name: str) -> None:
+    """Remove what agents with a data folder of that name made."""
     with Netlink() as host:
-        for name in names:
-            with suppress(OSError):  # another agent removed it
-                alias = host.link(name).alias
-                if alias and not Path(alias).exists():
-                    host.remove_link(name)
-                    Firewall(name).remove()
+        host.remove_link(name)
+    _let_through(name, is_let=False)
+    Firewall(name).remove()
+    with suppress(OSError):
+        (_STATE / name).unlink()
 
 
 def _made_network(

@@ -48,6 +48,7 @@ OUTSIDE, UPLINK = ipaddress.IPv4Address("203.0.113.2"), ipaddress.IPv4Interface(
 UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""
 ALLOWED_PORT = 18_777
+RULES = NetworkRules(uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,))
 WITHIN_S = 60.0
 PREFIX = Path(sys.base_prefix)
 
@@ -151,13 +152,12 @@ def machine(place: Path) -> Iterator[Machine]:
         resolv = place / "resolv.conf"
         resolv.write_text(f"nameserver 127.0.0.53\nnameserver {OUTSIDE}\nsearch lab\n")
         monkeypatch.setattr(session_network, "_RESOLVED_BY", (resolv,))
+        monkeypatch.setattr(session_network, "_STATE", place / "networks")
         data = place / "agent"
         data.mkdir()
         facts = probe_network(
             data,
-            rules=NetworkRules(
-                uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,)
-            ),
+            rules=RULES,
             subnet="198.18.0.0/15",
             nameservers=(),
             is_wanted=True,
@@ -450,7 +450,33 @@ def test_what_an_agent_left_goes_with_its_data_folder(
     assert not left.network.subnet.overlaps(own.subnet)
     gone.rmdir()
     another().remove()
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, check=True).stdout
+    assert tables.split() == [b"table", b"inet", own.bridge.encode()]
     assert [name for _, name in socket.if_nameindex() if name.startswith("nsml")] == [own.bridge]
+
+
+def test_the_next_agent_finds_the_network_and_keeps_its_rules(machine: Machine) -> None:
+    own = machine.facts.network
+    assert own is not None
+    namespace = own.namespace()
+    try:
+        for is_wanted in (False, True):
+            facts = probe_network(
+                machine.data,
+                rules=RULES,
+                subnet="10.0.0.0/8",
+                nameservers=(),
+                is_wanted=is_wanted,
+            )
+            assert (facts.network is not None) is is_wanted, facts.reason
+            assert facts.network is None or facts.network.subnet == own.subnet
+            target = (str(UPLINK.ip), machine.ports["machine"])
+            with pytest.raises(OSError, match="No route"):
+                inside(namespace, partial(socket.create_connection, target, 2))
+            outside = (str(OUTSIDE), machine.ports["outside"])
+            inside(namespace, partial(socket.create_connection, outside, 2)).close()
+    finally:
+        os.close(namespace)
 
 
 async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:
