@@ -461,7 +461,8 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
     else:
         reason = "the agent is not root"
         found = NetworkFacts(reason=reason, open_reason=reason)
-    if settings.session_network == "own" and found.network is None:
+    is_engines = isolation.level is Isolation.CONTAINER  # whose networks are their own, too
+    if settings.session_network == "own" and found.network is None and not is_engines:
         why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
         raise SettingsError(f"session_network own does not work here: {why}")
     # without root a node takes its owner's sessions alone: nobody has to act

@@ -271,7 +271,7 @@ def probe_network(
     firewall = Firewall(name)
     with _alone():
         try:
-            _tidy()
+            tidy()
             with suppress(OSError):
                 (_STATE / name).write_text(str(data.resolve()), encoding="utf-8")
             firewall.apply(_rules_now(name, rules))
@@ -310,8 +310,8 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _tidy() -> None:
-    """Remove the bridges and tables of agents whose data folder is gone."""
+def tidy() -> None:
+    """Remove the bridges and tables of agents whose data folder is gone. The caller is root."""
     for note in _STATE.glob("nsml*"):
         if not Path(_text_of(note)).exists():
             _remove(note.name)

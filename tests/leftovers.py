@@ -26,6 +26,8 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.session_network import tidy
+
 MARK = "TEST_RUN_FOLDER"
 """Names the run's folder. Not NSML_...: what tests start often inherits no setting of ours."""
 PREFIX = "nt-"
@@ -135,6 +137,8 @@ def guard(folder: Path, owner: int) -> None:
     left = [*end_processes(folder, spared), *remove_containers(folder), *remove_places(folder)]
     if order != "keep":
         _remove(folder)
+    if os.geteuid() == 0:
+        tidy()  # an agent that was killed leaves its networks to the next one
     if order:
         print(json.dumps(left), flush=True)
 

@@ -1,0 +1,88 @@
+"""What an agent makes of whether sessions can have networks of their own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.config import Settings, SettingsError
+from nodeagent.production import _gangs, _network_note, _networks
+from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.isolation import IsolationFacts
+from nodeagent.runtimes.launch import this_machine
+from nodeagent.session_network import NetworkFacts
+
+NAMESPACE = frozenset({Isolation.NAMESPACE})
+PARTED = IsolationFacts(
+    level=Isolation.NAMESPACE,
+    levels=NAMESPACE,
+    with_accounts=NAMESPACE,
+    machine=this_machine(with_pid=False),
+    reason="",
+)
+OWNERS = replace(PARTED, with_accounts=frozenset())
+SHARED = NetworkFacts(reason="there is no program nft", open_reason="there is no program nft")
+
+
+def settings(**more: Any) -> Settings:
+    return Settings(node="n", server="unix:/x", data=Path("/nowhere"), **more)
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.mark.usefixtures("user")
+def test_without_root_sessions_have_the_machines_network() -> None:
+    found = _networks(settings(), OWNERS)
+    assert found == NetworkFacts(
+        reason="the agent is not root", open_reason="the agent is not root"
+    )
+    assert _network_note(settings(), OWNERS, found) == ""  # all of them are the owner's
+
+
+@pytest.mark.usefixtures("user")
+def test_an_agent_does_not_start_without_networks_that_are_a_condition() -> None:
+    with pytest.raises(SettingsError, match=r"session_network own .* the agent is not root"):
+        _networks(settings(session_network="own"), OWNERS)
+    with pytest.raises(SettingsError, match="session_network own"):
+        _networks(settings(session_network="own"), replace(OWNERS, level=Isolation.USER))
+    in_containers = replace(OWNERS, level=Isolation.CONTAINER)
+    assert _networks(settings(session_network="own"), in_containers).network is None
+
+
+def test_a_node_says_what_its_sessions_share() -> None:
+    note = _network_note(settings(), PARTED, SHARED)
+    assert note.startswith("sessions share the machine's network: there is no program nft")
+    assert "metadata services are open to them" in note
+    chosen = settings(session_network="host", metadata_addresses=())
+    assert _network_note(chosen, PARTED, NetworkFacts()) == (
+        "sessions share the machine's network: session_network = host"
+    )
+
+
+def test_a_site_may_refuse_gangs_the_machines_network() -> None:
+    modes = [_gangs(settings(gang_network=mode), Isolation.NAMESPACE, "") for mode in ("", "none")]
+    assert [gangs.mode for gangs in modes] == ["host", "none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session_subnet", "198.18.0.0/21"),
+        ("session_subnet", "fd00::/8"),
+        ("session_subnet", "198.18.0.1/15"),
+        ("session_ports", (0,)),
+        ("session_nameservers", ("::1",)),
+        ("session_nameservers", ("10.0.0.0/8",)),
+        ("metadata_addresses", ("metadata.google.internal",)),
+    ],
+)
+def test_values_that_no_network_can_have(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        settings(**{name: value})
