@@ -35,7 +35,12 @@ class NetworkRules:
 
 
 def ruleset(
-    table: str, rules: NetworkRules, *, bridges: Sequence[str] = (), subnet: str = ""
+    table: str,
+    rules: NetworkRules,
+    *,
+    bridges: Sequence[str] = (),
+    ways_out: Sequence[str] = (),
+    subnet: str = "",
 ) -> str:
     """The table for `nft -f`, which replaces one that is there.
 
@@ -43,10 +48,11 @@ def ruleset(
         table: its name.
         rules: what is allowed.
         bridges: interfaces behind which sessions are.
+        ways_out: interfaces that lead out of the machine, though they be bridges or pairs.
         subnet: their addresses, where this table is to translate them; "": somebody else does.
     """
     lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
-    behind = "{ " + ", ".join(f'"{bridge}"' for bridge in bridges) + " }"
+    behind = _names(bridges)
     sent = []
     if bridges:
         # a program with the machine's network must not reach a session's either
@@ -67,6 +73,11 @@ def ruleset(
             f"iifname != {behind} accept",
             _NAMES,
             *_refusals([_LINK_LOCAL, *rules.metadata]),
+            # ports of this machine that lead into containers or machines on it
+            f"ct status dnat {_REFUSED}",
+            # and those themselves
+            *([f"oifname {_names(ways_out)} accept"] if ways_out else []),
+            f'meta oifkind {{ "bridge", "veth" }} {_REFUSED}',
         ]
         ports = ", ".join(map(str, rules.ports))
         received = [
@@ -83,6 +94,10 @@ def ruleset(
         translated = [f"ip saddr {subnet} oifname != {behind} masquerade"]
         lines += _chain("postrouting", "nat", "srcnat", translated)
     return "\n".join([*lines, "}", ""])
+
+
+def _names(interfaces: Sequence[str]) -> str:
+    return "{ " + ", ".join(f'"{name}"' for name in interfaces) + " }"
 
 
 def _refusals(addresses: Sequence[str]) -> list[str]:

@@ -293,10 +293,17 @@ def probe_network(
 
 def _rules_now(name: str, rules: NetworkRules) -> str:
     """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
-    subnet = subnet_of(name, _text_of(_ROUTES))
+    routes = _text_of(_ROUTES)
+    subnet = subnet_of(name, routes)
     if subnet is None:
         return ruleset(name, rules)
-    return ruleset(name, rules, bridges=[name], subnet=str(subnet))
+    ways_out = [*uplinks(routes), _trial_link(name)]
+    return ruleset(name, rules, bridges=[name], ways_out=ways_out, subnet=str(subnet))
+
+
+def _trial_link(name: str) -> str:
+    """The interface by which the agent tries its bridge of that name."""
+    return f"t{name[4:]}"
 
 
 @contextmanager
@@ -384,7 +391,7 @@ def _try_connection(network: SessionNetwork, name: str) -> None:
         NoNetwork: something on the way does not let it through.
     """
     near, far = network.subnet[-3], network.subnet[-2]
-    link = f"t{name[4:]}"
+    link = _trial_link(name)
     with Netlink() as host:
         host.remove_link(link)
 

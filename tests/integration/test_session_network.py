@@ -48,6 +48,7 @@ OUTSIDE, UPLINK = ipaddress.IPv4Address("203.0.113.2"), ipaddress.IPv4Interface(
 UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""
 ALLOWED_PORT = 18_777
+NEIGHBOUR = "172.30.0.2"
 RULES = NetworkRules(uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,))
 WITHIN_S = 60.0
 PREFIX = Path(sys.base_prefix)
@@ -174,6 +175,10 @@ def machine(place: Path) -> Iterator[Machine]:
         for name, host in (("outside", str(OUTSIDE)), ("metadata", METADATA)):
             servers.append(inside(outside, partial(Answering, host, name)))
             ports[name] = servers[-1].port
+        neighbour = _neighbour()
+        servers.append(inside(neighbour, partial(Answering, NEIGHBOUR, "neighbour")))
+        ports["neighbour"] = servers[-1].port
+        os.close(neighbour)
         servers.append(inside(outside, partial(Names, str(OUTSIDE))))
         yield Machine(data, facts, outside, ports)
         facts.remove()
@@ -210,6 +215,26 @@ def _outside() -> int:
         outside = new_namespace(furnish)
         host.add_default_route(host.index_of("uplink"), OUTSIDE)
     return outside
+
+
+def _neighbour() -> int:
+    """A namespace behind a bridge of the machine, as an engine makes them for containers."""
+    with Netlink() as host:
+        host.add_bridge("docker0")
+        bridge = host.index_of("docker0")
+        host.add_address(bridge, ipaddress.IPv4Interface("172.30.0.1/24"))
+        host.set_up(bridge)
+
+        def furnish(descriptor: int) -> None:
+            host.add_pair("port", "eth0", descriptor, mtu=1400, bridge=bridge)
+            host.set_up(host.index_of("port"))
+            with Netlink() as far:
+                index = far.index_of("eth0")
+                far.add_address(index, ipaddress.IPv4Interface(f"{NEIGHBOUR}/24"))
+                far.set_up(index)
+                far.add_default_route(index, ipaddress.IPv4Address("172.30.0.1"))
+
+        return new_namespace(furnish)
 
 
 class Sessions:
@@ -353,6 +378,32 @@ async def test_the_machine_is_closed_but_for_ports_that_its_administrator_opened
     assert [answer in ("machine", "loopback", "allowed") for answer in answers] == [
         False, False, True, False, True,
     ]  # fmt: skip
+
+
+@pytest.fixture
+def published(machine: Machine) -> Iterator[int]:
+    """A port of the machine that leads to the neighbour, as engines publish ports of containers."""
+    table = (
+        "table ip published {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n"
+        f"fib daddr type local tcp dport 18778 dnat to {NEIGHBOUR}:{machine.ports['neighbour']}\n}}\n}}\n"
+    )
+    subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
+    yield 18_778
+    subprocess.run(["nft", "delete", "table", "ip", "published"], check=True)
+
+
+async def test_containers_of_the_machine_are_closed(
+    sessions: Sessions, machine: Machine, published: int
+) -> None:
+    neighbour = (NEIGHBOUR, machine.ports["neighbour"])
+    with socket.create_connection(neighbour, 2) as connection:
+        assert connection.recv(100) == b"neighbour"  # the machine itself does
+    reached = partial(socket.create_connection, (str(UPLINK.ip), published), 2)
+    with inside(machine.outside, reached) as connection:
+        assert connection.recv(100) == b"neighbour"
+    targets = [neighbour, (str(UPLINK.ip), published)]
+    answers = await sessions.answer(f"print(json.dumps([reaches(one) for one in {targets}]))")
+    assert "neighbour" not in answers
 
 
 async def test_the_outside_is_reached_by_address_and_by_name(

@@ -51,7 +51,11 @@ def test_without_bridges_and_ids_there_are_no_chains() -> None:
 )
 def test_the_rules_are_sound(metadata: tuple[str, ...]) -> None:
     text = ruleset(
-        "t", NetworkRules(uids=(1, 2), metadata=metadata), bridges=["b", "c"], subnet="10.0.0.0/20"
+        "t",
+        NetworkRules(uids=(1, 2), metadata=metadata),
+        bridges=["b", "c"],
+        ways_out=["eth0"],
+        subnet="10.0.0.0/20",
     )
     done = subprocess.run(
         ["/usr/bin/env", "PATH=/usr/sbin:/sbin:/usr/bin:/bin", "nft", "--check", "-f", "-"],
