@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     session_ports: tuple[int, ...] = ()
     """TCP ports of this machine that sessions with a network of their own reach."""
 
+    session_connections: int = 8192
+    """Connections to other machines that such a session may have open at a time."""
+
     session_nameservers: tuple[str, ...] = ()
     """IPv4 addresses of resolvers for such sessions; empty: those of the machine."""
 
@@ -244,6 +247,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 all(0 < port < 1 << 16 for port in self.session_ports),
                 "between 1 and 65535",
             ),
+            ("session_connections", self.session_connections > 0, "more than 0"),
             (
                 "session_nameservers",
                 all(

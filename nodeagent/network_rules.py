@@ -27,11 +27,13 @@ class NetworkRules:
         uids: first and last id of the accounts that sessions run as; None: they have none.
         metadata: addresses and ranges that no session reaches but for names (port 53).
         ports: TCP ports of this machine that sessions with a network of their own may reach.
+        connections: how many of its own such a session may have open: the machine's table of them is everybody's.
     """
 
     uids: tuple[int, int] | None = None
     metadata: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
+    connections: int = 8192
 
 
 def ruleset(
@@ -67,10 +69,13 @@ def ruleset(
     if sent:
         lines += _chain("output", "filter", "filter", sent)
     if bridges:
+        counted = f"{{ ip saddr ct count over {rules.connections} }}"
+        bounded = f"ct state new add @open {counted} {_REFUSED}"
         passing = [
             f"oifname {behind} ct state established,related accept",
             f"oifname {behind} drop",
             f"iifname != {behind} accept",
+            bounded,
             _NAMES,
             *_refusals([_LINK_LOCAL, *rules.metadata]),
             # ports of this machine that lead into containers or machines on it
@@ -79,10 +84,12 @@ def ruleset(
             *([f"oifname {_names(ways_out)} accept"] if ways_out else []),
             f'meta oifkind {{ "bridge", "veth" }} {_REFUSED}',
         ]
+        lines += ["set open {", "type ipv4_addr; flags dynamic; size 65535;", "}"]
         ports = ", ".join(map(str, rules.ports))
         received = [
             f"iifname != {behind} accept",
             "ct state established,related accept",
+            bounded,
             _NAMES,
             *([f"tcp dport {{ {ports} }} accept"] if ports else []),
             "icmp type echo-request accept",

@@ -453,6 +453,7 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
                 uids=(ids.first, ids.trial) if has_ids else None,
                 metadata=settings.metadata_addresses,
                 ports=settings.session_ports,
+                connections=settings.session_connections,
             ),
             subnet=settings.session_subnet,
             nameservers=settings.session_nameservers,

@@ -3,9 +3,11 @@
 Standard library only: it runs in the shim. Order of calls, each in the process named:
 
 ```
+shim         enter_network()         where its program has a network of its own, which the agent made
 shim         new_user_and_pid()      the shim keeps its mounts; its next child is pid 1
 first child  enter_root(root, plan)  builds the root on a tmpfs, pivots into it
              drop_privileges()       nothing that it or its children hold can undo the above
+             seccomp.load()          nor do they ask the kernel for what programs have no use for
 ```
 
 Works for root and, where the kernel permits user namespaces, for everybody. Outside ids are mapped

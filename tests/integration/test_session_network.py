@@ -49,7 +49,9 @@ UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""
 ALLOWED_PORT = 18_777
 NEIGHBOUR = "172.30.0.2"
-RULES = NetworkRules(uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,))
+RULES = NetworkRules(
+    uids=UIDS, metadata=(METADATA, "fd00:ec2::254"), ports=(ALLOWED_PORT,), connections=40
+)
 WITHIN_S = 60.0
 PREFIX = Path(sys.base_prefix)
 
@@ -378,6 +380,22 @@ async def test_the_machine_is_closed_but_for_ports_that_its_administrator_opened
     assert [answer in ("machine", "loopback", "allowed") for answer in answers] == [
         False, False, True, False, True,
     ]  # fmt: skip
+
+
+async def test_a_session_with_many_connections_leaves_others_theirs(
+    sessions: Sessions, machine: Machine
+) -> None:
+    target = (str(OUTSIDE), machine.ports["outside"])
+    flood = (
+        "ends, refused = [], 0\n"
+        "for _ in range(60):\n"
+        f"    try: ends.append(socket.create_connection({target}, 10))\n"
+        "    except OSError: refused += 1\n"
+        "print(json.dumps([len(ends), refused]), flush=True)\n"
+    )
+    _, counts = await sessions.running(flood)
+    assert counts == [40, 20]
+    assert await sessions.answer(f"print(json.dumps(reaches({target})))") == "outside"
 
 
 @pytest.fixture
