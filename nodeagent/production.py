@@ -509,7 +509,10 @@ async def _rules_kept(
         if keeping is not None:
             keeping.cancel()
         if all(folders.of(one).exit.exists() for one in folders.ids()):
-            await in_thread(found.remove)
+            try:
+                await in_thread(found.remove)
+            except OSError as error:
+                log.warning("network.not_removed", reason=str(error))
 
 
 def _runtime(

@@ -275,7 +275,7 @@ def probe_network(
             with suppress(OSError):
                 (_STATE / name).write_text(str(data.resolve()), encoding="utf-8")
             firewall.apply(_rules_now(name, rules))
-        except NoNetwork as error:
+        except (NoNetwork, OSError) as error:
             return NetworkFacts(reason=str(error), open_reason=str(error))
         network, reason = None, ""
         if is_wanted:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from nodeagent import session_network
 from nodeagent.config import Settings, SettingsError
+from nodeagent.network_rules import NetworkRules
 from nodeagent.production import _gangs, _network_note, _networks
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts
@@ -86,3 +88,22 @@ def test_a_site_may_refuse_gangs_the_machines_network() -> None:
 def test_values_that_no_network_can_have(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         settings(**{name: value})
+
+
+def test_a_machine_that_lets_nothing_be_changed_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "networks"
+    gone.mkdir()
+    (gone / "nsml000000").write_text("/not/there")
+
+    def refused() -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(session_network, "_STATE", gone)
+    monkeypatch.setattr(session_network, "Netlink", refused)
+    found = session_network.probe_network(
+        tmp_path, rules=NetworkRules(), subnet="198.18.0.0/15", nameservers=(), is_wanted=True
+    )
+    assert (found.network, found.firewall) == (None, None)
+    assert "not permitted" in found.reason
