@@ -21,12 +21,19 @@ import grpc
 import grpc.aio
 import structlog
 
-from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
+from nodeagent.accounts import (
+    Accounts,
+    AccountsError,
+    IdRange,
+    build_ids,
+    range_on_this_machine,
+)
 from nodeagent.addresses import interface_of, reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
@@ -51,7 +58,13 @@ from nodeagent.runtimes.containment import (
 )
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import Isolation
-from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation, with_containers
+from nodeagent.runtimes.isolation import (
+    IsolationFacts,
+    probe_isolation,
+    strongest,
+    with_containers,
+)
+from nodeagent.runtimes.launch import Machine as ReplicaMachine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
@@ -68,7 +81,7 @@ from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()
 
-_ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
+_ON_THE_WAY = ("", "replicas", "datasets", "environments", "builds", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
 _NOBODYS_WAY = ("bundles", "staging", "trial")
 _KEEPING = {
@@ -113,6 +126,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
+        alone = isolation
         containers = _containers_probe(settings, isolation)
         pull = _pull(settings)
         isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
@@ -123,7 +137,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
-        environments = Environments(settings.data / "environments")
+        sandbox = await in_thread(lambda: _sandbox(settings, alone, isolation.machine))
+        environments = Environments(settings.data / "environments", sandbox)
         stores = [Store(kind="environment", cache=environments, place=environments.folder)]
         hook: Hook = PythonHook(environments, in_own_thread)
         listed: Callable[[], Mapping[str, int]] | None = None
@@ -297,6 +312,33 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         return Accounts(settings.data, _ids(settings), by_group=is_user)
     except AccountsError as error:
         raise SettingsError(str(error)) from error
+
+
+def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine) -> Sandbox:
+    """Where environments are built: by what works here without an engine, whatever sessions get."""
+    level = strongest(alone)
+    ids: list[int] = []
+    if level in alone.with_accounts:
+        try:
+            ids = build_ids(settings.data, _ids(settings))
+        except AccountsError as error:
+            raise SettingsError(str(error)) from error
+    sandbox = Sandbox(
+        settings.data / "builds",
+        machine=machine,
+        level=level,
+        ids=ids,
+        limits=BuildLimits(
+            memory_bytes=settings.build_memory_bytes,
+            cpus=settings.build_cpus,
+            disk_bytes=settings.build_disk_bytes,
+            files=settings.build_files,
+            time_s=settings.build_time_limit_s,
+        ),
+        is_full=partial(is_full, settings.data),
+    )
+    sandbox.tidy()
+    return sandbox
 
 
 def _trial_id(settings: Settings) -> tuple[int | None, str]:
