@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,21 +31,28 @@ def isolation_here() -> IsolationFacts:
         )
 
 
-def sandbox_in(
-    data: Path,
+@cache
+def _builds() -> Path:
+    """One folder for all tests of a process: the installer is copied there once."""
+    folder = tempfile.mkdtemp(prefix="nsml-builds-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def sandbox_here(
     *,
     level: Isolation | None = None,
     ids: Sequence[int] | None = None,
     limits: BuildLimits | None = None,
 ) -> Sandbox:
-    """A sandbox of an agent whose data folder is `data`, of the strongest level or another one."""
+    """A sandbox of an agent, of the strongest level of this machine or another one."""
     found = isolation_here()
     level = level or strongest(found)
     if ids is None:
         ids = list(USUAL.builds) if level in found.with_accounts else []
-    return Sandbox(data / "builds", machine=found.machine, level=level, ids=ids, limits=limits)
+    return Sandbox(_builds(), machine=found.machine, level=level, ids=ids, limits=limits)
 
 
 def environments_in(data: Path, *, limits: BuildLimits | None = None) -> Environments:
     """The environments of that agent."""
-    return Environments(data / "environments", sandbox_in(data, limits=limits))
+    return Environments(data / "environments", sandbox_here(limits=limits))

@@ -49,7 +49,7 @@ def main() -> int:
     """Do what the arguments say; the exit status."""
     step, folder, *listed = sys.argv[1:]
     if step == "make":
-        venv.EnvBuilder(symlinks=True).create(folder)
+        _Builder(symlinks=True).create(folder)
         if not listed:
             return 0
         python = f"{folder}/bin/python"
@@ -71,6 +71,19 @@ def _install(listed: str) -> int:
         if reason:
             print(f"nsml: {reason}", flush=True)  # noqa: T201 - the build's log
     return int(status)
+
+
+class _Builder(venv.EnvBuilder):
+    """Makes an environment at a path that may be a link, as it is without a root of its own."""
+
+    def ensure_directories(self, env_dir: Any) -> Any:
+        """The folders where the link leads, under the names that they will keep."""
+        real = os.path.realpath(env_dir)
+        context = super().ensure_directories(real)
+        for name, value in vars(context).items():
+            if isinstance(value, str) and value.startswith(real):
+                setattr(context, name, f"{env_dir}{value.removeprefix(real)}")
+        return context
 
 
 class _Errors(logging.Handler):

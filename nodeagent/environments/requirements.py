@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
+_MAX_LINES = 10_000
+_MAX_FILES = 100
+_MAX_CHARACTERS = 2_000
+"""Of one requirement, its hashes aside: patterns take time that grows faster than a line."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
 _BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
@@ -65,7 +69,9 @@ def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
         found = _install_requires(setup, notes)
         lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
     if listed is not None:
-        lines += _requirement_lines(code, "requirements.txt", _MAX_DEPTH, may_build=may_build)
+        lines += _Listed(code, may_build=may_build).lines("requirements.txt", _MAX_DEPTH)
+    if len(lines) > _MAX_LINES:
+        raise EnvironmentFailed(f"over {_MAX_LINES:,} requirements are not installed")
     return Requirements(
         lines=tuple(dict.fromkeys(lines)),
         packages=_packages(_text(code, "nsml_package.txt") or ""),
@@ -171,26 +177,38 @@ def _strings(value: ast.expr, names: dict[str, ast.expr], notes: list[str]) -> l
     return []
 
 
-def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) -> list[str]:
-    """The lines of a requirements file, those of files that it includes in their place."""
-    if depth == 0:
-        raise EnvironmentFailed(f"{name}: files include one another too deeply")
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise EnvironmentFailed(
-            f"-r {name}: leads out of the folder of the code, and nothing else is sent: copy it there"
-        )
-    text = _text(code, name)
-    if text is None:
-        raise EnvironmentFailed(f"{name}: there is no such file")
-    lines: list[str] = []
-    for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
-        line = re.sub(r"(^|\s)#.*", "", raw).strip()
-        included = re.fullmatch(r"(?:-r|--requirement)[\s=]\s*(\S+)", line)
-        if included:
-            lines += _requirement_lines(code, included[1], depth - 1, may_build=may_build)
-        elif line:
-            lines.append(_checked(line, name, may_build=may_build))
-    return lines
+class _Listed:
+    """Reads requirements files of a code folder: a bounded number, however they include one another."""
+
+    def __init__(self, code: Path, *, may_build: bool) -> None:
+        self._code = code
+        self._may_build = may_build
+        self._files = 0
+
+    def lines(self, name: str, depth: int) -> list[str]:
+        """The lines of one file, those of files that it includes in their place."""
+        self._files += 1
+        if depth == 0 or self._files > _MAX_FILES:
+            raise EnvironmentFailed(f"{name}: files include one another too deeply")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise EnvironmentFailed(
+                f"-r {name}: leads out of the folder of the code, and nothing else is sent: copy it"
+                " there"
+            )
+        text = _text(self._code, name)
+        if text is None:
+            raise EnvironmentFailed(f"{name}: there is no such file")
+        lines: list[str] = []
+        for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
+            line = re.sub(r"(^|\s)#.*", "", raw).strip()
+            included = re.fullmatch(r"(?:-r|--requirement)[\s=]\s*(\S+)", line)
+            if included:
+                lines += self.lines(included[1], depth - 1)
+            elif line:
+                lines.append(_checked(line, name, may_build=self._may_build))
+            if len(lines) > _MAX_LINES:
+                raise EnvironmentFailed(f"{name}: over {_MAX_LINES:,} lines are not installed")
+        return lines
 
 
 def _checked(line: str, file: str, *, may_build: bool) -> str:
@@ -198,8 +216,13 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     line = line.strip()
     if len(line.splitlines()) > 1 or "${" in line:
         # pip would read the second line as an option, and send variables of the agent to an index
-        raise EnvironmentFailed(f"{file}: {line!r} has a line break or names a variable")
-    requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
+        raise EnvironmentFailed(f"{file}: {line[:200]!r} has a line break or names a variable")
+    # in single spaces, which patterns can divide in one way only
+    requirement = " ".join(re.sub(r"\s--hash[= ]\S+", "", line).split())
+    if len(requirement) > _MAX_CHARACTERS:
+        raise EnvironmentFailed(
+            f"{file}: {requirement[:80]!r}... is not installed: it has over {_MAX_CHARACTERS:,} characters"
+        )
     # pip reads what begins with - behind a package as options, of the whole file
     has_options = re.search(r"\s-", requirement) is not None
     by_url = _BY_ARCHIVE if may_build else _BY_WHEEL
@@ -207,7 +230,9 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     if is_package and not has_options:
         return line
     try:
-        option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)
+        option, *values = shlex.split(
+            requirement.replace("=", " ", 1) if requirement.startswith("--") else requirement
+        )
     except ValueError:
         option, values = "", []
     if option in _PLAIN_OPTIONS and not values:
@@ -215,9 +240,9 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
         return line
     raise EnvironmentFailed(
-        f"{file}: {line!r} is not installed: only packages, by name and version or by https URL,"
+        f"{file}: {line[:200]!r} is not installed: only packages, by name and version or by https URL,"
         " and options that name an index"
         if may_build
-        else f"{file}: {line!r} is not installed here: only wheels, by name and version or by https"
+        else f"{file}: {line[:200]!r} is not installed here: only wheels, by name and version or by https"
         " URL, because a node without containers does not run code of packages to install them"
     )

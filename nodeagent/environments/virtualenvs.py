@@ -14,6 +14,7 @@ come from.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import json
 import os
@@ -182,6 +183,7 @@ class Environments:
             draft = kit.with_name(f".{kit.name}.{os.getpid()}.{threading.get_ident()}")
             shutil.copytree(pip_folder(), draft / "pip")
             shutil.copy(source, draft / "installer.py")
+            compileall.compile_dir(draft, quiet=2)  # builds cannot keep what they compile of it
             for path in (draft, *draft.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
             with suppress(OSError):  # another has made it meanwhile
