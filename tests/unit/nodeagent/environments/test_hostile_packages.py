@@ -323,8 +323,6 @@ def test_a_build_has_limits_of_its_own(tmp_path: Path, code: str, says: str) -> 
     "text",
     [
         "a" + " " * 300 + "(" + " " * 300 + ")" + " " * 300 + "!\n",
-        "a" + "=" * 100_000 + "@\n",
-        "a @ https://" + "x.whl#" * 50_000 + " !\n",
         "-r b.txt\n" * 200,
         "a\n" * 20_000,
     ],
