@@ -123,8 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     build_time_limit_s: float = 3600
     """The longest that one build of an image or an environment may take."""
 
-    build_disk_bytes: int = 32_000_000_000
-    """Disk that one build of an environment may take, with what it downloads."""
+    build_disk_bytes: int = 50_000_000_000
+    """What one build of an environment may write, its downloads included."""
 
     build_files: int = 500_000
     """Files and folders that one build of an environment may make."""

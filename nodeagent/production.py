@@ -143,7 +143,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         hook: Hook = PythonHook(environments, in_own_thread)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
-            images = await _images(settings, engine_place)
+            images = await _images(settings, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             hook, listed = ImageHook(images, in_own_thread), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
@@ -335,7 +335,7 @@ def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine)
             files=settings.build_files,
             time_s=settings.build_time_limit_s,
         ),
-        is_full=partial(is_full, settings.data),
+        is_full=partial(is_full, settings.data, machine.limits.disk_floor_bytes),
     )
     sandbox.tidy()
     return sandbox
@@ -490,7 +490,7 @@ def _runtime(
     )
 
 
-async def _images(settings: Settings, place: EnginePlace) -> Images:
+async def _images(settings: Settings, place: EnginePlace, floor_bytes: int) -> Images:
     """The images of this agent; what builds of an earlier one left is removed."""
     images = Images(
         settings.data / "images",
@@ -506,7 +506,7 @@ async def _images(settings: Settings, place: EnginePlace) -> Images:
             time_limit_s=settings.build_time_limit_s,
         ),
         mark=place.container.mark,
-        is_full=partial(is_full, place.root),
+        is_full=partial(is_full, place.root, floor_bytes),
     )
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):

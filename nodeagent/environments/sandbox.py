@@ -72,7 +72,7 @@ class BuildLimits:
     memory_bytes: int = 8 << 30
     cpus: float = 4.0
     process_count: int = 256
-    disk_bytes: int = 32_000_000_000
+    disk_bytes: int = 50_000_000_000
     files: int = 500_000
     time_s: float = 3600.0
 
