@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FILE = "accounts.json"
 _USER, _TREE = "user", "tree"
 _OPEN, _BY_GROUP = 0o555, 0o550
-_MOST_BUILDS = 32
+_MOST_BUILDS = 256
 
 
 class AccountsError(Exception):

@@ -34,6 +34,7 @@ from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
+from nodeagent.environments.setups import Setups
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
@@ -140,12 +141,13 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         sandbox = await in_thread(lambda: _sandbox(settings, alone, isolation.machine))
         environments = Environments(settings.data / "environments", sandbox)
         stores = [Store(kind="environment", cache=environments, place=environments.folder)]
-        hook: Hook = PythonHook(environments, in_own_thread)
+        read_setup = Setups(sandbox).read
+        hook: Hook = PythonHook(environments, in_own_thread, read_setup)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
             images = await _images(settings, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
-            hook, listed = ImageHook(images, in_own_thread), images.listed
+            hook, listed = ImageHook(images, in_own_thread, read_setup), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with _runtime(folders, isolation, engine_place, clock) as runtime:
             yield Parts(

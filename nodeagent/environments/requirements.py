@@ -1,13 +1,12 @@
 """What a code folder asks for: `setup.py`, `requirements.txt`, `nsml_package.txt`, `#nsml:` lines.
 
-Nothing of it is executed: `setup.py` is read as a syntax tree, and every line is matched against
+Nothing of it is executed: `setup.py` is read as a syntax tree (`setup_reader.py`), and every line is matched against
 what a line may be before it goes anywhere. What is taken are packages from an index, by name and
 version, or by https URL; never folders, repositories or options that change what pip does.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -17,10 +16,14 @@ from typing import TYPE_CHECKING
 
 from nodeagent.beneath import open_folder
 from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.setup_reader import install_requires
 from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    ReadSetup = Callable[[str], tuple[list[str], list[str]]]
+    """From the text of a `setup.py` to the lines that it lists, and notes about what was left out."""
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
@@ -57,16 +60,20 @@ class Requirements:
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
+def read_requirements(
+    code: Path, *, may_build: bool = False, read_setup: ReadSetup = install_requires
+) -> Requirements:
     """Read the files of a code folder. Raises EnvironmentFailed.
 
-    `may_build`: packages may be built from source where they are installed.
+    `may_build`: packages may be built from source where they are installed. `read_setup` reads what a
+    `setup.py` lists: where the caller has more rights than who wrote it, in a sandbox (`setups.py`).
     """
     setup, listed = _text(code, "setup.py"), _text(code, "requirements.txt")
     lines: list[str] = []
     notes: list[str] = []
     if setup is not None:
-        found = _install_requires(setup, notes)
+        found, said = read_setup(setup)
+        notes += said
         lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
     if listed is not None:
         lines += _Listed(code, may_build=may_build).lines("requirements.txt", _MAX_DEPTH)
@@ -128,53 +135,6 @@ def _text(code: Path, name: str) -> str | None:
     if len(content) > _MAX_FILE_BYTES:
         raise EnvironmentFailed(f"{name} is over {_MAX_FILE_BYTES} bytes")
     return content.decode("utf-8", errors="replace")
-
-
-def _install_requires(setup: str, notes: list[str]) -> list[str]:
-    """What `setup(install_requires=...)` lists, as far as it is written out in the file."""
-    try:
-        tree = ast.parse(setup)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        notes.append(f"setup.py is not Python that can be read ({error}): it is left out")
-        return []
-    names = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _called(node.func) != "setup":
-            continue
-        for keyword in node.keywords:
-            if keyword.arg == "install_requires":
-                return _strings(keyword.value, names, notes)
-    return []
-
-
-def _called(function: ast.expr) -> str:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
-
-
-def _strings(value: ast.expr, names: dict[str, ast.expr], notes: list[str]) -> list[str]:
-    if isinstance(value, ast.Name):
-        value = names.get(value.id, value)
-    try:
-        found = ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        notes.append("setup.py computes its install_requires: it is left out")
-        return []
-    if isinstance(found, str):
-        return found.split("\n")
-    if isinstance(found, list | tuple) and all(isinstance(line, str) for line in found):
-        return [line for line in found if line.strip()]
-    notes.append("setup.py: install_requires is no list of strings: it is left out")
-    return []
 
 
 class _Listed:

@@ -14,12 +14,18 @@ on, what it made is taken over by `sealing.py`; neither is believed.
 
 from __future__ import annotations
 
+import compileall
+import errno
 import fcntl
+import hashlib
 import json
 import os
+import platform
 import select
+import shutil
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -45,19 +51,21 @@ from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now
 from nodeagent.shim.occupied import Measurement
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nodeagent.environments.builds import Say
     from nodeagent.runtimes.interface import ExitRecord
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import StartedShim
+    from nodeagent.shim.namespaces import MountEntry
 
-_SLOTS = 32
+_SLOTS = 256
 """Builds at one time where all run as one user."""
 _LOOK_EVERY_S = 0.1
 _COUNT_PIECE_S = 0.05
 _COUNT_SHARE = 0.05
+_SMALL_BYTES = 1 << 30
+_SMALL_S = 60.0
 _MOST_READ_BYTES = 16 << 20
 _MOST_AT_ONCE_BYTES = 1 << 20
 """So that what says more than can be read is still looked after."""
@@ -76,20 +84,23 @@ class BuildLimits:
     files: int = 500_000
     time_s: float = 3600.0
 
+    def small(self) -> BuildLimits:
+        """For what reads a file of a user: none of it should take long."""
+        memory_bytes, time_s = min(self.memory_bytes, _SMALL_BYTES), min(self.time_s, _SMALL_S)
+        return replace(self, memory_bytes=memory_bytes, disk_bytes=_SMALL_BYTES, time_s=time_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One program to run.
 
     Attributes:
-        place: where what it fills will lie, and where it sees it meanwhile.
         argv: the command line; `{run}` in it is the folder of `files` as the program sees it.
         mounts: what it reads of the machine.
         files: text by name that it is given, which nobody else reads.
         variables: of its environment, kept from every disk; `{run}` as in `argv`.
     """
 
-    place: Path
     argv: Sequence[str]
     mounts: Sequence[Mount] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -125,23 +136,25 @@ class Sandbox:
         self._limits = limits or BuildLimits()
         self._is_full = is_full
 
-    def make(self, task: Task, say: Say, cancelled: threading.Event | None = None) -> None:
-        """Have `task.place` be there, as the program made it, the agent's own and read-only.
+    def make(
+        self, place: Path, task: Task, say: Say, cancelled: threading.Event | None = None
+    ) -> None:
+        """Have the folder `place` be there, as the program made it, the agent's own and read-only.
 
-        `say` gets all that the program says. Raises EnvironmentFailed with its last words or the limit
+        The program sees it there while it fills it. `say` gets all that the program says. Raises EnvironmentFailed with its last words or the limit
         that it met, EnvironmentCancelled soon after `cancelled` is set; nothing is left then.
         """
-        remove_tree(task.place)
+        remove_tree(place)
         with self._slot(cancelled) as (slot, folder):
-            with self._seen_at(task.place, folder):
-                self._run(task, slot, folder, say, cancelled)
+            with self._seen_at(place, folder) as seen:
+                self._run(task, slot, folder, say, cancelled, seen=seen)
             uid = self._uid(slot)
             try:
                 seal(
                     folder.app,
                     Rules(
                         uid=os.geteuid() if uid is None else uid,
-                        place=task.place,
+                        place=place,
                         outside=_interpreters(),
                         bytes=self._limits.disk_bytes,
                         files=self._limits.files,
@@ -149,7 +162,17 @@ class Sandbox:
                 )
             except Unsound as error:
                 raise EnvironmentFailed(f"what was installed is refused: {error}") from None
-            folder.app.rename(task.place)
+            folder.app.rename(place)
+
+    def ask(self, task: Task, *, most: int) -> bytes:
+        """What a program says, at most so many bytes. Raises EnvironmentFailed."""
+        said: list[bytes] = []
+        with self._slot(None) as (slot, folder):
+            self._run(task, slot, folder, said.append, None, limits=self._limits.small())
+        whole = b"".join(said)
+        if len(whole) > most:
+            raise EnvironmentFailed("it says too much")
+        return whole
 
     def tidy(self) -> None:
         """End and remove what builds of an agent that was killed left."""
@@ -223,14 +246,14 @@ class Sandbox:
         return self.level is Isolation.NAMESPACE and self._machine.with_pid
 
     @contextmanager
-    def _seen_at(self, place: Path, folder: ReplicaFolder) -> Iterator[None]:
-        """Where programs see the machine's files: have `place` lead to what is being made."""
+    def _seen_at(self, place: Path, folder: ReplicaFolder) -> Iterator[list[MountEntry]]:
+        """Have `place` lead to what is being made: a mount where programs have a root, else a link."""
         if self.level is Isolation.NAMESPACE:
-            yield
+            yield [writable_entry(folder.app, place)]
             return
         place.symlink_to(folder.app)
         try:
-            yield
+            yield []
         finally:
             place.unlink()
 
@@ -241,8 +264,12 @@ class Sandbox:
         folder: ReplicaFolder,
         say: Say,
         cancelled: threading.Event | None,
+        *,
+        seen: Sequence[MountEntry] = (),
+        limits: BuildLimits | None = None,
     ) -> None:
-        spec = self._spec(task, slot)
+        limits = limits or self._limits
+        spec = self._spec(task, slot, limits)
         run = layout_of(spec, folder).run
         spec = replace(
             spec,
@@ -260,20 +287,20 @@ class Sandbox:
             "has_secrets": True,
             "ends_with": os.getpid(),
         }
-        if self.level is Isolation.NAMESPACE:
-            content["namespace"]["mounts"].append(writable_entry(folder.app, task.place))
+        if content["namespace"]:
+            content["namespace"]["mounts"] += seen
         write_atomically(folder.spec, json.dumps(content).encode())
         words = _Words(say)
         shim = start_directly(folder, json.dumps(spec.secrets).encode())
         try:
-            self._follow(shim, folder, words, cancelled)
+            self._follow(shim, folder, words, cancelled, limits)
         finally:
             os.close(shim.pidfd)
         words.end()
-        _judge(read_exit(folder), words, self._limits)
+        _judge(read_exit(folder), words, limits)
 
-    def _spec(self, task: Task, slot: int) -> ReplicaSpec:
-        base, uid, limits = Path(sys.base_prefix), self._uid(slot), self._limits
+    def _spec(self, task: Task, slot: int, limits: BuildLimits) -> ReplicaSpec:
+        base, uid = Path(sys.base_prefix), self._uid(slot)
         return ReplicaSpec(
             replica_id=ReplicaId.of_no_session(),
             argv=task.argv,
@@ -297,11 +324,12 @@ class Sandbox:
         folder: ReplicaFolder,
         words: _Words,
         cancelled: threading.Event | None,
+        limits: BuildLimits,
     ) -> None:
         """Pass on what the program says until its shim has ended; end it when it must not go on."""
         ended = select.poll()
         ended.register(shim.pidfd, select.POLLIN)
-        count = _Count(folder, self._limits.files)
+        count = _Count(folder, limits.files)
         why: Exception | None = None
         with folder.output.open("rb", buffering=0) as output:
             while not ended.poll(_LOOK_EVERY_S * 1000):
@@ -322,10 +350,8 @@ class Sandbox:
         if cancelled is not None and cancelled.is_set():
             return EnvironmentCancelled()
         if self._is_full():
-            return EnvironmentFailed(
-                "the node's disk is nearly full, and the environment was not made: try again later, or"
-                " ask an administrator to make room"
-            )
+            # as where it is full indeed: the node's fault, and another may have room
+            return OSError(errno.ENOSPC, "the node's disk is nearly full, and others need the rest")
         if count.is_over():
             return EnvironmentFailed(
                 f"the environment has more than {self._limits.files:,} files, which is what a build may"
@@ -344,6 +370,40 @@ def remove_tree(place: Path) -> None:
             remove_folder(place.name, parent)
         finally:
             os.close(parent)
+
+
+def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:
+    """A folder below `folder` with copies of files and folders by name, which programs in it can read.
+
+    Made once for each content; compiled, since a build keeps nothing that it compiles.
+    """
+    content = [name, platform.python_version(), *map(str, sources.items())]
+    content += [
+        f"{path.relative_to(source)} {facts.st_size} {facts.st_mtime_ns}"
+        for source in sources.values()
+        for path in sorted([source, *source.rglob("*.py")])
+        for facts in [path.stat()]
+    ]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    place = folder / f"{name}-{digest}"
+    if place.exists():
+        return place
+    draft = folder / f".{place.name}.{os.getpid()}.{threading.get_ident()}"
+    draft.mkdir(mode=0o700, parents=True)
+    for target, source in sources.items():
+        if source.is_dir():
+            shutil.copytree(source, draft / target)
+        else:
+            shutil.copy2(source, draft / target)
+    compileall.compile_dir(draft, quiet=2)
+    for path in (draft, *draft.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with suppress(OSError):  # another has made it meanwhile
+        draft.rename(place)
+    for other in [draft, *folder.glob(f"{name}-*")]:
+        if other != place:
+            shutil.rmtree(other, ignore_errors=True)
+    return place
 
 
 def base_python() -> Path:

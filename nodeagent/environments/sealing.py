@@ -71,9 +71,13 @@ def seal(tree: Path, rules: Rules) -> None:
             occupied += _occupied(entry.facts)
             count += 1
             if count > rules.files:
-                raise Unsound(f"it has more than {counted(rules.files, 'file')}")
+                raise Unsound(
+                    f"it has more than {counted(rules.files, 'file')} (the agent's setting build_files)"
+                )
             if rules.bytes is not None and occupied > rules.bytes:
-                raise Unsound(f"it takes more than {size_text(rules.bytes)}")
+                raise Unsound(
+                    f"it takes more than {size_text(rules.bytes)} (the agent's setting build_disk_bytes)"
+                )
             why = _why_unsound(entry, rules)
             if why:
                 raise Unsound(f"{str(entry.path)[:200]!r} {why}")

@@ -14,16 +14,12 @@ come from.
 
 from __future__ import annotations
 
-import compileall
 import hashlib
 import json
 import os
 import platform
-import shutil
 import sys
-import threading
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +33,13 @@ from nodeagent.environments.hostconfig import (
     shareable,
     without_secrets,
 )
-from nodeagent.environments.sandbox import Task, base_python, remove_tree
+from nodeagent.environments.sandbox import Task, base_python, remove_tree, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from nodeagent.environments.builds import Say
@@ -142,7 +139,7 @@ class Environments:
         if requirements.lines:
             say(f"Installing {counted(len(requirements.lines), 'requirement')}\n".encode())
         try:
-            self._sandbox.make(self._task(place, requirements), say, cancelled)
+            self._sandbox.make(place, self._task(place, requirements), say, cancelled)
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
             content = json.dumps({"lines": list(requirements.lines)})
@@ -153,43 +150,27 @@ class Environments:
             raise
 
     def _task(self, place: Path, requirements: Requirements) -> Task:
-        kit = self._kit()
+        sources = {"pip": pip_folder(), "installer.py": Path(installer.__file__)}
+        kit = shared_copy(self._sandbox.folder, "kit", sources)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), "make", str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
         if not requirements.lines:
-            return Task(place=place, argv=argv, mounts=mounts)
+            return Task(argv=argv, mounts=mounts)
         options = pip_options(os.environ)
-        sources = shareable(options, hides=_hides)
         variables, files = fetching_variables(options, os.environ, folder="{run}")
         listed = "".join(f"{line}\n" for line in requirements.lines)
         return Task(
-            place=place,
             argv=[*argv, "{run}/requirements.txt"],
-            mounts=[*mounts, *(Mount(source=one, target=str(one)) for one in sources)],
+            mounts=[
+                *mounts,
+                *(Mount(source=one, target=str(one)) for one in shareable(options, hides=_hides)),
+            ],
             files={**files, "requirements.txt": listed.encode()},
             variables={
                 **variables,
                 installer.LOCAL_SOURCES: os.pathsep.join(map(str, local_sources(options))),
             },
         )
-
-    def _kit(self) -> Path:
-        """The installer with the platform's pip, as everybody may read them; copied once for each version."""
-        source = Path(installer.__file__)
-        named = [version("pip"), str(pip_folder()), source.read_text(encoding="utf-8")]
-        digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
-        kit = self._sandbox.folder / f"kit-{digest}"
-        if not kit.exists():
-            draft = kit.with_name(f".{kit.name}.{os.getpid()}.{threading.get_ident()}")
-            shutil.copytree(pip_folder(), draft / "pip")
-            shutil.copy(source, draft / "installer.py")
-            compileall.compile_dir(draft, quiet=2)  # builds cannot keep what they compile of it
-            for path in (draft, *draft.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
-            with suppress(OSError):  # another has made it meanwhile
-                draft.rename(kit)
-            shutil.rmtree(draft, ignore_errors=True)
-        return kit
 
 
 def _hides(place: Path) -> bool:

@@ -234,7 +234,7 @@ def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> lis
 
 def writable_entry(folder: Path, target: Path) -> MountEntry:
     """A further entry of a plan: a folder of the replica that it also has, to write in, at `target`."""
-    return _bind(str(folder), str(target), write=True)
+    return _entry("bind", str(folder), str(target), write=True)
 
 
 def all_mounts(spec: ReplicaSpec) -> list[Mount]:

@@ -19,6 +19,7 @@ import pytest
 
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.setup_reader import install_requires
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
@@ -436,7 +437,7 @@ def test_cancelling(tmp_path: Path) -> None:
 async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
     (tmp_path / "environments").mkdir()
-    hook = PythonHook(environments, in_own_thread)
+    hook = PythonHook(environments, in_own_thread, install_requires)
     with ExitStack() as held:
         drafts = []
         for number in range(40):
