@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import stat
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +21,9 @@ from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setups import Setups
+from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.records import read_claim, read_exit
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here
 from tests.wheels import make_wheel
 
@@ -369,3 +374,47 @@ def test_requirements_that_take_for_ever_to_read_are_refused(tmp_path: Path, tex
     (tmp_path / "d.txt").write_text("x\n" * 200)
     with pytest.raises(EnvironmentFailed):
         read_requirements(tmp_path, may_build=True)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from nodeagent.environments.sandbox import Sandbox, Task, base_python
+from nodeagent.folders import ReplicaFolder
+from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.records import read_claim, read_exit
+from tests.sandboxes import isolation_here, strongest, USUAL
+found = isolation_here()
+level = strongest(found)
+ids = list(USUAL.builds)[-1:] if level in found.with_accounts else []
+place = Path(sys.argv[1])
+sandbox = Sandbox(place.parent / "builds", machine=found.machine, level=level, ids=ids)
+if len(sys.argv) > 2:
+    sandbox.make(place, Task(argv=["/bin/sh", "-c", f"echo made > {place}/file"]), lambda _: None)
+else:
+    task = Task(argv=["/bin/sh", "-c", "echo begun; sleep 3600"])
+    sandbox.make(place, task, lambda said: print(said.decode(), flush=True))
+"""
+
+
+def test_a_build_ends_with_the_agent_that_is_killed_and_the_next_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[4])}
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "key")]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"begun\n"
+        folder = ReplicaFolder(tmp_path / "builds" / "0")
+        claim = read_claim(folder)
+        assert claim is not None
+        pidfd = os.pidfd_open(claim.pid)
+        agent.kill()
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    assert ended.poll(60_000)
+    os.close(pidfd)
+    assert read_exit(folder) is not None
+    subprocess.run([*command, "again"], env=env, check=True, timeout=60)
+    assert (tmp_path / "key" / "file").read_text() == "made\n"
+    assert not folder.path.exists()
