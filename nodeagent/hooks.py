@@ -182,7 +182,8 @@ class PythonHook:
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or _calls_python(draft.assignment.spec):
-                provide = partial(self._environments.provide, wanted)
+                owner = draft.assignment.owner
+                provide = partial(self._environments.provide, wanted, owner=owner)
                 draft.python = await _provided(self._run, provide, draft, "environment")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"

@@ -32,6 +32,7 @@ from nodeagent.addresses import interface_of, reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
+from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.setups import Setups
@@ -84,7 +85,7 @@ log = structlog.get_logger()
 
 _ON_THE_WAY = ("", "replicas", "datasets", "environments", "builds", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
-_NOBODYS_WAY = ("bundles", "staging", "trial")
+_NOBODYS_WAY = ("bundles", "downloads", "staging", "trial")
 _KEEPING = {
     Keeping.NONE: resources.KEEPING_NONE,
     Keeping.WATCHED: resources.KEEPING_WATCHED,
@@ -139,8 +140,12 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
         sandbox = await in_thread(lambda: _sandbox(settings, alone, isolation.machine))
-        environments = Environments(settings.data / "environments", sandbox)
-        stores = [Store(kind="environment", cache=environments, place=environments.folder)]
+        downloads = Downloads(settings.data / "downloads")
+        environments = Environments(settings.data / "environments", sandbox, downloads)
+        stores = [
+            Store(kind="downloads", cache=downloads, place=settings.data),
+            Store(kind="environment", cache=environments, place=environments.folder),
+        ]
         read_setup = Setups(sandbox).read
         hook: Hook = PythonHook(environments, in_own_thread, read_setup)
         listed: Callable[[], Mapping[str, int]] | None = None
@@ -335,6 +340,7 @@ def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine)
             cpus=settings.build_cpus,
             disk_bytes=settings.build_disk_bytes,
             files=settings.build_files,
+            kept_bytes=settings.build_cache_bytes,
             time_s=settings.build_time_limit_s,
         ),
         is_full=partial(is_full, settings.data, machine.limits.disk_floor_bytes),

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from nodeagent.accounts import IdRange
+from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.runtimes.interface import Isolation
@@ -55,4 +56,6 @@ def sandbox_here(
 
 def environments_in(data: Path, *, limits: BuildLimits | None = None) -> Environments:
     """The environments of that agent."""
-    return Environments(data / "environments", sandbox_here(limits=limits))
+    return Environments(
+        data / "environments", sandbox_here(limits=limits), Downloads(data / "downloads")
+    )

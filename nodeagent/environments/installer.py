@@ -63,7 +63,7 @@ def _install(listed: str) -> int:
     _apply_rules()
     errors = _Errors()
     logging.getLogger("pip._internal.cli.base_command").addHandler(errors)
-    command = ["install", *_QUIET, "--progress-bar", "off", "--no-cache-dir"]
+    command = ["install", *_QUIET, "--progress-bar", "off"]
     status = pip.main([*command, "--only-binary", ":all:", "-r", listed])
     missing = next(filter(None, map(_NOT_FOUND.search, errors.messages)), None)
     if status and missing:

@@ -32,6 +32,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from nodeagent.beneath import remove_folder
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.sealing import Rules, Unsound, seal
@@ -71,17 +73,24 @@ _MOST_AT_ONCE_BYTES = 1 << 20
 """So that what says more than can be read is still looked after."""
 _TAIL_BYTES = 64 << 10
 _VERDICT = b"nsml: "
+_KEPT = "kept"
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildLimits:
-    """What one build may use: bytes, cores, processes with threads, files and folders, seconds."""
+    """What one build may use: bytes, cores, processes with threads, files and folders, seconds.
+
+    `kept_bytes` is what may be kept of one for the next.
+    """
 
     memory_bytes: int = 8 << 30
     cpus: float = 4.0
     process_count: int = 256
     disk_bytes: int = 50_000_000_000
     files: int = 500_000
+    kept_bytes: int = 10_000_000_000
     time_s: float = 3600.0
 
     def small(self) -> BuildLimits:
@@ -98,13 +107,16 @@ class Task:
         argv: the command line; `{run}` in it is the folder of `files` as the program sees it.
         mounts: what it reads of the machine.
         files: text by name that it is given, which nobody else reads.
-        variables: of its environment, kept from every disk; `{run}` as in `argv`.
+        variables: of its environment, kept from every disk; `{run}` as in `argv`, `{kept}` is the folder
+            of what is kept from one build to the next.
+        kept: what an earlier build left there, and where what this one leaves goes; None: nothing is kept.
     """
 
     argv: Sequence[str]
     mounts: Sequence[Mount] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept: Path | None = None
 
 
 class Sandbox:
@@ -148,18 +160,8 @@ class Sandbox:
         with self._slot(cancelled) as (slot, folder):
             with self._seen_at(place, folder) as seen:
                 self._run(task, slot, folder, say, cancelled, seen=seen)
-            uid = self._uid(slot)
             try:
-                seal(
-                    folder.app,
-                    Rules(
-                        uid=os.geteuid() if uid is None else uid,
-                        place=place,
-                        outside=_interpreters(),
-                        bytes=self._limits.disk_bytes,
-                        files=self._limits.files,
-                    ),
-                )
+                seal(folder.app, self._rules(slot, place, self._limits.disk_bytes))
             except Unsound as error:
                 raise EnvironmentFailed(f"what was installed is refused: {error}") from None
             folder.app.rename(place)
@@ -270,13 +272,18 @@ class Sandbox:
     ) -> None:
         limits = limits or self._limits
         spec = self._spec(task, slot, limits)
-        run = layout_of(spec, folder).run
-        spec = replace(
-            spec,
-            argv=[word.replace("{run}", run) for word in spec.argv],
-            secrets={name: text.replace("{run}", run) for name, text in task.variables.items()},
-        )
+        layout = layout_of(spec, folder)
+        run, kept = layout.run, f"{layout.tmp}/{_KEPT}"
+        secrets = {
+            name: text.replace("{run}", run).replace("{kept}", kept)
+            for name, text in task.variables.items()
+        }
+        argv = [word.replace("{run}", run) for word in spec.argv]
+        spec = replace(spec, argv=argv, secrets=secrets)
         folder.create()
+        if task.kept is not None:
+            with suppress(OSError):  # there is none, or another build has it
+                task.kept.rename(folder.tmp / _KEPT)
         for name, data in task.files.items():
             (folder.run / name).touch(mode=0o600)
             (folder.run / name).write_bytes(data)
@@ -296,8 +303,33 @@ class Sandbox:
             self._follow(shim, folder, words, cancelled, limits)
         finally:
             os.close(shim.pidfd)
+            if task.kept is not None:
+                self._keep(folder.tmp / _KEPT, task.kept, slot)
         words.end()
         _judge(read_exit(folder), words, limits)
+
+    def _keep(self, made: Path, place: Path, slot: int) -> None:
+        """Have what a build left for the next be at `place`; what is not as it should be goes."""
+        if made.is_symlink() or not made.is_dir():
+            return
+        try:
+            seal(made, self._rules(slot, place, self._limits.kept_bytes, is_private=True))
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_tree(place)
+            made.rename(place)
+        except (Unsound, OSError) as error:
+            log.info("build.nothing_kept", reason=str(error))
+
+    def _rules(self, slot: int, place: Path, most_bytes: int, *, is_private: bool = False) -> Rules:
+        uid = self._uid(slot)
+        return Rules(
+            uid=os.geteuid() if uid is None else uid,
+            place=place,
+            outside=_interpreters(),
+            bytes=most_bytes,
+            files=self._limits.files,
+            is_private=is_private,
+        )
 
     def _spec(self, task: Task, slot: int, limits: BuildLimits) -> ReplicaSpec:
         base, uid = Path(sys.base_prefix), self._uid(slot)

@@ -38,6 +38,7 @@ class Rules:
         outside: what links may name beyond it: the interpreter.
         bytes: the most that it occupies; None: no limit.
         files: how many files and folders it may have.
+        is_private: it is for the agent alone, and for further builds; else for all to read.
     """
 
     uid: int
@@ -45,6 +46,7 @@ class Rules:
     outside: Collection[str]
     bytes: int | None
     files: int
+    is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ class _Entry:
 
 
 def seal(tree: Path, rules: Rules) -> None:
-    """Check all of `tree`, then make it the agent's, readable by all and writable by nobody.
+    """Check all of `tree`, then make it the agent's, readable by all and writable by nobody, or private.
 
     The top itself stays writable for the agent, which moves it. Raises Unsound, with nothing changed, and
     OSError.
     """
     occupied = count = 0
-    with open_folder(tree, []) as top:
+    with open_folder(tree.parent, [tree.name]) as top:
         if os.fstat(top).st_uid != rules.uid:
             raise Unsound("it belongs to somebody else")
         for entry in _walk(top):
@@ -82,9 +84,9 @@ def seal(tree: Path, rules: Rules) -> None:
             if why:
                 raise Unsound(f"{str(entry.path)[:200]!r} {why}")
         for entry in _walk(top):
-            _take(entry)
+            _take(entry, is_private=rules.is_private)
         os.fchown(top, os.geteuid(), os.getegid())
-        os.fchmod(top, 0o755)
+        os.fchmod(top, 0o700 if rules.is_private else 0o755)
 
 
 def _walk(top: int) -> Iterator[_Entry]:
@@ -146,12 +148,13 @@ def _stays(target: str, path: PurePosixPath, rules: Rules) -> bool:
     return bool(parts) and ups < len(path.parts) and ".." not in parts[ups:]
 
 
-def _take(entry: _Entry) -> None:
-    """Make an entry the agent's and, unless it is a link, read-only for all."""
+def _take(entry: _Entry, *, is_private: bool) -> None:
+    """Make an entry the agent's and, unless it is a link, read-only for all or private."""
     mode = entry.facts.st_mode
     owner = os.geteuid(), os.getegid()
     os.chown(entry.name, *owner, dir_fd=entry.folder, follow_symlinks=False)
     if not stat.S_ISLNK(mode):
         is_run = stat.S_ISDIR(mode) or mode & 0o111
+        rights = (0o700 if is_run else 0o600) if is_private else (0o555 if is_run else 0o444)
         # no link: it was checked, and nobody is left who could have replaced it
-        os.chmod(entry.name, 0o555 if is_run else 0o444, dir_fd=entry.folder)
+        os.chmod(entry.name, rights, dir_fd=entry.folder)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nodeagent.environments.builds import Say
+    from nodeagent.environments.downloads import Downloads
     from nodeagent.environments.requirements import Requirements
     from nodeagent.environments.sandbox import Sandbox
 
@@ -54,9 +55,10 @@ _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "
 class Environments:
     """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
+    def __init__(self, folder: Path, sandbox: Sandbox, downloads: Downloads) -> None:
         self.folder = folder
         self._sandbox = sandbox
+        self._downloads = downloads
         self._builds = Builds(folder)
 
     def key(self, requirements: Requirements) -> str:
@@ -74,11 +76,12 @@ class Environments:
         say: Say,
         cancelled: threading.Event | None = None,
         *,
+        owner: str,
         use: Callable[[str], object] = lambda _: None,
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
-        `say` gets what is to be seen in the session's log, `use` the key before anybody could
+        `owner` is the user whose downloads a build goes on from. `say` gets what is to be seen in the session's log, `use` the key before anybody could
         remove it. Raises EnvironmentFailed with the last lines of that, EnvironmentCancelled soon
         after `cancelled` is set.
         """
@@ -88,7 +91,7 @@ class Environments:
         self._builds.provide(
             key,
             is_there=ready.exists,
-            build=lambda tell: self._build(place, requirements, tell, cancelled),
+            build=lambda tell: self._build(place, requirements, owner, tell, cancelled),
             say=say,
             use=lambda: use(key),
             cancelled=cancelled,
@@ -133,23 +136,23 @@ class Environments:
         self,
         place: Path,
         requirements: Requirements,
+        owner: str,
         say: Say,
         cancelled: threading.Event | None,
     ) -> None:
         if requirements.lines:
             say(f"Installing {counted(len(requirements.lines), 'requirement')}\n".encode())
         try:
-            self._sandbox.make(place, self._task(place, requirements), say, cancelled)
+            self._sandbox.make(place, self._task(place, requirements, owner), say, cancelled)
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
-            content = json.dumps({"lines": list(requirements.lines)})
-            write_atomically(self._ready(place.name), content.encode())
+            write_atomically(self._ready(place.name), b"")
         except BaseException:
             with suppress(OSError):
                 remove_tree(place)
             raise
 
-    def _task(self, place: Path, requirements: Requirements) -> Task:
+    def _task(self, place: Path, requirements: Requirements, owner: str) -> Task:
         sources = {"pip": pip_folder(), "installer.py": Path(installer.__file__)}
         kit = shared_copy(self._sandbox.folder, "kit", sources)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), "make", str(place)]
@@ -165,9 +168,11 @@ class Environments:
                 *mounts,
                 *(Mount(source=one, target=str(one)) for one in shareable(options, hides=_hides)),
             ],
+            kept=self._downloads.of(owner),
             files={**files, "requirements.txt": listed.encode()},
             variables={
                 **variables,
+                "PIP_CACHE_DIR": "{kept}",
                 installer.LOCAL_SOURCES: os.pathsep.join(map(str, local_sources(options))),
             },
         )

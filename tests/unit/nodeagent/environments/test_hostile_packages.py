@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setups import Setups
@@ -71,6 +72,8 @@ def serving(index: Index) -> Iterator[Index]:
                 body = (index.folder / name).read_bytes()
             self.send_response(200 if body else 404)
             self.send_header("Content-Type", kind)
+            if kind != "text/html":
+                self.send_header("Cache-Control", "max-age=600")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -108,7 +111,7 @@ def refusal(tmp_path: Path, *lines: str) -> str:
     """Why an environment with these lines is not made; nothing of it is left."""
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed) as refused:
-        environments.provide(Requirements(lines=lines), lambda _: None)
+        environments.provide(Requirements(lines=lines), lambda _: None, owner="kim")
     assert not environments.stored()
     assert not [path for path in environments.folder.iterdir() if path.is_dir()]
     return str(refused.value)
@@ -176,7 +179,7 @@ def test_hostile_names_and_modes_in_a_wheel_leave_nothing(tmp_path: Path, index:
     )
     index.pages["sly"] = f'<a href="/files/{made.name}">{made.name}</a>'
     environments = environments_in(tmp_path)
-    folder = environments.provide(Requirements(lines=("sly",)), lambda _: None).folder
+    folder = environments.provide(Requirements(lines=("sly",)), lambda _: None, owner="kim").folder
     assert (folder / "ready").read_bytes() == b"the mark of another"
     assert (folder / "bin" / "sly").read_text().startswith(f"#!{folder}/bin/python")
     for path in folder.rglob("*"):
@@ -202,10 +205,51 @@ def test_a_small_wheel_that_grows_beyond_all_bounds_is_stopped(
     index.pages["bomb"] = f'<a href="/files/{made.name}">{made.name}</a>'
     environments = environments_in(tmp_path, limits=SMALL)
     with pytest.raises(EnvironmentFailed, match="build_disk_bytes") as stopped:
-        environments.provide(Requirements(lines=("bomb",)), lambda _: None)
+        environments.provide(Requirements(lines=("bomb",)), lambda _: None, owner="kim")
     # while it grew, or of one that was quicker than a look
     assert re.search(r"(wrote too much: .* of|takes more than) 50\.3 MB", str(stopped.value))
     assert not [path for path in environments.folder.iterdir() if path.is_dir()]
+
+
+def test_what_was_downloaded_is_kept_for_its_user_alone(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PIP_TRUSTED_HOST", "127.0.0.1"
+    )  # else pip keeps nothing that came without TLS
+    index.add("one")
+    index.add("two")
+    environments = environments_in(tmp_path)
+
+    def asked(owner: str, *lines: str) -> int:
+        index.asked.clear()
+        environments.provide(Requirements(lines=lines), lambda _: None, owner=owner)
+        return len([path for path in index.asked if path.endswith("one-1.0-py3-none-any.whl")])
+
+    assert [asked("kim", "one"), asked("kim", "one", "two"), asked("lee", "two", "one")] == [
+        1,
+        0,
+        1,
+    ]
+    kept = Downloads(tmp_path / "downloads")
+    assert set(kept.stored()) == {kept.of("kim").name, kept.of("lee").name}
+    for path in [kept.folder, *kept.folder.rglob("*")]:
+        assert (path.lstat().st_uid, path.lstat().st_mode & 0o077) == (os.geteuid(), 0)
+    assert kept.remove(kept.of("kim").name, lambda: False)
+    assert asked("kim", "one", "two", "one==1.0") == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["os.symlink('/etc', kept)", "os.mkdir(kept); os.mkfifo(kept + '/x')"]
+)
+def test_what_a_hostile_build_leaves_is_not_kept(tmp_path: Path, code: str) -> None:
+    begins = "import os; kept = os.environ['KEPT']; "
+    argv = [str(base_python()), "-c", begins + code]
+    downloads = Downloads(tmp_path / "downloads")
+    task = Task(argv=argv, variables={"KEPT": "{kept}"}, kept=downloads.of("kim"))
+    sandbox_here(limits=SMALL).make(tmp_path / "key", task, lambda _: None)
+    assert not downloads.of("kim").is_symlink()
+    assert not downloads.stored()
 
 
 ATTACK = """

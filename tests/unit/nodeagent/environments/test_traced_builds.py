@@ -19,7 +19,7 @@ import os, sys
 from pathlib import Path
 from nodeagent.environments.requirements import Requirements
 from tests.sandboxes import environments_in
-environments_in(Path(sys.argv[1])).provide(Requirements(lines=(sys.argv[2],)), lambda _: None)
+environments_in(Path(sys.argv[1])).provide(Requirements(lines=(sys.argv[2],)), lambda _: None, owner="kim")
 """
 CALLS = "open,openat,openat2,execve,readlink,readlinkat,setresuid,clone,clone3,fork,vfork"
 FORKS = {"clone", "clone3", "fork", "vfork"}

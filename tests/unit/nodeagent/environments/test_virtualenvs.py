@@ -247,7 +247,7 @@ def test_neither_folders_that_are_links_nor_hard_links_lead_elsewhere(tmp_path: 
 
 def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
-    made = environments.provide(Requirements(), lambda _: None)
+    made = environments.provide(Requirements(), lambda _: None, owner="kim")
     assert python(made.folder, "import sys; print(sys.prefix)") == str(made.folder)
     script = (
         "import importlib.util as u; print([u.find_spec(n) for n in ('pip', 'grpc', 'structlog')])"
@@ -262,13 +262,15 @@ def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: P
     said: list[bytes] = []
     wanted = Requirements(lines=("greeting==1.0",))
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: environments.provide(wanted, said.append), range(3)))
+        made = list(
+            pool.map(lambda _: environments.provide(wanted, said.append, owner="kim"), range(3))
+        )
     assert len({environment.folder for environment in made}) == 1
     assert python(made[0].folder, "import greeting; print(greeting.TEXT)") == "hello"
     assert b"".join(said).count(b"Looking in links") == b"".join(said).count(b"Installing 1 req")
     before = len(said)
     built_at = made[0].folder.stat().st_ctime_ns
-    again = environments_in(tmp_path).provide(wanted, said.append)
+    again = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
     assert (again, len(said)) == (made[0], before)
     assert made[0].folder.stat().st_ctime_ns == built_at
 
@@ -287,7 +289,9 @@ def test_its_files_are_on_the_disk_before_it_counts_as_whole(
     monkeypatch.setattr("nodeagent.environments.virtualenvs.flush_filesystem", flush)
     environments = environments_in(tmp_path)
     for _ in range(2):
-        made = environments.provide(Requirements(lines=("greeting==1.0",)), lambda _: None)
+        made = environments.provide(
+            Requirements(lines=("greeting==1.0",)), lambda _: None, owner="kim"
+        )
         assert flushed == [(made.folder.name, False, 1)]
 
 
@@ -316,11 +320,11 @@ def test_another_python_is_another_environment(
 def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> None:
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match="no_such_package"):
-        environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+        environments.provide(Requirements(lines=("no_such_package",)), lambda _: None, owner="kim")
     folders = [path for path in (tmp_path / "environments").iterdir() if path.is_dir()]
     assert folders == []
     make_wheel(index, "no_such_package", "")
-    environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+    environments.provide(Requirements(lines=("no_such_package",)), lambda _: None, owner="kim")
 
 
 def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
@@ -336,7 +340,7 @@ def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
     make_wheel(index, "outer", "", needs=f"Requires-Dist: inner @ file://{archive}\n")
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match="does not run code of packages"):
-        environments.provide(Requirements(lines=("outer",)), lambda _: None)
+        environments.provide(Requirements(lines=("outer",)), lambda _: None, owner="kim")
     assert not trap.exists()
 
 
@@ -345,7 +349,7 @@ def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
     place = tmp_path / "environments" / environments.key(Requirements())
     (place / "bin").mkdir(parents=True)
     (place / "bin" / "python").write_text("garbage of an agent that was killed")
-    made = environments.provide(Requirements(), lambda _: None)
+    made = environments.provide(Requirements(), lambda _: None, owner="kim")
     assert python(made.folder, "print(1)") == "1"
 
 
@@ -365,7 +369,7 @@ def test_what_is_source_only_is_said_so(tmp_path: Path, index: Path) -> None:
     trap = make_source(index, "sourceonly", "1.0")
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed) as said:
-        environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None)
+        environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None, owner="kim")
     assert re.match(r"sourceonly==1.0 has no wheel for Python .*, only source", str(said.value))
     assert "no version of it has wheels: ask for a node with containers" in str(said.value)
     assert not trap.exists()
@@ -382,7 +386,7 @@ def test_an_older_version_that_is_source_only_is_said_so(
         trap = make_source(index, "mixed", version)
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match=r"^mixed.* has no wheel .*only source") as said:
-        environments.provide(Requirements(lines=(asked,)), lambda _: None)
+        environments.provide(Requirements(lines=(asked,)), lambda _: None, owner="kim")
     assert "ask for a version that has wheels (1.0)" in str(said.value)
     assert "--image" in str(said.value)
     assert not trap.exists()
@@ -395,7 +399,7 @@ def test_a_version_that_is_nowhere_is_not_said_to_be_source_only(
     trap = make_source(index, "mixed", "0.4")
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match=r"from versions: 1.0.*No matching"):
-        environments.provide(Requirements(lines=("mixed==3",)), lambda _: None)
+        environments.provide(Requirements(lines=("mixed==3",)), lambda _: None, owner="kim")
     assert not trap.exists()
 
 
@@ -413,7 +417,7 @@ def test_another_index_is_another_environment(
 def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
     noted: list[str] = []
-    made = environments.provide(Requirements(), lambda _: None, use=noted.append)
+    made = environments.provide(Requirements(), lambda _: None, use=noted.append, owner="kim")
     assert noted == [made.folder.name] * len(noted)
     assert set(environments.stored()) == set(noted)
     assert not environments.remove(made.folder.name, lambda: True)
@@ -422,7 +426,7 @@ def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
     assert python(made.folder, "print(1)") == "1"
     assert environments.remove(made.folder.name, lambda: False)
     assert list(environments.folder.iterdir()) == []
-    environments.provide(Requirements(), lambda _: None)
+    environments.provide(Requirements(), lambda _: None, owner="kim")
 
 
 def test_cancelling(tmp_path: Path) -> None:
@@ -430,7 +434,7 @@ def test_cancelling(tmp_path: Path) -> None:
     cancelled.set()
     environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentCancelled):
-        environments.provide(Requirements(), lambda _: None, cancelled)
+        environments.provide(Requirements(), lambda _: None, cancelled, owner="kim")
     assert [path for path in (tmp_path / "environments").iterdir() if path.is_dir()] == []
 
 
