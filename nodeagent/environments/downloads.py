@@ -11,6 +11,7 @@ poisons their own.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.sandbox import remove_tree
@@ -32,7 +33,11 @@ class Downloads:
 
     def stored(self) -> dict[str, float]:
         """When each was last used: Unix seconds by key."""
-        return {place.name: place.stat().st_mtime for place in self.folder.glob("[0-9a-f]*")}
+        found = {}
+        for place in self.folder.glob("[0-9a-f]*"):
+            with suppress(FileNotFoundError):  # a build has it now
+                found[place.name] = place.stat().st_mtime
+        return found
 
     def touch(self, key: str) -> None:
         """Nothing: builds note their use by what they leave."""

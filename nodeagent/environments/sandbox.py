@@ -316,6 +316,7 @@ class Sandbox:
             seal(made, self._rules(slot, place, self._limits.kept_bytes, is_private=True))
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_tree(place)
+            os.utime(made)
             made.rename(place)
         except (Unsound, OSError) as error:
             log.info("build.nothing_kept", reason=str(error))
