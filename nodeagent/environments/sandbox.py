@@ -49,7 +49,7 @@ from nodeagent.runtimes.launch import layout_of, shim_spec, writable_entry
 from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_claim, read_exit, write_stop
 from nodeagent.runtimes.shims import is_alive
-from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now
+from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
 from nodeagent.shim.occupied import Measurement
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.launcher import StartedShim
     from nodeagent.shim.namespaces import MountEntry
 
+_KILLED_WITHIN_S = 5.0
 _SLOTS = 256
 """Builds at one time where all run as one user."""
 _LOOK_EVERY_S = 0.1
@@ -212,7 +213,9 @@ class Sandbox:
                 yield None
                 return
             folder = ReplicaFolder(self.folder / str(slot))
-            self._clear(folder)
+            if not self._clear(folder):
+                yield None
+                return
             try:
                 yield folder
             finally:
@@ -220,10 +223,13 @@ class Sandbox:
         finally:
             os.close(lock)
 
-    def _clear(self, folder: ReplicaFolder) -> None:
-        """End what runs of a build and remove its folder."""
+    def _clear(self, folder: ReplicaFolder) -> bool:
+        """End what runs of a build and remove its folder; False while something of it cannot be killed.
+
+        A process that waits in the kernel for a disk keeps its slot, and nobody else waits for it.
+        """
         if not folder.path.exists():
-            return
+            return True
         claim = read_claim(folder)
         if claim is not None and is_alive(claim, self._machine.boot_id):
             with suppress(ProcessLookupError):
@@ -238,11 +244,16 @@ class Sandbox:
             began_before=None if uid is None or is_enclosed else ticks_now(),
             group=group,
         )
-        while strays.kill():
+        until = time.monotonic() + _KILLED_WITHIN_S
+        while left := strays.kill():
+            if time.monotonic() >= until:
+                log.warning("build.cannot_be_killed", left=[words_of(pid) for pid in left])
+                return False
             time.sleep(_LOOK_EVERY_S)
         if group is not None:
             group.remove()
         folder.remove()
+        return True
 
     def _has_own_pids(self) -> bool:
         return self.level is Isolation.NAMESPACE and self._machine.with_pid

@@ -27,7 +27,6 @@ from nodeagent.environments import installer
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.hostconfig import (
     fetching_variables,
-    local_sources,
     pip_folder,
     pip_options,
     shareable,
@@ -153,13 +152,14 @@ class Environments:
             raise
 
     def _task(self, place: Path, requirements: Requirements, owner: str) -> Task:
-        sources = {"pip": pip_folder(), "installer.py": Path(installer.__file__)}
-        kit = shared_copy(self._sandbox.folder, "kit", sources)
+        programs = {"pip": pip_folder(), "installer.py": Path(installer.__file__)}
+        kit = shared_copy(self._sandbox.folder, "kit", programs)
         argv = [str(base_python()), "-I", str(kit / "installer.py"), "make", str(place)]
         mounts = [Mount(source=kit, target=str(kit))]
         if not requirements.lines:
             return Task(argv=argv, mounts=mounts)
         options = pip_options(os.environ)
+        sources = shareable(options, hides=lambda place: place == Path("/"))
         variables, files = fetching_variables(options, os.environ, folder="{run}")
         listed = "".join(f"{line}\n" for line in requirements.lines)
         return Task(
@@ -173,7 +173,7 @@ class Environments:
             variables={
                 **variables,
                 "PIP_CACHE_DIR": "{kept}",
-                installer.LOCAL_SOURCES: os.pathsep.join(map(str, local_sources(options))),
+                installer.LOCAL_SOURCES: os.pathsep.join(map(str, sources)),
             },
         )
 

@@ -24,7 +24,9 @@ from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_pyth
 from nodeagent.environments.setups import Setups
 from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.limits import probe_limits
 from nodeagent.runtimes.records import read_claim, read_exit
+from nodeagent.shim.cgroups import Group, names_in, remove_empty
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here
 from tests.wheels import make_wheel
 
@@ -418,6 +420,36 @@ def test_requirements_that_take_for_ever_to_read_are_refused(tmp_path: Path, tex
     (tmp_path / "d.txt").write_text("x\n" * 200)
     with pytest.raises(EnvironmentFailed):
         read_requirements(tmp_path, may_build=True)
+
+
+def test_a_build_is_in_a_control_group_of_its_own(tmp_path: Path) -> None:
+    """Which it joins before it has a user namespace, and which goes with it."""
+    found = probe_limits(tmp_path, disk_floor_bytes=0, with_groups=True)
+    groups = found.groups
+    if groups is None:
+        pytest.skip(f"no control groups: {found.reason}")
+    try:
+        sandbox = Sandbox(
+            tmp_path / "builds",
+            machine=replace(isolation_here().machine, limits=found),
+            level=sandbox_here().level,
+            ids=list(USUAL.builds)[-2:] if os.geteuid() == 0 else [],
+            limits=SMALL,
+        )
+        members: list[int] = []
+
+        def look(_said: bytes) -> None:
+            for name in names_in(groups):
+                members.extend(Group(groups, name).members())
+
+        task = Task(argv=["/bin/sh", "-c", "echo begun; sleep 0.5"])
+        sandbox.make(tmp_path / "key", task, look)
+        assert members
+        with pytest.raises(EnvironmentFailed, match=r"killed for memory.*build_memory_bytes"):
+            sandbox.ask(Task(argv=[str(base_python()), "-c", "x = b'x' * (1 << 30)"]), most=100)
+        assert names_in(groups) == []
+    finally:
+        remove_empty(found.places)
 
 
 KILLED = """

@@ -275,6 +275,23 @@ def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: P
     assert made[0].folder.stat().st_ctime_ns == built_at
 
 
+def test_an_index_may_be_a_folder_whose_pages_lead_to_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = tmp_path / "mirror"
+    (mirror / "simple" / "greeting").mkdir(parents=True)
+    (mirror / "packages").mkdir()
+    wheel = make_wheel(mirror / "packages", "greeting", "TEXT = 'hello'")
+    page = mirror / "simple" / "greeting" / "index.html"
+    page.write_text(f'<a href="../../packages/{wheel.name}">{wheel.name}</a>')
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{mirror}/simple")
+    made = environments_in(tmp_path).provide(
+        Requirements(lines=("greeting",)), lambda _: None, owner="kim"
+    )
+    assert python(made.folder, "import greeting; print(greeting.TEXT)") == "hello"
+
+
 def test_its_files_are_on_the_disk_before_it_counts_as_whole(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
