@@ -127,7 +127,7 @@ class Sandbox:
         folder: of the builds, on the filesystem of what they make.
         machine: what starts of programs need to know of it.
         level: the strongest isolation that works here without containers.
-        ids: whom builds run as, one each; empty: all as the agent's own user.
+        ids: the uids of builds, one each; empty: all run as the agent's own user.
         limits: of one build.
         is_full: whether the disk has no room left, which ends builds: they can fill it.
     """
@@ -154,8 +154,9 @@ class Sandbox:
     ) -> None:
         """Have the folder `place` be there, as the program made it, the agent's own and read-only.
 
-        The program sees it there while it fills it. `say` gets all that the program says. Raises EnvironmentFailed with its last words or the limit
-        that it met, EnvironmentCancelled soon after `cancelled` is set; nothing is left then.
+        The program sees it there while it fills it. `say` gets all of its output. Raises EnvironmentFailed
+        with the last lines of that or the limit that was exceeded, EnvironmentCancelled soon after
+        `cancelled` is set; nothing is left then.
         """
         remove_tree(place)
         with self._slot(cancelled) as (slot, folder):
@@ -168,14 +169,18 @@ class Sandbox:
             folder.app.rename(place)
 
     def ask(self, task: Task, *, most: int) -> bytes:
-        """What a program says, at most so many bytes. Raises EnvironmentFailed."""
-        said: list[bytes] = []
+        """The output of a program, at most so many bytes. Raises EnvironmentFailed."""
+        output = bytearray()
+
+        def take(piece: bytes) -> None:
+            if len(output) <= most:
+                output.extend(piece)
+
         with self._slot(None) as (slot, folder):
-            self._run(task, slot, folder, said.append, None, limits=self._limits.small())
-        whole = b"".join(said)
-        if len(whole) > most:
-            raise EnvironmentFailed("it says too much")
-        return whole
+            self._run(task, slot, folder, take, None, limits=self._limits.small())
+        if len(output) > most:
+            raise EnvironmentFailed(f"its output is over {most:,} bytes")
+        return bytes(output)
 
     def tidy(self) -> None:
         """End and remove what builds of an agent that was killed left."""
