@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FILE = "accounts.json"
 _USER, _TREE = "user", "tree"
 _OPEN, _BY_GROUP = 0o555, 0o550
+_MOST_BUILDS = 256
 
 
 class AccountsError(Exception):
@@ -35,7 +36,7 @@ class AccountsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """The ids `first` to `first + count - 1`; the last is for trials, and nobody's."""
+    """The ids `first` to `first + count - 1`: those of users, then those of builds, the last for trials."""
 
     first: int
     count: int
@@ -45,9 +46,14 @@ class IdRange:
         """What the agent tries with whether accounts work here."""
         return self.first + self.count - 1
 
+    @property
+    def builds(self) -> range:
+        """What builds run as, one id each at a time: no user ever gets them. Empty in a tiny range."""
+        return range(self.trial - min(_MOST_BUILDS, self.count // 8), self.trial)
+
     def given(self) -> Iterator[int]:
         """Those that are given, in order."""
-        yield from range(self.first, self.trial)
+        yield from range(self.first, self.builds.start)
 
     def overlap(self, passwd: str, subordinate: Mapping[str, str]) -> str:
         """Who has ids of the range already, by the text of /etc/passwd and of files like /etc/subuid."""
@@ -125,11 +131,22 @@ class Accounts:
         for number in self._ids.given():
             if number not in taken and not _is_named(number):
                 return number
-        last = self._ids.trial - 1
+        last = self._ids.builds.start - 1
         raise AccountsError(
             f"all ids from {self._ids.first} to {last} are given on this node, none is left for {name}:"
             " raise uid_count in the agent's settings"
         )
+
+
+def build_ids(folder: Path, ids: IdRange) -> list[int]:
+    """What builds run as on this machine: of their part of the range what no user has, else the trial's.
+
+    `folder` is the agent's data folder: before builds had ids of their own, users got these, too. Raises
+    AccountsError when it cannot be known who has which.
+    """
+    given = set(_read(folder / _FILE).values())
+    free = [number for number in ids.builds if number not in given and not _is_named(number)]
+    return free or [ids.trial]
 
 
 def barrier(path: Path) -> str:

@@ -153,13 +153,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The engine's network that builds of images use; empty: `bridge`, or `host` without one."""
 
     build_memory_bytes: int = 8 << 30
-    """Memory that one build of an image may use."""
+    """Memory that one build of an image or an environment may use."""
 
     build_cpus: float = 4
-    """Cores that one build of an image may use."""
+    """Cores that one build of an image or an environment may use."""
 
     build_time_limit_s: float = 3600
-    """The longest that one build of an image may take."""
+    """The longest that one build of an image or an environment may take."""
+
+    build_disk_bytes: int = 50_000_000_000
+    """What one build of an environment may write, its downloads included."""
+
+    build_files: int = 500_000
+    """Files and folders that one build of an environment may make."""
+
+    build_cache_bytes: int = 10_000_000_000
+    """What may be kept of each user's downloads for their next build of an environment; 0: nothing."""
 
     keep_free_share: float = 0.05
     """Environments and images that nobody uses go while less of their disk is free than this share,"""
@@ -230,6 +239,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_memory_bytes", self.build_memory_bytes >= 64 << 20, "at least 64 MiB"),
             ("build_cpus", self.build_cpus >= 0.01, "at least 0.01"),
             ("build_time_limit_s", self.build_time_limit_s > 0, "more than 0"),
+            ("build_disk_bytes", self.build_disk_bytes >= 64 << 20, "at least 64 MiB"),
+            ("build_cache_bytes", self.build_cache_bytes >= 0, "not negative"),
+            ("build_files", self.build_files >= 10_000, "at least 10000"),
             ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
             ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
             (

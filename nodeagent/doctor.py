@@ -30,6 +30,8 @@ WORST_CLOCK_S: Final = 2.0
 """Certificates and times of sessions are judged by several clocks."""
 BAD_CLOCK_S: Final = 30.0
 LEAST_PYTHON: Final = (3, 11)
+TAR_FIXED_IN: Final = "3.11.13, 3.12.11, 3.13.4"
+"""The first releases whose `tarfile` keeps an archive in its folder (CVE-2025-4517)."""
 _SHARED: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "ceph"})
 """Filesystems on which SQLite's locks, or durable renames, cannot be relied on."""
 _FLEETING: Final = frozenset({"tmpfs", "ramfs"})
@@ -85,6 +87,7 @@ class Symptoms:
         network_reason: why they do not, or why metadata services of clouds stay open to them.
         wanted_network: the setting `session_network`.
         is_metadata_open: they do.
+        keeps_tar_in_place: Python's own filters for tar archives work, or were mended by the distribution.
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
     """
 
@@ -119,6 +122,7 @@ class Symptoms:
     can_make_cgroups: bool = False
     etcd: str | None = None
     python: tuple[int, int, int] = (0, 0, 0)
+    keeps_tar_in_place: bool = True
     files: int | None = None
     shm_bytes: int | None = None
 
@@ -130,12 +134,19 @@ def examine(symptoms: Symptoms) -> list[Finding]:
 
 def _python(s: Symptoms) -> Iterator[Finding]:
     version = ".".join(map(str, s.python))
-    if s.python[:2] >= LEAST_PYTHON:
-        yield _ok("python", version)
-    else:
+    if s.python[:2] < LEAST_PYTHON:
         yield _bad(
             "python", version, "install Python 3.11 or newer, and nsml in an environment of it"
         )
+    elif not s.keeps_tar_in_place:
+        yield _warn(
+            "python",
+            f"{version}: a tar archive can write outside its folder (CVE-2025-4517)",
+            "the agent unpacks none, but sessions and installers use this Python: update it to one of"
+            f" {TAR_FIXED_IN} or newer",
+        )
+    else:
+        yield _ok("python", version)
 
 
 def _settings(s: Symptoms) -> Iterator[Finding]:

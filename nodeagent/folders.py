@@ -28,6 +28,7 @@ and, where it is read with more rights than the user has, only what belongs to t
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import errno
 import os
@@ -67,6 +68,12 @@ class ReplicaId:
 
     def __str__(self) -> str:
         return f"{self.session_id}.{self.attempt}.{self.rank}"
+
+    @classmethod
+    def of_no_session(cls) -> ReplicaId:
+        """An id that nothing else has, for what the agent runs itself: trials, builds."""
+        name = base64.b32encode(os.urandom(10)).decode().lower()
+        return cls(session_id=f"s{name}", attempt=1, rank=0)
 
     @classmethod
     def parse(cls, text: str) -> ReplicaId | None:

@@ -44,6 +44,7 @@ from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from nodeagent.environments.images import Images
+    from nodeagent.environments.requirements import ReadSetup
 
 T = TypeVar("T")
 
@@ -164,9 +165,10 @@ class PythonHook:
     An entry always has one, a plain command line where it calls Python or comes with requirements.
     """
 
-    def __init__(self, environments: Environments, run: Offload) -> None:
+    def __init__(self, environments: Environments, run: Offload, read_setup: ReadSetup) -> None:
         self._environments = environments
         self._run = run
+        self._read_setup = read_setup
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with an entry, with code, or with Python on the command line."""
@@ -175,11 +177,13 @@ class PythonHook:
     async def prepare(self, draft: Draft) -> None:
         """Have the environment here, if there is to be one."""
         try:
-            wanted = await self._run(partial(read_requirements, draft.folder.app))
+            read = partial(read_requirements, draft.folder.app, read_setup=self._read_setup)
+            wanted = await self._run(read)
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or _calls_python(draft.assignment.spec):
-                provide = partial(self._environments.provide, wanted)
+                owner = draft.assignment.owner
+                provide = partial(self._environments.provide, wanted, owner=owner)
                 draft.python = await _provided(self._run, provide, draft, "environment")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
@@ -190,9 +194,10 @@ class PythonHook:
 class ImageHook:
     """The image that the session or its code asks for, where programs run in containers."""
 
-    def __init__(self, images: Images, run: Offload) -> None:
+    def __init__(self, images: Images, run: Offload, read_setup: ReadSetup) -> None:
         self._images = images
         self._run = run
+        self._read_setup = read_setup
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """All: a container is made of an image."""
@@ -201,7 +206,9 @@ class ImageHook:
 
     async def prepare(self, draft: Draft) -> None:
         """Have the image here, with what the code requires upon it."""
-        read = partial(read_requirements, draft.folder.app, may_build=True)
+        read = partial(
+            read_requirements, draft.folder.app, may_build=True, read_setup=self._read_setup
+        )
         try:
             wanted = await self._run(read)
             reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)

@@ -21,12 +21,21 @@ import grpc
 import grpc.aio
 import structlog
 
-from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
+from nodeagent.accounts import (
+    Accounts,
+    AccountsError,
+    IdRange,
+    build_ids,
+    range_on_this_machine,
+)
 from nodeagent.addresses import interface_of, reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
+from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.sandbox import BuildLimits, Sandbox
+from nodeagent.environments.setups import Setups
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
@@ -52,7 +61,13 @@ from nodeagent.runtimes.containment import (
 )
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import Isolation
-from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation, with_containers
+from nodeagent.runtimes.isolation import (
+    IsolationFacts,
+    probe_isolation,
+    strongest,
+    with_containers,
+)
+from nodeagent.runtimes.launch import Machine as ReplicaMachine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
@@ -75,9 +90,9 @@ from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()
 
-_ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
+_ON_THE_WAY = ("", "replicas", "datasets", "environments", "builds", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
-_NOBODYS_WAY = ("bundles", "staging", "trial")
+_NOBODYS_WAY = ("bundles", "downloads", "staging", "trial")
 _RULES_LOOKED_AT_S = 30.0
 """Whatever loads a firewall anew (nftables.service, firewalld) may drop the rules of others."""
 _KEEPING = {
@@ -122,6 +137,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
+        alone = isolation
         containers = _containers_probe(settings, isolation)
         pull = _pull(settings)
         isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
@@ -133,14 +149,20 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
-        environments = Environments(settings.data / "environments")
-        stores = [Store(kind="environment", cache=environments, place=environments.folder)]
-        hook: Hook = PythonHook(environments, in_own_thread)
+        sandbox = await in_thread(lambda: _sandbox(settings, alone, isolation.machine))
+        downloads = Downloads(settings.data / "downloads")
+        environments = Environments(settings.data / "environments", sandbox, downloads)
+        stores = [
+            Store(kind="downloads", cache=downloads, place=settings.data),
+            Store(kind="environment", cache=environments, place=environments.folder),
+        ]
+        read_setup = Setups(sandbox).read
+        hook: Hook = PythonHook(environments, in_own_thread, read_setup)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
-            images = await _images(settings, engine_place)
+            images = await _images(settings, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
-            hook, listed = ImageHook(images, in_own_thread), images.listed
+            hook, listed = ImageHook(images, in_own_thread, read_setup), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with (
             _rules_kept(networks, folders, clock),
@@ -310,6 +332,34 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         return Accounts(settings.data, _ids(settings), by_group=is_user)
     except AccountsError as error:
         raise SettingsError(str(error)) from error
+
+
+def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine) -> Sandbox:
+    """Where environments are built: by what works here without an engine, whatever sessions get."""
+    level = strongest(alone)
+    ids: list[int] = []
+    if level in alone.with_accounts:
+        try:
+            ids = build_ids(settings.data, _ids(settings))
+        except AccountsError as error:
+            raise SettingsError(str(error)) from error
+    sandbox = Sandbox(
+        settings.data / "builds",
+        machine=machine,
+        level=level,
+        ids=ids,
+        limits=BuildLimits(
+            memory_bytes=settings.build_memory_bytes,
+            cpus=settings.build_cpus,
+            disk_bytes=settings.build_disk_bytes,
+            files=settings.build_files,
+            kept_bytes=settings.build_cache_bytes,
+            time_s=settings.build_time_limit_s,
+        ),
+        is_full=partial(is_full, settings.data, machine.limits.disk_floor_bytes),
+    )
+    sandbox.tidy()
+    return sandbox
 
 
 def _trial_id(settings: Settings) -> tuple[int | None, str]:
@@ -544,7 +594,7 @@ def _runtime(
     )
 
 
-async def _images(settings: Settings, place: EnginePlace) -> Images:
+async def _images(settings: Settings, place: EnginePlace, floor_bytes: int) -> Images:
     """The images of this agent; what builds of an earlier one left is removed."""
     images = Images(
         settings.data / "images",
@@ -560,7 +610,7 @@ async def _images(settings: Settings, place: EnginePlace) -> Images:
             time_limit_s=settings.build_time_limit_s,
         ),
         mark=place.container.mark,
-        is_full=partial(is_full, place.root),
+        is_full=partial(is_full, place.root, floor_bytes),
     )
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):

@@ -1,10 +1,13 @@
-"""Wheels without an index of packages: what is installed here, packed again."""
+"""Wheels without an index of packages: what is installed here, packed again, and made ones, hostile ones too."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -33,4 +36,44 @@ def repacked(name: str, folder: Path) -> Path:
         for file in files:
             wheel.write(str(file.locate()), str(file))
         wheel.writestr(str(record), rows.getvalue())
+    return place
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    body: str = "",
+    needs: str = "",
+    *,
+    files: Mapping[str, bytes] | None = None,
+    modes: Mapping[str, int] | None = None,
+) -> Path:
+    """A wheel with one module, without any build.
+
+    `needs` are further lines of its metadata, `files` further files by their path in the archive, whatever
+    that is; `modes` are their modes there, of a link or a set-id program, too.
+    """
+    info = f"{name}-1.0.dist-info"
+    wheel = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}"
+    content = {
+        f"{name}.py": body.encode(),
+        **(files or {}),
+        f"{info}/METADATA": metadata.encode(),
+        f"{info}/WHEEL": wheel.encode(),
+    }
+    rows = io.StringIO()
+    lines = csv.writer(rows, lineterminator="\n")
+    for path, data in content.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.writerow((path, f"sha256={digest}", len(data)))
+    lines.writerow((f"{info}/RECORD", "", ""))
+    content[f"{info}/RECORD"] = rows.getvalue().encode()
+    place = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in content.items():
+            entry = zipfile.ZipInfo(path)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (modes or {}).get(path, 0o100644) << 16
+            archive.writestr(entry, data)
     return place

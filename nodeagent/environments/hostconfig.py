@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from nodeagent.environments.builds import EnvironmentFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _OPTIONS = frozenset(
     {
@@ -29,6 +29,10 @@ _OPTIONS = frozenset(
     }
 )
 """What says where packages come from; not where pip puts them, which is the platform's business."""
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
+"""Variables that lead out of a site, in small letters or capital ones."""
+_BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""Variables that name a file of authorities."""
 _OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 _SECTIONS = ("global", "install")
 _KEYRING = re.compile(r"/[A-Za-z0-9_./+-]+\.(?:gpg|asc|pgp)")
@@ -80,6 +84,55 @@ def local_sources(options: Mapping[str, str]) -> list[Path]:
             elif name == "find-links" and word.startswith("/"):
                 places.append(Path(word))
     return [place for place in dict.fromkeys(places) if place.exists()]
+
+
+def shareable(options: Mapping[str, str], *, hides: Callable[[Path], bool]) -> list[Path]:
+    """Folders of this machine that pip looks into: a build reads them at the same path.
+
+    An index is a folder `simple` whose pages lead to files beside it. `hides` tells of a folder that it
+    cannot be mounted, since it would hide something.
+    """
+    places: list[Path] = []
+    for place in local_sources(options):
+        wide = place.parent if place.name == "simple" else place
+        places += [one for one in (wide, place) if not hides(one)][:1]
+    unique = list(dict.fromkeys(places))
+    return [one for one in unique if not any(other in one.parents for other in unique)]
+
+
+def fetching_variables(
+    options: Mapping[str, str], environ: Mapping[str, str], *, folder: str
+) -> tuple[dict[str, str], dict[str, bytes]]:
+    """What tells a pip elsewhere the same: variables of its environment, and files for `folder`.
+
+    Of the machine's configuration it gets what says where packages come from and nothing else: no file of
+    pip's is read there, no `.netrc`, no keyring. Raises EnvironmentFailed for a certificate that cannot be
+    read.
+    """
+    given, files = dict(options), {}
+    bundles = {name: environ[name] for name in _BUNDLES if Path(environ.get(name, "/")).is_file()}
+    for names, found in ((("cert", "client-cert"), given), (_BUNDLES, bundles)):
+        for name in names:
+            if name in found:
+                files[f"{name}.pem"] = _certificate(found[name])
+                found[name] = f"{folder}/{name}.pem"
+    variables = {f"PIP_{name.upper().replace('-', '_')}": text for name, text in given.items()}
+    proxies = [name for low in PROXIES for name in (low, low.upper()) if environ.get(name)]
+    return {
+        **variables,
+        **bundles,
+        **{name: environ[name] for name in proxies},
+        "PIP_CONFIG_FILE": os.devnull,
+    }, files
+
+
+def _certificate(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"this machine's pip is configured with {path}, which cannot be read: {error.strerror}"
+        ) from None
 
 
 def without_secrets(options: Mapping[str, str]) -> dict[str, str]:

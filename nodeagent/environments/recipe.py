@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from nodeagent.engine.images import Mounted
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
-    local_sources,
+    PROXIES,
     pip_folder,
     pip_options,
+    shareable,
     text_without_secrets,
     without_secrets,
 )
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 PLACE = "/run/nsml-build"
 """Where a build finds its files."""
 
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
 _SYSTEM = (
     "/bin",
     "/boot",
@@ -182,7 +182,9 @@ def write_recipe(
     mounts = [Mounted(source=str(folder), target=PLACE)]
     if requirements.lines:
         mounts.append(Mounted(source=str(pip_folder()), target=f"{PLACE}/pip-site/pip"))
-        mounts += [Mounted(source=str(path), target=str(path)) for path in _shareable(options)]
+        mounts += [
+            Mounted(source=str(path), target=str(path)) for path in shareable(options, hides=_hides)
+        ]
     return mounts
 
 
@@ -193,19 +195,6 @@ def _with_keys(folder: Path, sources: str, apt: AptConfiguration) -> str:
             given = _given(folder, Path(path), f"key-{Path(path).name}")
             sources = sources.replace(path, given)
     return sources
-
-
-def _shareable(options: Mapping[str, str]) -> list[Path]:
-    """Folders of this machine that pip looks into: a build reads them at the same path.
-
-    An index is a folder `simple` whose pages lead to files beside it.
-    """
-    places: list[Path] = []
-    for place in local_sources(options):
-        wide = place.parent if place.name == "simple" else place
-        places += [one for one in (wide, place) if not _hides(one)][:1]
-    unique = list(dict.fromkeys(places))
-    return [one for one in unique if not any(other in one.parents for other in unique)]
 
 
 def _hides(place: Path) -> bool:
@@ -228,7 +217,7 @@ def _given(folder: Path, source: Path, name: str) -> str:
 
 
 def _exports(environ: Mapping[str, str]) -> str:
-    names = [name for low in _PROXIES for name in (low, low.upper()) if environ.get(name)]
+    names = [name for low in PROXIES for name in (low, low.upper()) if environ.get(name)]
     return "".join(f"export {name}={shlex.quote(environ[name])}\n" for name in names)
 
 

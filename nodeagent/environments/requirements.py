@@ -1,13 +1,12 @@
 """What a code folder asks for: `setup.py`, `requirements.txt`, `nsml_package.txt`, `#nsml:` lines.
 
-Nothing of it is executed: `setup.py` is read as a syntax tree, and every line is matched against
+Nothing of it is executed: `setup.py` is read as a syntax tree (`setup_reader.py`), and every line is matched against
 what a line may be before it goes anywhere. What is taken are packages from an index, by name and
 version, or by https URL; never folders, repositories or options that change what pip does.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -17,13 +16,21 @@ from typing import TYPE_CHECKING
 
 from nodeagent.beneath import open_folder
 from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.setup_reader import install_requires
 from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    ReadSetup = Callable[[str], tuple[list[str], list[str]]]
+    """From the text of a `setup.py` to the lines that it lists, and notes about what was left out."""
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
+_MAX_LINES = 10_000
+_MAX_FILES = 100
+_MAX_CHARACTERS = 2_000
+"""Of one requirement, its hashes aside: patterns take time that grows faster than a line."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
 _BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
@@ -53,19 +60,25 @@ class Requirements:
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
+def read_requirements(
+    code: Path, *, may_build: bool = False, read_setup: ReadSetup = install_requires
+) -> Requirements:
     """Read the files of a code folder. Raises EnvironmentFailed.
 
-    `may_build`: packages may be built from source where they are installed.
+    `may_build`: packages may be built from source where they are installed. `read_setup` reads what a
+    `setup.py` lists: where the caller has more rights than who wrote it, in a sandbox (`setups.py`).
     """
     setup, listed = _text(code, "setup.py"), _text(code, "requirements.txt")
     lines: list[str] = []
     notes: list[str] = []
     if setup is not None:
-        found = _install_requires(setup, notes)
+        found, said = read_setup(setup)
+        notes += said
         lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
     if listed is not None:
-        lines += _requirement_lines(code, "requirements.txt", _MAX_DEPTH, may_build=may_build)
+        lines += _Listed(code, may_build=may_build).lines("requirements.txt", _MAX_DEPTH)
+    if len(lines) > _MAX_LINES:
+        raise EnvironmentFailed(f"over {_MAX_LINES:,} requirements are not installed")
     return Requirements(
         lines=tuple(dict.fromkeys(lines)),
         packages=_packages(_text(code, "nsml_package.txt") or ""),
@@ -124,73 +137,38 @@ def _text(code: Path, name: str) -> str | None:
     return content.decode("utf-8", errors="replace")
 
 
-def _install_requires(setup: str, notes: list[str]) -> list[str]:
-    """What `setup(install_requires=...)` lists, as far as it is written out in the file."""
-    try:
-        tree = ast.parse(setup)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        notes.append(f"setup.py is not Python that can be read ({error}): it is left out")
-        return []
-    names = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _called(node.func) != "setup":
-            continue
-        for keyword in node.keywords:
-            if keyword.arg == "install_requires":
-                return _strings(keyword.value, names, notes)
-    return []
+class _Listed:
+    """Reads requirements files of a code folder: a bounded number, however they include one another."""
 
+    def __init__(self, code: Path, *, may_build: bool) -> None:
+        self._code = code
+        self._may_build = may_build
+        self._files = 0
 
-def _called(function: ast.expr) -> str:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
-
-
-def _strings(value: ast.expr, names: dict[str, ast.expr], notes: list[str]) -> list[str]:
-    if isinstance(value, ast.Name):
-        value = names.get(value.id, value)
-    try:
-        found = ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        notes.append("setup.py computes its install_requires: it is left out")
-        return []
-    if isinstance(found, str):
-        return found.split("\n")
-    if isinstance(found, list | tuple) and all(isinstance(line, str) for line in found):
-        return [line for line in found if line.strip()]
-    notes.append("setup.py: install_requires is no list of strings: it is left out")
-    return []
-
-
-def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) -> list[str]:
-    """The lines of a requirements file, those of files that it includes in their place."""
-    if depth == 0:
-        raise EnvironmentFailed(f"{name}: files include one another too deeply")
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise EnvironmentFailed(
-            f"-r {name}: leads out of the folder of the code, and nothing else is sent: copy it there"
-        )
-    text = _text(code, name)
-    if text is None:
-        raise EnvironmentFailed(f"{name}: there is no such file")
-    lines: list[str] = []
-    for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
-        line = re.sub(r"(^|\s)#.*", "", raw).strip()
-        included = re.fullmatch(r"(?:-r|--requirement)[\s=]\s*(\S+)", line)
-        if included:
-            lines += _requirement_lines(code, included[1], depth - 1, may_build=may_build)
-        elif line:
-            lines.append(_checked(line, name, may_build=may_build))
-    return lines
+    def lines(self, name: str, depth: int) -> list[str]:
+        """The lines of one file, those of files that it includes in their place."""
+        self._files += 1
+        if depth == 0 or self._files > _MAX_FILES:
+            raise EnvironmentFailed(f"{name}: files include one another too deeply")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise EnvironmentFailed(
+                f"-r {name}: leads out of the folder of the code, and nothing else is sent: copy it"
+                " there"
+            )
+        text = _text(self._code, name)
+        if text is None:
+            raise EnvironmentFailed(f"{name}: there is no such file")
+        lines: list[str] = []
+        for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
+            line = re.sub(r"(^|\s)#.*", "", raw).strip()
+            included = re.fullmatch(r"(?:-r|--requirement)[\s=]\s*(\S+)", line)
+            if included:
+                lines += self.lines(included[1], depth - 1)
+            elif line:
+                lines.append(_checked(line, name, may_build=self._may_build))
+            if len(lines) > _MAX_LINES:
+                raise EnvironmentFailed(f"{name}: over {_MAX_LINES:,} lines are not installed")
+        return lines
 
 
 def _checked(line: str, file: str, *, may_build: bool) -> str:
@@ -198,8 +176,13 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     line = line.strip()
     if len(line.splitlines()) > 1 or "${" in line:
         # pip would read the second line as an option, and send variables of the agent to an index
-        raise EnvironmentFailed(f"{file}: {line!r} has a line break or names a variable")
-    requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
+        raise EnvironmentFailed(f"{file}: {line[:200]!r} has a line break or names a variable")
+    # in single spaces, which patterns can divide in one way only
+    requirement = " ".join(re.sub(r"\s--hash[= ]\S+", "", line).split())
+    if len(requirement) > _MAX_CHARACTERS:
+        raise EnvironmentFailed(
+            f"{file}: {requirement[:80]!r}... is not installed: it has over {_MAX_CHARACTERS:,} characters"
+        )
     # pip reads what begins with - behind a package as options, of the whole file
     has_options = re.search(r"\s-", requirement) is not None
     by_url = _BY_ARCHIVE if may_build else _BY_WHEEL
@@ -207,7 +190,9 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     if is_package and not has_options:
         return line
     try:
-        option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)
+        option, *values = shlex.split(
+            requirement.replace("=", " ", 1) if requirement.startswith("--") else requirement
+        )
     except ValueError:
         option, values = "", []
     if option in _PLAIN_OPTIONS and not values:
@@ -215,9 +200,9 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
     if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
         return line
     raise EnvironmentFailed(
-        f"{file}: {line!r} is not installed: only packages, by name and version or by https URL,"
+        f"{file}: {line[:200]!r} is not installed: only packages, by name and version or by https URL,"
         " and options that name an index"
         if may_build
-        else f"{file}: {line!r} is not installed here: only wheels, by name and version or by https"
+        else f"{file}: {line[:200]!r} is not installed here: only wheels, by name and version or by https"
         " URL, because a node without containers does not run code of packages to install them"
     )

@@ -235,8 +235,7 @@ def _network(facts: EngineFacts) -> str:
 
 def _try(place: EnginePlace, machine: Machine, scratch: Path, account: int | None) -> None:
     """Return when a program ran to its end in a container as sessions get it."""
-    name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
-    replica_id = ReplicaId(session_id=name, attempt=1, rank=0)
+    replica_id = ReplicaId.of_no_session()
     folder = ReplicaFolder(scratch / str(replica_id))
     test = f"test -w /app && test -w /nsml && test -w /tmp && test ! -e {folder.spec}"
     if account is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nodeagent.runtimes.launch import Machine
 
 _TRIAL_LIMIT_S = 20.0
@@ -92,13 +93,22 @@ def probe_isolation(
         else:
             user_reason = reason
     return IsolationFacts(
-        level=next(level for level in _STRONGEST_FIRST if level in (with_accounts or found)),
+        level=_strongest(with_accounts or found),
         levels=frozenset(found),
         with_accounts=frozenset(with_accounts),
         machine=machine,
         reason="; ".join(reasons),
         user_reason=user_reason,
     )
+
+
+def strongest(found: IsolationFacts) -> Isolation:
+    """The strongest level that works without an engine, whichever was chosen."""
+    return _strongest(found.with_accounts or found.levels)
+
+
+def _strongest(levels: Collection[Isolation]) -> Isolation:
+    return next(level for level in _STRONGEST_FIRST if level in levels)
 
 
 def with_containers(found: IsolationFacts, *, trial_id: int | None) -> IsolationFacts:
@@ -153,8 +163,7 @@ def _tried(
     Also what it left must be the agent's to read and to remove, which takes rights of its own where
     it is another user's.
     """
-    name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
-    replica_id = ReplicaId(session_id=name, attempt=1, rank=0)
+    replica_id = ReplicaId.of_no_session()
     folder = ReplicaFolder(scratch / str(replica_id))
     script = (_IN_A_ROOT if level is Isolation.NAMESPACE else _AS_A_USER) + _LEAVES
     values = {"spec": folder.spec, "above": scratch, "uid": account}

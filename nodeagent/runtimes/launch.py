@@ -274,6 +274,11 @@ def root_plan(
     return plan
 
 
+def writable_entry(folder: Path, target: Path) -> MountEntry:
+    """A further entry of a plan: a folder of the replica that it also has, to write in, at `target`."""
+    return _entry("bind", str(folder), str(target), write=True)
+
+
 def all_mounts(spec: ReplicaSpec) -> list[Mount]:
     """What a root of its own shows of the host beside the system and the replica's folder."""
     return [*spec.mounts, *([spec.mps_pipes] if spec.mps_pipes else [])]

@@ -17,7 +17,8 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
   everything is gone by then: stopping begins `grace_s` earlier.
 - Limits are kept by the kernel, which tells of it (`Program.exceeded`), or by looking (`watch.py`):
   what is over its limit is killed at once.
-- When the shim is killed, so is the program (PR_SET_PDEATHSIG).
+- When the shim is killed, so is the program (PR_SET_PDEATHSIG). With `ends_with`, a pid, it stops the
+  program when that process, its parent, ends: what an agent only does for itself does not outlive it.
 - Secret variables come as JSON on standard input, where `has_secrets` says that there are any. They go
   into the program's environment and stay nowhere else.
 
@@ -142,6 +143,7 @@ class Shim:
             self.why, self.message = "START_FAILED", str(error)
         self.spec["secrets"] = {}
         self._note_child()
+        self._end_with_parent()
 
     def supervise(self) -> None:
         """Return when the program has ended, stopped by an order or a limit or by itself."""
@@ -161,6 +163,14 @@ class Shim:
             self._begin_stop("STOPPED", *self._stop_order())
         elif number == signal.SIGCHLD:
             self._stillness.end()
+
+    def _end_with_parent(self) -> None:
+        """After the start: a new user namespace makes the kernel forget the order."""
+        parent = self.spec.get("ends_with")
+        if parent is not None:
+            namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                self._begin_stop("STOPPED", *self._stop_order())
 
     def _note_child(self) -> None:
         """Keep the program's pid in `shim.json` from when it is known: a note for people."""

@@ -16,7 +16,7 @@ from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
 from tests.engines import SOCKET
 from tests.in_process import Platform
-from tests.unit.nodeagent.environments.test_virtualenvs import make_wheel
+from tests.wheels import make_wheel
 
 USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
 

@@ -27,7 +27,7 @@ from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.requirements import Requirements
 from nodeagent.pressure import KeepFree, Store, relieve
 from tests.engines import required_engine, required_image
-from tests.unit.nodeagent.environments.test_virtualenvs import make_wheel
+from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

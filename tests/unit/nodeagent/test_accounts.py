@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.accounts import Accounts, AccountsError, IdRange, barrier
+from nodeagent.accounts import Accounts, AccountsError, IdRange, barrier, build_ids
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,3 +106,16 @@ def test_a_barrier_is_the_first_folder_that_others_cannot_pass(tmp_path: Path) -
     assert str(inner).startswith(barrier(inner))
     assert barrier(inner)
     assert not barrier(tmp_path.__class__("/usr"))
+
+
+def test_builds_have_ids_that_no_user_gets_or_has(tmp_path: Path) -> None:
+    ids = IdRange(1_900_000_000, 64)
+    assert set(ids.given()).isdisjoint(ids.builds)
+    assert ids.trial not in ids.builds
+    assert len(ids.builds) == 8
+    # users of a node whose earlier agent knew no builds
+    old = accounts(tmp_path, IdRange(ids.builds.start + 1, 4))
+    had = {old.of_user(name) for name in ("kim", "lee")}
+    assert had < set(ids.builds)
+    assert build_ids(tmp_path, ids) == [one for one in ids.builds if one not in had]
+    assert build_ids(tmp_path, IDS) == [IDS.trial]  # too few to part

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from nodeagent.assignments import note_use, used_things
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.requirements import Requirements
-from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.pressure import KeepFree, Store, relieve, shortage
+from tests.sandboxes import environments_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nodeagent.environments.virtualenvs import Environments
 
 MB = 1_000_000
 
@@ -46,8 +48,9 @@ def fill(environments: Environments, name: str, *, used_at: float, size: int = 1
     place = environments.folder / key
     place.mkdir(parents=True)
     (place / "content").write_bytes(b"x" * size)
-    (place / "ready").touch()
-    os.utime(place / "ready", (used_at, used_at))
+    mark = place.with_suffix(".ready")
+    mark.touch()
+    os.utime(mark, (used_at, used_at))
     return key
 
 
@@ -58,7 +61,7 @@ def replica(folders: ReplicaFolders, number: int) -> ReplicaId:
 
 
 def test_the_least_recently_used_go_until_there_is_room(disk: Path) -> None:
-    environments = Environments(disk / "environments")
+    environments = environments_in(disk)
     folders = ReplicaFolders(disk / "replicas")
     folders.create()
     keys = [fill(environments, str(n), used_at=1_000.0 + n) for n in range(5)]

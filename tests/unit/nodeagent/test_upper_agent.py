@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
-from nodeagent.environments.virtualenvs import Environments
+from nodeagent.environments.setup_reader import install_requires
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
 from nodeagent.journal import Journal
@@ -37,6 +37,7 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
+from tests.sandboxes import environments_in
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualClock, run
@@ -1354,7 +1355,7 @@ async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Pa
     draft = Draft(
         order, ReplicaFolder(tmp_path), PreparationLog(ReplicaFolder(tmp_path), lambda: None)
     )
-    for hook in (PythonHook(None, full), ImageHook(None, full)):  # type: ignore[arg-type]
+    for hook in (PythonHook(None, full, install_requires), ImageHook(None, full, install_requires)):  # type: ignore[arg-type]
         with pytest.raises(PreparationFailed) as failed:
             await hook.prepare(draft)
         assert failed.value.cause == sessions.CAUSE_DATA_FAILED
@@ -1429,7 +1430,7 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
     (code / "requirements.txt").write_text("no_such_package\n")
 
     async def test(world: World) -> None:
-        world.hooks.append(PythonHook(Environments(tmp_path / "environments"), inline))
+        world.hooks.append(PythonHook(environments_in(tmp_path), inline, install_requires))
         order = assignment(S)
         order.spec.ClearField("argv")
         order.spec.bundle_digest = put(world.platform, code)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import fcntl
-import hashlib
 import os
 import platform
 import re
@@ -13,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -22,33 +19,17 @@ import pytest
 
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
-from nodeagent.environments.virtualenvs import Environments, _pip
+from nodeagent.environments.setup_reader import install_requires
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
+from tests.sandboxes import environments_in
+from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def make_wheel(folder: Path, name: str, body: str, needs: str = "") -> None:
-    """A wheel with one module, without any build; `needs` is what it requires."""
-    info = f"{name}-1.0.dist-info"
-    files = {
-        f"{name}.py": body,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    for path, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=")
-        rows.append(f"{path},sha256={digest.decode()},{len(content)}")
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"]) + "\n"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        for path, content in files.items():
-            wheel.writestr(path, content)
 
 
 @pytest.fixture
@@ -265,8 +246,8 @@ def test_neither_folders_that_are_links_nor_hard_links_lead_elsewhere(tmp_path: 
 
 
 def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments")
-    made = environments.provide(Requirements(), lambda _: None)
+    environments = environments_in(tmp_path)
+    made = environments.provide(Requirements(), lambda _: None, owner="kim")
     assert python(made.folder, "import sys; print(sys.prefix)") == str(made.folder)
     script = (
         "import importlib.util as u; print([u.find_spec(n) for n in ('pip', 'grpc', 'structlog')])"
@@ -275,26 +256,40 @@ def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> No
     assert str(made.base_prefix) == sys.base_prefix
 
 
-def test_requirements_are_installed_once_by_all_who_ask(
-    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: Path) -> None:
     make_wheel(index, "greeting", "TEXT = 'hello'")
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     said: list[bytes] = []
-    builds: list[list[str]] = []
-    monkeypatch.setattr(
-        "nodeagent.environments.virtualenvs._pip",
-        lambda *given: builds.append(_pip(*given)) or builds[-1],
-    )
     wanted = Requirements(lines=("greeting==1.0",))
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: environments.provide(wanted, said.append), range(3)))
+        made = list(
+            pool.map(lambda _: environments.provide(wanted, said.append, owner="kim"), range(3))
+        )
     assert len({environment.folder for environment in made}) == 1
     assert python(made[0].folder, "import greeting; print(greeting.TEXT)") == "hello"
     assert b"".join(said).count(b"Looking in links") == b"".join(said).count(b"Installing 1 req")
     before = len(said)
-    again = Environments(tmp_path / "environments").provide(wanted, said.append)
-    assert (again, len(said), len(builds)) == (made[0], before, 1)
+    built_at = made[0].folder.stat().st_ctime_ns
+    again = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
+    assert (again, len(said)) == (made[0], before)
+    assert made[0].folder.stat().st_ctime_ns == built_at
+
+
+def test_an_index_may_be_a_folder_whose_pages_lead_to_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = tmp_path / "mirror"
+    (mirror / "simple" / "greeting").mkdir(parents=True)
+    (mirror / "packages").mkdir()
+    wheel = make_wheel(mirror / "packages", "greeting", "TEXT = 'hello'")
+    page = mirror / "simple" / "greeting" / "index.html"
+    page.write_text(f'<a href="../../packages/{wheel.name}">{wheel.name}</a>')
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{mirror}/simple")
+    made = environments_in(tmp_path).provide(
+        Requirements(lines=("greeting",)), lambda _: None, owner="kim"
+    )
+    assert python(made.folder, "import greeting; print(greeting.TEXT)") == "hello"
 
 
 def test_its_files_are_on_the_disk_before_it_counts_as_whole(
@@ -305,18 +300,20 @@ def test_its_files_are_on_the_disk_before_it_counts_as_whole(
 
     def flush(folder: Path) -> None:
         files = [path.read_text() for path in folder.rglob("greeting.py")]
-        flushed.append((folder.name, (folder / "ready").exists(), len(files)))
+        flushed.append((folder.name, folder.with_suffix(".ready").exists(), len(files)))
         flush_filesystem(folder)
 
     monkeypatch.setattr("nodeagent.environments.virtualenvs.flush_filesystem", flush)
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     for _ in range(2):
-        made = environments.provide(Requirements(lines=("greeting==1.0",)), lambda _: None)
+        made = environments.provide(
+            Requirements(lines=("greeting==1.0",)), lambda _: None, owner="kim"
+        )
         assert flushed == [(made.folder.name, False, 1)]
 
 
 def test_other_lines_are_another_environment(tmp_path: Path) -> None:
-    environments = Environments(tmp_path)
+    environments = environments_in(tmp_path)
     keys = {
         environments.key(Requirements(lines=lines))
         for lines in ((), ("a",), ("a", "b"), ("b", "a"))
@@ -328,7 +325,7 @@ def test_other_lines_are_another_environment(tmp_path: Path) -> None:
 def test_another_python_is_another_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environments = Environments(tmp_path)
+    environments = environments_in(tmp_path)
     keys = {environments.key(Requirements())}
     monkeypatch.setattr(platform, "python_version", lambda: "3.99.0")
     keys.add(environments.key(Requirements()))
@@ -338,13 +335,13 @@ def test_another_python_is_another_environment(
 
 
 def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> None:
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match="no_such_package"):
-        environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+        environments.provide(Requirements(lines=("no_such_package",)), lambda _: None, owner="kim")
     folders = [path for path in (tmp_path / "environments").iterdir() if path.is_dir()]
     assert folders == []
     make_wheel(index, "no_such_package", "")
-    environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+    environments.provide(Requirements(lines=("no_such_package",)), lambda _: None, owner="kim")
 
 
 def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
@@ -358,18 +355,18 @@ def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
     (source / "backend.py").write_text(f"open({str(trap)!r}, 'w')\n")
     archive = shutil.make_archive(str(source), "gztar", tmp_path, source.name)
     make_wheel(index, "outer", "", needs=f"Requires-Dist: inner @ file://{archive}\n")
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match="does not run code of packages"):
-        environments.provide(Requirements(lines=("outer",)), lambda _: None)
+        environments.provide(Requirements(lines=("outer",)), lambda _: None, owner="kim")
     assert not trap.exists()
 
 
 def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     place = tmp_path / "environments" / environments.key(Requirements())
     (place / "bin").mkdir(parents=True)
     (place / "bin" / "python").write_text("garbage of an agent that was killed")
-    made = environments.provide(Requirements(), lambda _: None)
+    made = environments.provide(Requirements(), lambda _: None, owner="kim")
     assert python(made.folder, "print(1)") == "1"
 
 
@@ -387,9 +384,9 @@ def make_source(index: Path, name: str, version: str) -> Path:
 
 def test_what_is_source_only_is_said_so(tmp_path: Path, index: Path) -> None:
     trap = make_source(index, "sourceonly", "1.0")
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed) as said:
-        environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None)
+        environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None, owner="kim")
     assert re.match(r"sourceonly==1.0 has no wheel for Python .*, only source", str(said.value))
     assert "no version of it has wheels: ask for a node with containers" in str(said.value)
     assert not trap.exists()
@@ -404,9 +401,9 @@ def test_an_older_version_that_is_source_only_is_said_so(
     make_wheel(index, "mixed", "")
     for version in ("0.3", "0.4"):
         trap = make_source(index, "mixed", version)
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match=r"^mixed.* has no wheel .*only source") as said:
-        environments.provide(Requirements(lines=(asked,)), lambda _: None)
+        environments.provide(Requirements(lines=(asked,)), lambda _: None, owner="kim")
     assert "ask for a version that has wheels (1.0)" in str(said.value)
     assert "--image" in str(said.value)
     assert not trap.exists()
@@ -417,16 +414,16 @@ def test_a_version_that_is_nowhere_is_not_said_to_be_source_only(
 ) -> None:
     make_wheel(index, "mixed", "")
     trap = make_source(index, "mixed", "0.4")
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentFailed, match=r"from versions: 1.0.*No matching"):
-        environments.provide(Requirements(lines=("mixed==3",)), lambda _: None)
+        environments.provide(Requirements(lines=("mixed==3",)), lambda _: None, owner="kim")
     assert not trap.exists()
 
 
 def test_another_index_is_another_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environments = Environments(tmp_path)
+    environments = environments_in(tmp_path)
     keys = []
     for url in ("https://a/simple", "https://b/simple", "https://kim:secret@b/simple"):
         monkeypatch.setenv("PIP_INDEX_URL", url)
@@ -435,9 +432,9 @@ def test_another_index_is_another_environment(
 
 
 def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     noted: list[str] = []
-    made = environments.provide(Requirements(), lambda _: None, use=noted.append)
+    made = environments.provide(Requirements(), lambda _: None, use=noted.append, owner="kim")
     assert noted == [made.folder.name] * len(noted)
     assert set(environments.stored()) == set(noted)
     assert not environments.remove(made.folder.name, lambda: True)
@@ -446,22 +443,22 @@ def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
     assert python(made.folder, "print(1)") == "1"
     assert environments.remove(made.folder.name, lambda: False)
     assert list(environments.folder.iterdir()) == []
-    environments.provide(Requirements(), lambda _: None)
+    environments.provide(Requirements(), lambda _: None, owner="kim")
 
 
 def test_cancelling(tmp_path: Path) -> None:
     cancelled = threading.Event()
     cancelled.set()
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     with pytest.raises(EnvironmentCancelled):
-        environments.provide(Requirements(), lambda _: None, cancelled)
+        environments.provide(Requirements(), lambda _: None, cancelled, owner="kim")
     assert [path for path in (tmp_path / "environments").iterdir() if path.is_dir()] == []
 
 
 async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments")
+    environments = environments_in(tmp_path)
     (tmp_path / "environments").mkdir()
-    hook = PythonHook(environments, in_own_thread)
+    hook = PythonHook(environments, in_own_thread, install_requires)
     with ExitStack() as held:
         drafts = []
         for number in range(40):

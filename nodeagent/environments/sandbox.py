@@ -1,0 +1,568 @@
+"""Runs what builds an environment, with fewer rights than any session: once, in a folder of its own.
+
+```
+<agent data>/builds/<slot>.lock    held by the agent while the slot is used
+<agent data>/builds/<slot>/        a replica folder (`folders.py`): `app/` becomes the environment
+```
+
+A build is run as a session is, by a shim: at level `namespace` in a root of its own, where of the agent's
+data nothing is seen but the folder that it fills, at the path where that will lie. Where the agent has
+root it runs as an account that no user has and no other build at that time; elsewhere as the agent's own
+user, as sessions do there. It stays in a control group, and within limits of its own. What it says is passed
+on, what it made is taken over by `sealing.py`; neither is believed.
+"""
+
+from __future__ import annotations
+
+import compileall
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from nodeagent.beneath import remove_folder
+from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.sealing import Rules, Unsound, seal
+from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.runtimes.interface import (
+    ExitWhy,
+    Isolation,
+    Mount,
+    PythonEnvironment,
+    ReplicaSpec,
+)
+from nodeagent.runtimes.launch import layout_of, shim_spec, writable_entry
+from nodeagent.runtimes.launcher import start_directly
+from nodeagent.runtimes.records import read_claim, read_exit, write_stop
+from nodeagent.runtimes.shims import is_alive
+from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
+from nodeagent.shim.occupied import Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nodeagent.environments.builds import Say
+    from nodeagent.runtimes.interface import ExitRecord
+    from nodeagent.runtimes.launch import Machine
+    from nodeagent.runtimes.launcher import StartedShim
+    from nodeagent.shim.namespaces import MountEntry
+
+_KILLED_WITHIN_S = 5.0
+_SLOTS = 256
+"""Builds at one time where all run as one user."""
+_LOOK_EVERY_S = 0.1
+_COUNT_PIECE_S = 0.05
+_COUNT_SHARE = 0.05
+_SMALL_BYTES = 1 << 30
+_SMALL_S = 60.0
+_MOST_READ_BYTES = 16 << 20
+_MOST_AT_ONCE_BYTES = 1 << 20
+"""So that what says more than can be read is still looked after."""
+_TAIL_BYTES = 64 << 10
+_VERDICT = b"nsml: "
+_KEPT = "kept"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildLimits:
+    """What one build may use: bytes, cores, processes with threads, files and folders, seconds.
+
+    `kept_bytes` is what may be kept of one for the next.
+    """
+
+    memory_bytes: int = 8 << 30
+    cpus: float = 4.0
+    process_count: int = 256
+    disk_bytes: int = 50_000_000_000
+    files: int = 500_000
+    kept_bytes: int = 10_000_000_000
+    time_s: float = 3600.0
+
+    def small(self) -> BuildLimits:
+        """For what reads a file of a user: none of it should take long."""
+        memory_bytes, time_s = min(self.memory_bytes, _SMALL_BYTES), min(self.time_s, _SMALL_S)
+        return replace(self, memory_bytes=memory_bytes, disk_bytes=_SMALL_BYTES, time_s=time_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One program to run.
+
+    Attributes:
+        argv: the command line; `{run}` in it is the folder of `files` as the program sees it.
+        mounts: what it reads of the machine.
+        files: text by name that it is given, which nobody else reads.
+        variables: of its environment, kept from every disk; `{run}` as in `argv`, `{kept}` is the folder
+            of what is kept from one build to the next.
+        kept: what an earlier build left there, and where what this one leaves goes; None: nothing is kept.
+    """
+
+    argv: Sequence[str]
+    mounts: Sequence[Mount] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept: Path | None = None
+
+
+class Sandbox:
+    """Where builds of one agent run. Blocking; safe from several threads and processes.
+
+    Args:
+        folder: of the builds, on the filesystem of what they make.
+        machine: what starts of programs need to know of it.
+        level: the strongest isolation that works here without containers.
+        ids: the uids of builds, one each; empty: all run as the agent's own user.
+        limits: of one build.
+        is_full: whether the disk has no room left, which ends builds: they can fill it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        machine: Machine,
+        level: Isolation,
+        ids: Sequence[int] = (),
+        limits: BuildLimits | None = None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder = folder
+        self.level = level
+        self._machine = machine
+        self._ids = ids
+        self._limits = limits or BuildLimits()
+        self._is_full = is_full
+
+    def make(
+        self, place: Path, task: Task, say: Say, cancelled: threading.Event | None = None
+    ) -> None:
+        """Have the folder `place` be there, as the program made it, the agent's own and read-only.
+
+        The program sees it there while it fills it. `say` gets all of its output. Raises EnvironmentFailed
+        with the last lines of that or the limit that was exceeded, EnvironmentCancelled soon after
+        `cancelled` is set; nothing is left then.
+        """
+        remove_tree(place)
+        with self._slot(cancelled) as (slot, folder):
+            with self._seen_at(place, folder) as seen:
+                self._run(task, slot, folder, say, cancelled, seen=seen)
+            try:
+                seal(folder.app, self._rules(slot, place, self._limits.disk_bytes))
+            except Unsound as error:
+                raise EnvironmentFailed(f"what was installed is refused: {error}") from None
+            folder.app.rename(place)
+
+    def ask(self, task: Task, *, most: int) -> bytes:
+        """The output of a program, at most so many bytes. Raises EnvironmentFailed."""
+        output = bytearray()
+
+        def take(piece: bytes) -> None:
+            if len(output) <= most:
+                output.extend(piece)
+
+        with self._slot(None) as (slot, folder):
+            self._run(task, slot, folder, take, None, limits=self._limits.small())
+        if len(output) > most:
+            raise EnvironmentFailed(f"its output is over {most:,} bytes")
+        return bytes(output)
+
+    def tidy(self) -> None:
+        """End and remove what builds of an agent that was killed left."""
+        for entry in self.folder.glob("*.lock"):
+            if entry.stem.isdecimal():
+                with self._held(int(entry.stem)):
+                    pass
+
+    def _uid(self, slot: int) -> int | None:
+        return self._ids[slot] if self._ids else None
+
+    @contextmanager
+    def _slot(self, cancelled: threading.Event | None) -> Iterator[tuple[int, ReplicaFolder]]:
+        """A slot that nobody else uses meanwhile, with its folder; waits while there is none."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            for slot in range(len(self._ids) or _SLOTS):
+                with self._held(slot) as folder:
+                    if folder is not None:
+                        yield slot, folder
+                        return
+            if cancelled is not None and cancelled.is_set():
+                raise EnvironmentCancelled
+            time.sleep(_LOOK_EVERY_S)
+
+    @contextmanager
+    def _held(self, slot: int) -> Iterator[ReplicaFolder | None]:
+        """The empty folder of a slot, the caller's alone for the context; None: somebody has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        lock = os.open(self.folder / f"{slot}.lock", flags, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            folder = ReplicaFolder(self.folder / str(slot))
+            if not self._clear(folder):
+                yield None
+                return
+            try:
+                yield folder
+            finally:
+                self._clear(folder)
+        finally:
+            os.close(lock)
+
+    def _clear(self, folder: ReplicaFolder) -> bool:
+        """End what runs of a build and remove its folder; False while something of it cannot be killed.
+
+        A process that waits in the kernel for a disk keeps its slot, and nobody else waits for it.
+        """
+        if not folder.path.exists():
+            return True
+        claim = read_claim(folder)
+        if claim is not None and is_alive(claim, self._machine.boot_id):
+            with suppress(ProcessLookupError):
+                os.kill(claim.pid, signal.SIGKILL)
+        uid, group = account_of(folder), group_in(folder)
+        # else all of that account: another agent of the same range may build beside this one
+        is_enclosed = group is not None or self._has_own_pids()
+        strays = Strays(
+            mark=_mark(folder),
+            output=os.path.realpath(folder.output),
+            uid=uid,
+            began_before=None if uid is None or is_enclosed else ticks_now(),
+            group=group,
+        )
+        until = time.monotonic() + _KILLED_WITHIN_S
+        while left := strays.kill():
+            if time.monotonic() >= until:
+                log.warning("build.cannot_be_killed", left=[words_of(pid) for pid in left])
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        if group is not None:
+            group.remove()
+        folder.remove()
+        return True
+
+    def _has_own_pids(self) -> bool:
+        return self.level is Isolation.NAMESPACE and self._machine.with_pid
+
+    @contextmanager
+    def _seen_at(self, place: Path, folder: ReplicaFolder) -> Iterator[list[MountEntry]]:
+        """Have `place` lead to what is being made: a mount where programs have a root, else a link."""
+        if self.level is Isolation.NAMESPACE:
+            yield [writable_entry(folder.app, place)]
+            return
+        place.symlink_to(folder.app)
+        try:
+            yield []
+        finally:
+            place.unlink()
+
+    def _run(
+        self,
+        task: Task,
+        slot: int,
+        folder: ReplicaFolder,
+        say: Say,
+        cancelled: threading.Event | None,
+        *,
+        seen: Sequence[MountEntry] = (),
+        limits: BuildLimits | None = None,
+    ) -> None:
+        limits = limits or self._limits
+        spec = self._spec(task, slot, limits)
+        layout = layout_of(spec, folder)
+        run, kept = layout.run, f"{layout.tmp}/{_KEPT}"
+        secrets = {
+            name: text.replace("{run}", run).replace("{kept}", kept)
+            for name, text in task.variables.items()
+        }
+        argv = [word.replace("{run}", run) for word in spec.argv]
+        spec = replace(spec, argv=argv, secrets=secrets)
+        folder.create()
+        if task.kept is not None:
+            with suppress(OSError):  # there is none, or another build has it
+                task.kept.rename(folder.tmp / _KEPT)
+        for name, data in task.files.items():
+            (folder.run / name).touch(mode=0o600)
+            (folder.run / name).write_bytes(data)
+        if spec.uid is not None and spec.gid is not None:
+            folder.give(spec.uid, spec.gid)
+        content = {
+            **shim_spec(spec, folder, self._machine),
+            "has_secrets": True,
+            "ends_with": os.getpid(),
+        }
+        if content["namespace"]:
+            content["namespace"]["mounts"] += seen
+        write_atomically(folder.spec, json.dumps(content).encode())
+        words = _Words(say)
+        shim = start_directly(folder, json.dumps(spec.secrets).encode())
+        try:
+            self._follow(shim, folder, words, cancelled, limits)
+        finally:
+            os.close(shim.pidfd)
+            if task.kept is not None:
+                self._keep(folder.tmp / _KEPT, task.kept, slot)
+        words.end()
+        _judge(read_exit(folder), words, limits)
+
+    def _keep(self, made: Path, place: Path, slot: int) -> None:
+        """Have what a build left for the next be at `place`; what is not as it should be goes."""
+        if made.is_symlink() or not made.is_dir():
+            return
+        try:
+            seal(made, self._rules(slot, place, self._limits.kept_bytes, is_private=True))
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_tree(place)
+            os.utime(made)
+            made.rename(place)
+        except (Unsound, OSError) as error:
+            log.info("build.nothing_kept", reason=str(error))
+
+    def _rules(self, slot: int, place: Path, most_bytes: int, *, is_private: bool = False) -> Rules:
+        uid = self._uid(slot)
+        return Rules(
+            uid=os.geteuid() if uid is None else uid,
+            place=place,
+            outside=_interpreters(),
+            bytes=most_bytes,
+            files=self._limits.files,
+            is_private=is_private,
+        )
+
+    def _spec(self, task: Task, slot: int, limits: BuildLimits) -> ReplicaSpec:
+        base, uid = Path(sys.base_prefix), self._uid(slot)
+        return ReplicaSpec(
+            replica_id=ReplicaId.of_no_session(),
+            argv=task.argv,
+            mounts=task.mounts,
+            isolation=self.level,
+            uid=uid,
+            gid=uid,
+            python=PythonEnvironment(folder=base, base_prefix=base),
+            time_limit_s=limits.time_s,
+            grace_s=0.0,
+            memory_bytes=limits.memory_bytes,
+            cpus=limits.cpus,
+            process_count=limits.process_count,
+            disk_bytes=limits.disk_bytes,
+            shm_bytes=min(limits.memory_bytes, 64 << 20),
+        )
+
+    def _follow(
+        self,
+        shim: StartedShim,
+        folder: ReplicaFolder,
+        words: _Words,
+        cancelled: threading.Event | None,
+        limits: BuildLimits,
+    ) -> None:
+        """Pass on what the program says until its shim has ended; end it when it must not go on."""
+        ended = select.poll()
+        ended.register(shim.pidfd, select.POLLIN)
+        count = _Count(folder, limits.files)
+        why: Exception | None = None
+        with folder.output.open("rb", buffering=0) as output:
+            while not ended.poll(_LOOK_EVERY_S * 1000):
+                words.read(output.fileno())
+                if why is None:
+                    why = self._why_ended(count, cancelled)
+                    if why is not None:
+                        write_stop(folder, reason=str(why), grace_s=0.0)
+                        with suppress(ProcessLookupError):
+                            signal.pidfd_send_signal(shim.pidfd, signal.SIGTERM)
+            words.read(output.fileno(), is_last=True)
+        if shim.child is not None:
+            shim.child.wait()
+        if why is not None:
+            raise why
+
+    def _why_ended(self, count: _Count, cancelled: threading.Event | None) -> Exception | None:
+        if cancelled is not None and cancelled.is_set():
+            return EnvironmentCancelled()
+        if self._is_full():
+            # as where it is full indeed: the node's fault, and another may have room
+            return OSError(errno.ENOSPC, "the node's disk is nearly full, and others need the rest")
+        if count.is_over():
+            return EnvironmentFailed(
+                f"the environment has more than {self._limits.files:,} files, which is what a build may"
+                " make on this node (its agent's setting build_files)"
+            )
+        return None
+
+
+def remove_tree(place: Path) -> None:
+    """Remove what lies at `place`, whatever it is; follows no link."""
+    if place.is_symlink():
+        place.unlink()
+    elif place.exists():
+        parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            remove_folder(place.name, parent)
+        finally:
+            os.close(parent)
+
+
+def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:
+    """A folder below `folder` with copies of files and folders by name, which programs in it can read.
+
+    Made once for each content; compiled, since a build keeps nothing that it compiles.
+    """
+    content = [name, platform.python_version(), *map(str, sources.items())]
+    content += [
+        f"{path.relative_to(source)} {facts.st_size} {facts.st_mtime_ns}"
+        for source in sources.values()
+        for path in sorted([source, *source.rglob("*.py")])
+        for facts in [path.stat()]
+    ]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    place = folder / f"{name}-{digest}"
+    if place.exists():
+        return place
+    draft = folder / f".{place.name}.{os.getpid()}.{threading.get_ident()}"
+    draft.mkdir(mode=0o700, parents=True)
+    for target, source in sources.items():
+        if source.is_dir():
+            shutil.copytree(source, draft / target)
+        else:
+            shutil.copy2(source, draft / target)
+    compileall.compile_dir(draft, quiet=2)
+    for path in (draft, *draft.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with suppress(OSError):  # another has made it meanwhile
+        draft.rename(place)
+    for other in [draft, *folder.glob(f"{name}-*")]:
+        if other != place:
+            shutil.rmtree(other, ignore_errors=True)
+    return place
+
+
+def base_python() -> Path:
+    """The interpreter that environments stand on, at its own path on this machine."""
+    folder = Path(sys.base_prefix) / "bin"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = (folder / name for name in (version, "python3", "python"))
+    return next((path for path in found if path.exists()), Path(sys.executable).resolve())
+
+
+def _interpreters() -> frozenset[str]:
+    """The paths under which an environment may name its interpreter."""
+    python = base_python()
+    return frozenset({str(python), os.path.realpath(python)})
+
+
+def _mark(folder: ReplicaFolder) -> bytes:
+    """What is in the environment of a build's processes alone; of one that had none yet, of nobody's."""
+    with suppress(OSError, ValueError, KeyError):
+        return f"NSML_REPLICA={json.loads(folder.spec.read_bytes())['replica']}".encode()
+    return b"NSML_REPLICA=none"
+
+
+def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits) -> None:
+    """Raises EnvironmentFailed unless the program came to a good end."""
+    if record is None:
+        raise EnvironmentFailed("the build was killed")
+    if record.why is ExitWhy.EXITED:
+        if record.exit_code == 0:
+            return
+        code = record.exit_code if record.signal is None else f"signal {record.signal}"
+        raise EnvironmentFailed(words.reason(f"the installer ended with {code}"))
+    what = record.message.partition("; try ")[0]
+    settings = {
+        ExitWhy.OUT_OF_MEMORY: "build_memory_bytes",
+        ExitWhy.LIMIT_EXCEEDED: "build_disk_bytes",
+        ExitWhy.TIME_LIMIT: "build_time_limit_s",
+    }
+    if record.why is ExitWhy.TIME_LIMIT:
+        what = f"it took longer than {limits.time_s:g} s"
+    if record.why in settings:
+        raise EnvironmentFailed(
+            f"the build of the environment was ended: {what}. Require less, or ask an administrator"
+            f" (the agent's setting {settings[record.why]})"
+        )
+    raise EnvironmentFailed(f"the build of the environment was ended: {what}")
+
+
+class _Words:
+    """What a build says: passed on in whole lines, and remembered as `LastWords` does."""
+
+    def __init__(self, say: Say) -> None:
+        self._words = LastWords(say)
+        self._at = 0
+        self._rest = b""
+        self._verdict = ""
+
+    def read(self, output: int, *, is_last: bool = False) -> None:
+        """Take what is new in the open file, when it `is_last` to the end; of very much only the end."""
+        size = os.fstat(output).st_size
+        if size > _MOST_READ_BYTES or (is_last and size > self._at + _MOST_AT_ONCE_BYTES):
+            self._at = max(self._at, size - _TAIL_BYTES)
+        until = self._at + _MOST_AT_ONCE_BYTES
+        while self._at < until and (piece := os.pread(output, 1 << 16, self._at)):
+            self._at += len(piece)
+            whole, newline, self._rest = (self._rest + piece).rpartition(b"\n")
+            if newline or len(self._rest) > _TAIL_BYTES:
+                self._take(whole + newline or self._rest)
+                self._rest = self._rest if newline else b""
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        if self._rest:
+            self._take(self._rest)
+        self._rest = b""
+
+    def reason(self, otherwise: str) -> str:
+        """On one line, why it failed."""
+        return self._verdict or self._words.reason(otherwise)
+
+    def _take(self, piece: bytes) -> None:
+        for line in piece.splitlines():
+            if line.startswith(_VERDICT):
+                self._verdict = line.removeprefix(_VERDICT)[:1000].decode(errors="replace")
+        self._words(piece)
+
+
+class _Count:
+    """How many files a build has made, counted a little at a time."""
+
+    def __init__(self, folder: ReplicaFolder, most: int) -> None:
+        self._folder = folder
+        self._most = most
+        self._walk: Measurement | None = None
+        self._next_at = 0.0
+        self._walked_s = 0.0
+
+    def is_over(self) -> bool:
+        """Go on counting where it is time; whether there are too many."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        if self._walk is None:
+            parts = [self._folder.app.name, self._folder.tmp.name, self._folder.run.name]
+            self._walk, self._walked_s = Measurement(str(self._folder.path), parts, ()), 0.0
+        walk = self._walk
+        walk.advance(_COUNT_PIECE_S)
+        took_s = time.monotonic() - now
+        self._walked_s += took_s
+        self._next_at = now + took_s / _COUNT_SHARE
+        if walk.done:
+            self._walk = None
+        return walk.file_count > self._most or walk.has_too_many

@@ -1,0 +1,74 @@
+"""What `setup.py` files require, read in a sandbox: the agent itself parses none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.environments import setup_reader
+from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.sandbox import Task, base_python, shared_copy
+from nodeagent.runtimes.interface import Mount
+
+if TYPE_CHECKING:
+    from nodeagent.environments.sandbox import Sandbox
+
+_MOST_KEPT = 1_000
+_MOST_KEPT_BYTES = 10_000
+_MOST_SAID_BYTES = 1 << 20
+
+
+class Setups:
+    """Reads files of users; what one lists is kept by its content. Blocking; safe from several threads."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def read(self, text: str) -> tuple[list[str], list[str]]:
+        """The lines that a `setup.py` lists, and notes. Raises EnvironmentFailed when it cannot be read."""
+        if "install_requires" not in text:
+            return [], []  # most say nothing
+        digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
+        with self._turn:
+            said = self._kept.get(digest)
+        if said is None:
+            said = self._ask(text)
+            with self._turn:
+                if len(said) <= _MOST_KEPT_BYTES:
+                    self._kept[digest] = said
+                while len(self._kept) > _MOST_KEPT:
+                    self._kept.popitem(last=False)
+        return _lists(said)
+
+    def _ask(self, text: str) -> bytes:
+        program = shared_copy(
+            self._sandbox.folder, "setup", {"reader.py": Path(setup_reader.__file__)}
+        )
+        task = Task(
+            argv=[str(base_python()), "-I", str(program / "reader.py"), "{run}/setup.py"],
+            mounts=[Mount(source=program, target=str(program))],
+            files={"setup.py": text.encode("utf-8", errors="replace")},
+        )
+        try:
+            return self._sandbox.ask(task, most=_MOST_SAID_BYTES)
+        except EnvironmentFailed as error:
+            raise EnvironmentFailed(
+                f"setup.py cannot be read for what it requires ({error}): list that in requirements.txt"
+            ) from None
+
+
+def _lists(said: bytes) -> tuple[list[str], list[str]]:
+    """What the reader said, which is not believed."""
+    try:
+        lines, notes = json.loads(said)
+        if all(isinstance(one, str) for one in [*lines, *notes]):
+            return list(lines), list(notes)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise EnvironmentFailed("setup.py cannot be read for what it requires")
