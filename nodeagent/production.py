@@ -149,7 +149,9 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
-        sandbox = await in_thread(lambda: _sandbox(settings, alone, isolation.machine))
+        sandbox = await in_thread(
+            lambda: _sandbox(settings, alone, isolation.machine, networks.network)
+        )
         downloads = Downloads(settings.data / "downloads")
         environments = Environments(settings.data / "environments", sandbox, downloads)
         stores = [
@@ -334,7 +336,12 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         raise SettingsError(str(error)) from error
 
 
-def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine) -> Sandbox:
+def _sandbox(
+    settings: Settings,
+    alone: IsolationFacts,
+    machine: ReplicaMachine,
+    network: SessionNetwork | None,
+) -> Sandbox:
     """Where environments are built: by what works here without an engine, whatever sessions get."""
     level = strongest(alone)
     ids: list[int] = []
@@ -348,6 +355,7 @@ def _sandbox(settings: Settings, alone: IsolationFacts, machine: ReplicaMachine)
         machine=machine,
         level=level,
         ids=ids,
+        network=network if level is Isolation.NAMESPACE else None,
         limits=BuildLimits(
             memory_bytes=settings.build_memory_bytes,
             cpus=settings.build_cpus,

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ExitRecord
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import StartedShim
+    from nodeagent.session_network import SessionNetwork
     from nodeagent.shim.namespaces import MountEntry
 
 _KILLED_WITHIN_S = 5.0
@@ -128,6 +129,7 @@ class Sandbox:
         machine: what starts of programs need to know of it.
         level: the strongest isolation that works here without containers.
         ids: the uids of builds, one each; empty: all run as the agent's own user.
+        network: makes the networks of sessions: each build gets one of its own; None: the machine's.
         limits: of one build.
         is_full: whether the disk has no room left, which ends builds: they can fill it.
     """
@@ -139,6 +141,7 @@ class Sandbox:
         machine: Machine,
         level: Isolation,
         ids: Sequence[int] = (),
+        network: SessionNetwork | None = None,
         limits: BuildLimits | None = None,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -146,6 +149,7 @@ class Sandbox:
         self.level = level
         self._machine = machine
         self._ids = ids
+        self._network = network
         self._limits = limits or BuildLimits()
         self._is_full = is_full
 
@@ -305,8 +309,9 @@ class Sandbox:
             (folder.run / name).write_bytes(data)
         if spec.uid is not None and spec.gid is not None:
             folder.give(spec.uid, spec.gid)
+        files = None if self._network is None else self._network.files()
         content = {
-            **shim_spec(spec, folder, self._machine),
+            **shim_spec(spec, folder, self._machine, network_files=files),
             "has_secrets": True,
             "ends_with": os.getpid(),
         }
@@ -314,7 +319,7 @@ class Sandbox:
             content["namespace"]["mounts"] += seen
         write_atomically(folder.spec, json.dumps(content).encode())
         words = _Words(say)
-        shim = start_directly(folder, json.dumps(spec.secrets).encode())
+        shim = self._started(folder, json.dumps(spec.secrets).encode())
         try:
             self._follow(shim, folder, words, cancelled, limits)
         finally:
@@ -323,6 +328,15 @@ class Sandbox:
                 self._keep(folder.tmp / _KEPT, task.kept, slot)
         words.end()
         _judge(read_exit(folder), words, limits)
+
+    def _started(self, folder: ReplicaFolder, secrets: bytes) -> StartedShim:
+        if self._network is None:
+            return start_directly(folder, secrets)
+        network = self._network.namespace()
+        try:
+            return start_directly(folder, secrets, network)
+        finally:
+            os.close(network)
 
     def _keep(self, made: Path, place: Path, slot: int) -> None:
         """Have what a build left for the next be at `place`; what is not as it should be goes."""

@@ -30,6 +30,7 @@ from typing import Any
 import pytest
 
 from nodeagent import session_network
+from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.netlink import Netlink, inside, new_namespace
@@ -666,3 +667,29 @@ async def test_what_programs_need_works_within_the_filter(sessions: Sessions) ->
         + "print(json.dumps([forked, threads, shell, found]))"
     )
     assert answers == [[1, 2], [3], "a\n", True]
+
+
+def test_a_build_of_an_environment_reaches_no_more_than_a_session(
+    machine: Machine, isolation: IsolationFacts, tmp_path: Path
+) -> None:
+    network = machine.facts.network
+    assert network is not None
+    sandbox = Sandbox(
+        tmp_path / "builds",
+        machine=isolation.machine,
+        level=Isolation.NAMESPACE,
+        ids=[UIDS[0]],
+        network=network,
+    )
+    ports, own = machine.ports, str(network.subnet[1])
+    targets = [("127.0.0.1", ports["loopback"]), (own, ports["machine"]), (own, ports["allowed"])]
+    tries = (
+        "import socket\n"
+        f"for target in {targets}:\n"
+        "    try:\n"
+        "        print('open' if socket.create_connection(target, 1.0).recv(9) else 'closed')\n"
+        "    except OSError:\n"
+        "        print('closed')\n"
+    )
+    said = sandbox.ask(Task(argv=[str(base_python()), "-c", tries]), most=1000)
+    assert said.split() == [b"closed", b"closed", b"open"]
