@@ -58,8 +58,10 @@ class KeepFree:
         return free < min(self.share * size, self.bytes)
 
 
-_LAST = KeepFree(share=0.02, bytes=1 << 30)
-"""What no build and no pull may take."""
+_LAST = KeepFree(share=0.04, bytes=4 << 30)
+"""What no build and no pull may take,"""
+_OVER_FLOOR = 2
+"""and so many times the room at which sessions end: what only one waits for ends before what runs."""
 _SHORT = KeepFree(share=0.04, bytes=4 << 30)
 """With less, people are told."""
 
@@ -85,9 +87,22 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
             _remove(store, key, uses)
 
 
-def is_full(place: Path) -> bool:
-    """Whether what fills the disk of `place` is to be ended, since others need some of it too."""
-    return _is_short(place, _LAST)
+def is_full(place: Path, floor_bytes: int) -> bool:
+    """Whether builds and pulls on the disk of `place` are to end, since others need some of it too.
+
+    `floor_bytes` is the room that sessions leave free: below it, they are ended.
+    """
+    size, free = _room(place)
+    return _LAST.is_short(size=size, free=free) or free < min(_OVER_FLOOR * floor_bytes, size)
+
+
+def lacks_files(place: Path) -> bool:
+    """Whether the filesystem of `place` can hold few further files, however small; False where it counts none."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return found.f_favail < _LAST.share * found.f_files
 
 
 def shortage(place: Path) -> str:
