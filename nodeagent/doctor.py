@@ -55,13 +55,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSymptoms:
-    """A container engine; `refusal` says why it does not answer."""
+    """A container engine; `refusal` says why it does not answer.
+
+    `filters_calls`: containers get a seccomp profile, without which the agent uses none.
+    """
 
     refusal: str = ""
     version: str = ""
     has_nvidia: bool = False
     keeps_containers: bool = False
     has_default_image: bool = False
+    filters_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +170,12 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
         )
         return
     yield _ok("engine", f"docker {s.engine.version}")
+    if not s.engine.filters_calls:
+        yield _bad(
+            "engine",
+            "containers run without a seccomp profile, so sessions get none",
+            "take --seccomp-profile=unconfined (seccomp-profile in /etc/docker/daemon.json) away",
+        )
     if not s.engine.keeps_containers:
         yield _warn(
             "engine",

@@ -111,6 +111,7 @@ def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
         version=facts.version,
         has_nvidia=facts.has_nvidia,
         keeps_containers=facts.keeps_containers,
+        filters_calls=facts.filters_calls,
         has_default_image=has_default_image,
     )
 
