@@ -35,8 +35,10 @@ _LASTS_S = 3600.0
 """The longest that one answer may take: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
 """What apt and dpkg do: own files, and fetch as a user of their own. Nothing that reaches the machine."""
+FOR_PIP = ("DAC_OVERRIDE", "FOWNER")
+"""What pip does: write where another user of the image owns the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContainer:
-    """One run of `argv` as root in a container without privileges.
+    """One run of `argv` as root in a container without privileges but `capabilities`.
 
     `cpus` are cores; `network` is one of the engine's; `mark` is the agent's.
     """
@@ -79,6 +81,7 @@ class BuildContainer:
     argv: Sequence[str]
     mounts: Sequence[Mounted]
     network: str
+    capabilities: Sequence[str]
     memory_bytes: int
     cpus: float
     process_count: int = 4096
@@ -293,7 +296,7 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
         nano_cpus=round(build.cpus * 1e9),
         pids_limit=build.process_count,
         cap_drop=["ALL"],
-        cap_add=list(_CAPABILITIES),
+        cap_add=list(build.capabilities),
         security_opt=["no-new-privileges"],
         oom_score_adj=500,
         init=True,

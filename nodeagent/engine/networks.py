@@ -53,11 +53,10 @@ def own_network(engine: Engine, image: str, known: Path, name: str) -> str:
     network_id = _made(engine)
     if not image or (before is not None and before.network_id == network_id):
         return ""
-    try:
-        why = _tried(engine, image, name)
-    except PermissionError:
+    if os.geteuid():
         log.warning("network.untried", reason="the agent is not root")
         return ""
+    why = _tried(engine, image, name)
     if why:
         with contextlib.suppress(EngineRefused), translated(engine.socket):  # others may use it
             engine.sdk.api.remove_network(network_id)
@@ -115,7 +114,7 @@ def _named(api: Any) -> dict[str, Any] | None:
 
 
 def _tried(engine: Engine, image: str, name: str) -> str:
-    """Let one container connect to another. Raises PermissionError, EngineError."""
+    """Let one container connect to another, as root. Raises EngineError."""
     names = [f"{name}-{number}" for number in range(2)]
     with ThreadPoolExecutor(len(names)) as pool, contextlib.ExitStack() as left:
         for one in names:
@@ -162,6 +161,8 @@ def _started(engine: Engine, image: str, name: str) -> tuple[int, str]:
         api.start(made)
         found = api.inspect_container(made)
     address = found["NetworkSettings"]["Networks"][OWN_NETWORK]["IPAddress"]
+    if not address or not found["State"]["Pid"]:
+        raise EngineRefused(f"a container in the engine's network {OWN_NETWORK} does not run there")
     return int(found["State"]["Pid"]), str(address)
 
 
@@ -196,8 +197,6 @@ def _socket_in(pid: int) -> socket.socket:
         case socket.socket() as found:
             return found
         case error:
-            if isinstance(error, PermissionError):
-                raise error
             raise EngineRefused(f"a container's network cannot be entered: {error}") from error
 
 

@@ -29,6 +29,8 @@ import structlog
 from nodeagent.engine.client import EngineError, EngineRefused
 from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import (
+    FOR_APT,
+    FOR_PIP,
     BuildContainer,
     StoredImage,
     builds_named,
@@ -436,6 +438,7 @@ class Images:
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
                 mounts=write_recipe(folder, requirements, os.environ, apt),
                 network=settings.network,
+                capabilities=FOR_APT if requirements.packages else FOR_PIP,
                 memory_bytes=settings.memory_bytes,
                 cpus=min(settings.cpus, os.cpu_count() or 1),
             )
