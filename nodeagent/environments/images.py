@@ -240,7 +240,7 @@ class Images:
         with self._builds.unused(key) as is_free:
             if not is_free or is_used() or self._is_anothers(key):
                 return False
-            if not remove_image(self._engine, self._reference(key)):
+            if not self._is_renamed(key) and not remove_image(self._engine, self._reference(key)):
                 return False
             self._record(key).unlink(missing_ok=True)
             self._noted_at.pop(key, None)
@@ -264,9 +264,25 @@ class Images:
         return 0.0
 
     def _reference(self, key: str) -> str:
+        return self._recorded(key).get("reference", _tag(key))
+
+    def _recorded(self, key: str) -> dict[str, str]:
+        """What is noted of an image; records of earlier versions have no `id`."""
         with suppress(FileNotFoundError):
-            return str(json.loads(self._record(key).read_bytes())["reference"])
-        return _tag(key)
+            return dict(json.loads(self._record(key).read_bytes()))
+        return {}
+
+    def _has_pulled(self, key: str, image: StoredImage) -> bool:
+        """Whether the image is the one that this agent pulled under that name, not another since."""
+        record = self._recorded(key)
+        return bool(record) and record.get("id", image.id) == image.id
+
+    def _is_renamed(self, key: str) -> bool:
+        """Whether somebody gave the name of what this agent pulled to an image of their own."""
+        if "id" not in (record := self._recorded(key)):
+            return False
+        image = find_image(self._engine, record["reference"])
+        return image is not None and image.id != record["id"]
 
     def _base(self, reference: str, asker: _Asker) -> StoredImage:
         """The image that `reference` names, pulled where it is missing or always is.
@@ -287,7 +303,7 @@ class Images:
             nonlocal is_due
             image = find_image(self._engine, reference)
             # One that was there before is not ours to remove, also when it is asked for again.
-            is_ours = self._record(key).exists() or image is None
+            is_ours = image is None or self._has_pulled(key, image)
             pinned = reference if is_ours else self._pinned(reference, image)
             if pinned:
                 # By its own name it would become what the registry has by now: whoever made it needs it.
@@ -298,7 +314,7 @@ class Images:
                 raise EnvironmentFailed(f"image {reference} was pulled and is not there")
             if is_ours:
                 self._refuse_large(reference, image)
-                self._remember(key, reference)
+                self._remember(key, reference, image.id)
             elif pinned:
                 self._confirm(key, image)
             if not is_there():
@@ -317,7 +333,7 @@ class Images:
 
     def _is_free_for_sessions(self, key: str, reference: str, image: StoredImage) -> bool:
         """Whether every user of this node may use an image that is here."""
-        if self._record(key).exists() or self._allowed.is_local_allowed(reference):
+        if self._has_pulled(key, image) or self._allowed.is_local_allowed(reference):
             return True
         with suppress(FileNotFoundError):
             return self._confirmed(key).read_text() == image.id
@@ -495,8 +511,13 @@ class Images:
     def _confirm(self, key: str, image: StoredImage) -> None:
         write_atomically(self._confirmed(key), image.id.encode(), is_durable=True)
 
-    def _remember(self, key: str, reference: str) -> None:
-        content = json.dumps({"reference": reference}).encode()
+    def _remember(self, key: str, reference: str, image_id: str | None = None) -> None:
+        record = (
+            {"reference": reference}
+            if image_id is None
+            else {"reference": reference, "id": image_id}
+        )
+        content = json.dumps(record).encode()
         write_atomically(self._record(key), content, is_durable=True)
 
 

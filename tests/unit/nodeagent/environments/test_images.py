@@ -162,3 +162,29 @@ def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
     for name in ("docker.io/library/nsml-env:x", "Registry.Lab/nsml-env:x"):
         with pytest.raises(EnvironmentFailed, match="not an image that a session may name"):
             asks(tmp_path, name, "*", "registry.lab/*")
+
+
+def test_a_name_that_was_pulled_and_is_somebodys_image_by_now_is_theirs(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(
+        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name) or True
+    )
+    monkeypatch.setattr("nodeagent.environments.images.image_used_at", lambda *_: 0.0)
+    monkeypatch.setattr("nodeagent.environments.images.tags_of", lambda *_: [])
+    images = Images(tmp_path / "images", Engine(tmp_path / "socket"), ImageSettings(), mark="m")
+    assert asks(tmp_path, "lab/tool:1", "*") == "sha256:1"
+    engine.here["lab/tool:1"] = StoredImage(id="sha256:secret")
+    for always in (False, True):
+        with pytest.raises(EnvironmentFailed, match="came from no registry"):
+            asks(tmp_path, "lab/tool:1", "*", always=always)
+    (key,) = images.stored()
+    assert images.remove(key, lambda: False)
+    assert removed == [], "only what the agent pulled is its own to remove"
+    assert images.stored() == {}
+    engine.here["lab/other:1"] = StoredImage(id="sha256:old")
+    record = tmp_path / "images" / "record.json"
+    record.write_text('{"reference": "lab/other:1"}')
+    assert images.remove("record", lambda: False), "a record of an earlier version"
+    assert removed == ["lab/other:1"]
