@@ -57,7 +57,8 @@ class Finding:
 class EngineSymptoms:
     """A container engine; `refusal` says why it does not answer.
 
-    `filters_calls`: containers get a seccomp profile, without which the agent uses none.
+    `filters_calls`: containers get a seccomp profile, without which the agent uses none. `opens_io_uring`:
+    that of this engine lets programs use it, and the kernel does not forbid it.
     """
 
     refusal: str = ""
@@ -66,6 +67,7 @@ class EngineSymptoms:
     keeps_containers: bool = False
     has_default_image: bool = False
     filters_calls: bool = True
+    opens_io_uring: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,12 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
             "engine",
             "containers run without a seccomp profile, so sessions get none",
             "take --seccomp-profile=unconfined (seccomp-profile in /etc/docker/daemon.json) away",
+        )
+    if s.engine.opens_io_uring:
+        yield _warn(
+            "engine",
+            "containers may use io_uring, in which kernels had many holes: engines close it from 25 on",
+            "sysctl -w kernel.io_uring_disabled=2, and the same line in /etc/sysctl.d",
         )
     if not s.engine.keeps_containers:
         yield _warn(
