@@ -328,14 +328,17 @@ class _Image(click.ParamType[str]):
     name = "image"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from nsml.images import RULE, is_reference
+        from nsml.images import RULE, is_reference, why_never_pulled
 
-        if not is_reference(str(value)):
+        is_image = is_reference(str(value))
+        if why := why_never_pulled(str(value)) if is_image else RULE:
             raise BadValue(
-                f"{str(value)[:80]!r} is not the name of an image",
+                f"image {str(value)[:80]!r} cannot be used"
+                if is_image
+                else f"{str(value)[:80]!r} is not the name of an image",
                 param,
                 ctx,
-                why=RULE,
+                why=why,
                 advice="nsml run    without --image, for what the code or the node names",
             )
         return str(value)

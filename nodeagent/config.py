@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from nodeagent.environments.allowed import ANY, is_pattern
 from nodeagent.gang_network import is_mode
 from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
@@ -149,8 +150,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     registry_config: Path | None = None
     """A docker `config.json` with the credentials for registries; read for each pull."""
 
+    image_bytes: int = 100_000_000_000
+    """The most that an image may have which a session names; a larger one is not pulled, or removed."""
+
+    image_pull_time_limit_s: float = 3600
+    """The longest that one pull of an image may take."""
+
+    allowed_images: tuple[str, ...] = (ANY,)
+    """Images that sessions may name: `*`, those of all public registries; `NAME` of Docker Hub;
+    `HOST[:PORT]/NAME`, also of registries with a port or a private address; `local:NAME`, on the node and
+    from no registry. `*` in a name stands for anything. The default image and aliases always may."""
+
+    container_network: str = ""
+    """In containers: the engine's network of sessions. Empty: one of the agent's own, in which they do
+    not reach one another, or `none` where the engine cannot keep them apart. `host` is the machine's own,
+    with all that listens on its loopback."""
+
     build_network: str = ""
-    """The engine's network that builds of images use; empty: `bridge`, or `host` without one."""
+    """The engine's network that builds of images use; empty: as `container_network` does."""
+
+    build_disk_bytes: int = 50_000_000_000
+    """What one build of an image or an environment may write, its downloads included."""
 
     build_memory_bytes: int = 8 << 30
     """Memory that one build of an image or an environment may use."""
@@ -160,9 +180,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     build_time_limit_s: float = 3600
     """The longest that one build of an image or an environment may take."""
-
-    build_disk_bytes: int = 50_000_000_000
-    """What one build of an environment may write, its downloads included."""
 
     build_files: int = 500_000
     """Files and folders that one build of an environment may make."""
@@ -236,6 +253,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 all(map(is_reference, (*self.image_aliases, *self.image_aliases.values()))),
                 f"names of images: {RULE}",
             ),
+            ("image_bytes", self.image_bytes > 0, "more than 0"),
+            ("image_pull_time_limit_s", self.image_pull_time_limit_s > 0, "more than 0"),
+            (
+                "allowed_images",
+                all(map(is_pattern, self.allowed_images)),
+                "*, NAME[:TAG], HOST[:PORT]/NAME[:TAG] or local:NAME[:TAG]",
+            ),
+            (
+                "container_network",
+                _is_network_name(self.container_network),
+                "the name of a network",
+            ),
+            ("build_network", _is_network_name(self.build_network), "the name of a network"),
+            ("build_disk_bytes", self.build_disk_bytes >= 64 << 20, "at least 64 MiB"),
             ("build_memory_bytes", self.build_memory_bytes >= 64 << 20, "at least 64 MiB"),
             ("build_cpus", self.build_cpus >= 0.01, "at least 0.01"),
             ("build_time_limit_s", self.build_time_limit_s > 0, "more than 0"),
@@ -312,6 +343,10 @@ def _is_network(text: str, *, version: int | None = None, longest: int = 128) ->
     except ValueError:
         return False
     return network.version == (version or network.version) and network.prefixlen <= longest
+
+
+def _is_network_name(name: str) -> bool:
+    return not name or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", name) is not None
 
 
 def _is_image(name: str) -> bool:

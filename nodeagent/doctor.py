@@ -57,13 +57,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSymptoms:
-    """A container engine; `refusal` says why it does not answer."""
+    """A container engine; `refusal` says why it does not answer.
+
+    `filters_calls`: containers get a seccomp profile, without which the agent uses none. `opens_io_uring`:
+    that of this engine lets programs use it, and the kernel does not forbid it.
+    """
 
     refusal: str = ""
     version: str = ""
     has_nvidia: bool = False
     keeps_containers: bool = False
     has_default_image: bool = False
+    filters_calls: bool = True
+    opens_io_uring: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +191,18 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
         )
         return
     yield _ok("engine", f"docker {s.engine.version}")
+    if not s.engine.filters_calls:
+        yield _bad(
+            "engine",
+            "containers run without a seccomp profile, so sessions get none",
+            "take --seccomp-profile=unconfined (seccomp-profile in /etc/docker/daemon.json) away",
+        )
+    if s.engine.opens_io_uring:
+        yield _warn(
+            "engine",
+            "containers may use io_uring, in which kernels had many holes: engines close it from 25 on",
+            "sysctl -w kernel.io_uring_disabled=2, and the same line in /etc/sysctl.d",
+        )
     if not s.engine.keeps_containers:
         yield _warn(
             "engine",

@@ -141,6 +141,15 @@ class ReplicaFolder:
         return self.path / "tmp"
 
     @property
+    def volumes(self) -> Path:
+        """What it writes where its image declares volumes."""
+        return self.path / "volumes"
+
+    def volume(self, number: int) -> Path:
+        """The folder of one volume."""
+        return self.volumes / str(number)
+
+    @property
     def root(self) -> Path:
         """Mount point of a namespace's root."""
         return self.path / "root"
@@ -201,6 +210,14 @@ class ReplicaFolder:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         draft.rename(self.spool)
 
+    def create_volumes(self, count: int, owner: tuple[int, int] | None) -> None:
+        """Make folders for so many volumes, for `owner` (uid, gid); does nothing to those that are there."""
+        for part in (self.volumes, *map(self.volume, range(count))):
+            part.mkdir(mode=_PRIVATE, exist_ok=True)
+        if owner is not None:
+            with open_folder(self.path, []) as here:
+                give(self.volumes.name, here, *owner)
+
     def give(self, uid: int, gid: int) -> None:
         """Make what the program writes belong to `uid`, its log too: it may open that by name.
 
@@ -218,7 +235,7 @@ class ReplicaFolder:
 
     def free(self) -> None:
         """Delete what only the program needed, once it has ended; idempotent, follows no link."""
-        for part in (self.app, self.tmp):
+        for part in (self.app, self.tmp, self.volumes):
             _remove(part)
 
     def remove(self) -> None:

@@ -96,6 +96,15 @@ def is_full(place: Path, floor_bytes: int) -> bool:
     return _LAST.is_short(size=size, free=free) or free < min(_OVER_FLOOR * floor_bytes, size)
 
 
+def lacks_files(place: Path) -> bool:
+    """Whether the filesystem of `place` can hold few further files, however small; False where it counts none."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return found.f_favail < _LAST.share * found.f_files
+
+
 def shortage(place: Path) -> str:
     """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
     size, free = _room(place)

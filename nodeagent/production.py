@@ -44,7 +44,7 @@ from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.network_rules import NetworkRules, NoNetwork
 from nodeagent.parts import Machine, Parts
-from nodeagent.pressure import KeepFree, Store, is_full, relieve
+from nodeagent.pressure import KeepFree, Store, is_full, lacks_files, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
@@ -406,8 +406,16 @@ def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[],
             mark=engine_mark(settings.data),
             default_image=settings.default_image,
             most_open_files=most_open_files,
+            container_network=settings.container_network,
             trial_id=trial_id,
         )
+        if place.network_reason:
+            log.warning(
+                "containers.no_own_network",
+                reason=place.network_reason,
+                sessions=place.container.network,
+                builds=settings.build_network or place.container.network,
+            )
         if os.geteuid() == 0 and obstacle:
             log.warning("containers.run_as_root", reason=obstacle)
         return place
@@ -477,7 +485,11 @@ async def _containers(
         return replace(found, unmet=f"default_image is set, and no containers: {reason}"), None
     finally:
         starting.unlink(missing_ok=True)
-    return with_containers(found, trial_id=_trial_id(settings)[0]), place
+    found = with_containers(found, trial_id=_trial_id(settings)[0])
+    if place.network_reason and not settings.container_network:
+        why = f"sessions have no network: {place.network_reason} (container_network chooses one)"
+        found = replace(found, reason="; ".join(filter(None, [found.reason, why])))
+    return found, place
 
 
 def _has_containers_now(
@@ -612,13 +624,17 @@ async def _images(settings: Settings, place: EnginePlace, floor_bytes: int) -> I
             aliases=settings.image_aliases,
             always_pulls=settings.image_pull == "always",
             credentials=settings.registry_config,
-            network=settings.build_network,
+            allowed=settings.allowed_images,
+            image_bytes=settings.image_bytes,
+            pull_time_limit_s=settings.image_pull_time_limit_s,
+            network=settings.build_network or place.container.network,
+            disk_bytes=settings.build_disk_bytes,
             memory_bytes=settings.build_memory_bytes,
             cpus=settings.build_cpus,
             time_limit_s=settings.build_time_limit_s,
         ),
         mark=place.container.mark,
-        is_full=partial(is_full, place.root, floor_bytes),
+        is_full=lambda: is_full(place.root, floor_bytes) or lacks_files(place.root),
     )
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):

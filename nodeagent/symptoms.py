@@ -37,6 +37,8 @@ _TIME_ERROR = 5
 _UNSYNCHRONISED = 0x40
 _REACH_S = 5.0
 _ENGINE_S = 10.0
+_CLOSES_IO_URING = 25
+"""The first Docker whose default profile refuses io_uring."""
 _WANTED = frozenset({"memory", "pids", "cpu"})
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written there
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -118,8 +120,21 @@ def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
         version=facts.version,
         has_nvidia=facts.has_nvidia,
         keeps_containers=facts.keeps_containers,
+        filters_calls=facts.filters_calls,
+        opens_io_uring=_opens_io_uring(facts.version),
         has_default_image=has_default_image,
     )
+
+
+def _opens_io_uring(version: str) -> bool:
+    """Whether an engine's own profile lets programs use io_uring on this kernel."""
+    major = version.partition(".")[0]
+    if not major.isdigit() or int(major) >= _CLOSES_IO_URING:
+        return False
+    try:
+        return Path("/proc/sys/kernel/io_uring_disabled").read_text(encoding="ascii").strip() != "2"
+    except OSError:
+        return True  # kernels before 6.6 cannot forbid it
 
 
 def _has(engine: Engine, image: str) -> bool:

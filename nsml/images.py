@@ -3,11 +3,14 @@
 Both ends read such lines here, by one rule.
 
 The grammar is that of the registries: `[HOST[:PORT]/]NAME[/NAME...][:TAG][@DIGEST]`. Nothing that
-does not match it is ever handed to an engine.
+does not match it is ever handed to an engine. One image has many names (`python`,
+`docker.io/library/python:latest`): `whole_reference` makes them one, and everything that compares,
+stores or looks up names uses that form.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +29,13 @@ OWN_IMAGE: Final = "nsml-base:latest"
 RULE: Final = "it is [HOST[:PORT]/]NAME[:TAG][@sha256:...], in small letters up to the tag"
 """What a reference looks like, for messages."""
 
+DOCKER_HUB: Final = "docker.io"
+"""The registry of names without a host."""
+
+_HUB_HOSTS = frozenset(
+    {DOCKER_HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
+)
+_OFFICIAL = "library/"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _PORT = "(?::[0-9]{1,5})"
 # without a dot or a port it is the first part of a name, to engines, but for localhost
@@ -54,6 +64,73 @@ def is_reference(text: str) -> bool:
     return found["name"] != "sha256" and _ID.fullmatch(text) is None
 
 
+def why_never_pulled(reference: str) -> str:
+    """Why no node asks the registry of a reference, whatever its settings allow; "" for the others.
+
+    Addresses without a meaning outside of one machine or network segment (cloud metadata, multicast),
+    and numbers that only some resolvers read as addresses (`127.1`, `0x7f.0.0.1`).
+
+    Raises:
+        ValueError: it names no image.
+    """
+    host, _, port = registry_of(reference).partition(":")
+    if port and not 0 < int(port) < 1 << 16:
+        return f"{port} is not a port"
+    if not _looks_numeric(host):
+        return ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"{host} is neither a host name nor an address"
+    if address.is_link_local or address.is_multicast or address.is_unspecified:
+        return f"{host} is not the address of a registry"
+    if address.is_reserved and not address.is_loopback:
+        return f"{host} is not the address of a registry"
+    return ""
+
+
+def _looks_numeric(host: str) -> bool:
+    """Whether resolvers may read `host` as an address: its last label is a number, as in URLs."""
+    last = host.rpartition(".")[2].lower()
+    return last.isdigit() or re.fullmatch("0x[0-9a-f]*", last) is not None
+
+
+def is_public_name(registry: str) -> bool:
+    """Whether a registry is a host name with a domain and without a port; what it resolves to is not known."""
+    return ":" not in registry and "." in registry and not _looks_numeric(registry)
+
+
+def registry_of(reference: str) -> str:
+    """HOST[:PORT] of the registry that is asked for a reference.
+
+    Raises:
+        ValueError: it names no image.
+    """
+    return _registry_and_path(parts_of(reference)[0])[0]
+
+
+def full_name(reference: str) -> str:
+    """A reference's name with its registry, without tag and digest: `docker.io/library/python`.
+
+    Raises:
+        ValueError: it names no image.
+    """
+    return "/".join(_registry_and_path(parts_of(reference)[0]))
+
+
+def _registry_and_path(name: str) -> tuple[str, str]:
+    """The registry of a name, and the name there, both in their one form."""
+    first, slash, rest = name.partition("/")
+    if not slash or re.fullmatch(_HOST, first) is None:
+        registry, path = DOCKER_HUB, name
+    else:
+        registry, path = first.lower(), rest
+    if registry in _HUB_HOSTS:
+        registry = DOCKER_HUB
+        path = path if "/" in path else f"{_OFFICIAL}{path}"
+    return registry, path
+
+
 def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
     """The image that files, by name and text in their order, ask for; None where none does.
 
@@ -73,7 +150,7 @@ def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
             if found is None:
                 continue
             image = re.split(r"(?:^|\s)#", found[1], maxsplit=1)[0].strip()
-            if not is_reference(image):
+            if not is_reference(image) or why_never_pulled(image):
                 raise NamesNoImage(f"{file}, line {number}: {line[:120]!r} names no image")
             return image
     return None
@@ -84,17 +161,31 @@ def is_made_here(reference: str) -> bool:
 
     On a public registry anybody may hold the name.
     """
-    return parts_of(reference)[0] == parts_of(OWN_IMAGE)[0]
+    return full_name(reference) == full_name(OWN_IMAGE)
 
 
 def whole_reference(reference: str) -> str:
-    """`reference` with the tag `latest` that it means when it has neither tag nor digest.
+    """The one form of all references that mean the same, as engines list them: `python:latest`.
+
+    Docker Hub's registry is left out, a missing tag is `latest`, and beside a digest a tag means nothing.
 
     Raises:
         ValueError: it names no image.
     """
-    name, tag, digest = parts_of(reference)
-    return reference if tag or digest else f"{name}:latest"
+    _, tag, digest = parts_of(reference)
+    return (
+        f"{_short_name(reference)}@{digest}"
+        if digest
+        else f"{_short_name(reference)}:{tag or 'latest'}"
+    )
+
+
+def _short_name(reference: str) -> str:
+    registry, path = _registry_and_path(parts_of(reference)[0])
+    first, _, rest = path.partition("/")
+    if registry != DOCKER_HUB or re.fullmatch(_HOST, first):
+        return f"{registry}/{path}"
+    return rest if f"{first}/" == _OFFICIAL and "/" not in rest else path
 
 
 def parts_of(reference: str) -> tuple[str, str, str]:

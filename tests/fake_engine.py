@@ -124,7 +124,11 @@ class FakeEngine:
             "Pid": process.pid if process is not None and code is None else 0,
             "ExitCode": 0 if code is None else code if code >= 0 else 128 - code,
         }
-        return 200, {"Id": EVERYWHERE, "State": state}
+        mounts = [
+            {"Type": one["Type"], "Destination": one["Target"]}
+            for one in self.configs[name]["HostConfig"]["Mounts"]
+        ]
+        return 200, {"Id": EVERYWHERE, "State": state, "Mounts": mounts}
 
     def _remove(self, name: str) -> tuple[int, object]:
         if name not in self.containers:

@@ -23,7 +23,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
-from nsml.images import RULE, is_reference
+from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 from nsml.mosts import LONGEST_GRACE_S, LONGEST_S, MOST_PROCESSES, MOST_RETRIES
 from nsml.view.units import duration_text
@@ -125,6 +125,8 @@ def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
     _check_words(wish.command, "command line")
     if wish.image and not is_reference(wish.image):
         raise InvalidRequest(f"{wish.image[:80]!r} is not the name of an image", why=RULE)
+    if wish.image and (why := why_never_pulled(wish.image)):
+        raise InvalidRequest(f"image {wish.image[:80]!r} cannot be used", why=why)
     if len(wish.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
     if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
@@ -145,7 +147,7 @@ def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
         replica_count=replicas,
         environment=wish.environment,
         secrets=wish.secrets,
-        image=wish.image,
+        image=whole_reference(wish.image) if wish.image else "",
         time_limit_s=_within_class(_check_time_limit(wish.time_limit_s), wish.priority, limits),
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,

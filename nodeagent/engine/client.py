@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import docker.errors
 
@@ -48,6 +48,7 @@ class EngineFacts:
     `has_init`: it has a first process to put into containers, which passes signals on and reaps.
     `networks`: names of its networks, for example `none`, `host`, `bridge`. `has_nvidia`: it gives out
     NVIDIA devices. `keeps_containers`: they outlive its restart (live restore). `cgroups`: 1 or 2.
+    `filters_calls`: containers get a seccomp profile unless they ask for none.
     """
 
     version: str
@@ -57,6 +58,7 @@ class EngineFacts:
     has_init: bool
     has_nvidia: bool
     keeps_containers: bool
+    filters_calls: bool
     networks: frozenset[str]
 
 
@@ -107,6 +109,7 @@ class Engine:
             has_init=bool(said.get("InitBinary")),
             has_nvidia="nvidia" in runtimes,
             keeps_containers=bool(said.get("LiveRestoreEnabled")),
+            filters_calls=_filters_calls(said.get("SecurityOptions") or ()),
             networks=networks,
         )
 
@@ -115,6 +118,12 @@ class Engine:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def _filters_calls(options: Iterable[str]) -> bool:
+    """From words such as "name=seccomp,profile=default"."""
+    found = [dict(part.partition("=")[::2] for part in one.split(",")) for one in options]
+    return any(one.get("name") == "seccomp" and one.get("profile") != "unconfined" for one in found)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 AGENT_LABEL = "nsml.agent"
 REPLICA_LABEL = "nsml.replica"
+BUILD_LABEL = "nsml.build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

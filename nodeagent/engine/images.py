@@ -1,6 +1,6 @@
 """Images and the containers that make them, as the engine is asked for them; blocking.
 
-What may last (pulls, builds, commits) is looked after while it lasts: `look` is called several times a
+What may last (builds, commits) is looked after while it lasts: `look` is called several times a
 second, and what it raises ends the wait.
 """
 
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import re
-import threading
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.engine.client import (
     Engine,
@@ -23,34 +21,44 @@ from nodeagent.engine.client import (
     NotThere,
     translated,
 )
-from nodeagent.engine.containers import remove_container
+from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
+from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
+from nodeagent.engine.volumes import volume_targets
 from nsml.images import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-T = TypeVar("T")
-
-_LOOK_EVERY_S = 0.1
 _SILENT_FOR_S = 60.0
 """So long an engine may not answer (a restart) before what it was asked for is given up."""
 _LASTS_S = 3600.0
 """The longest that one answer may take: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
 """What apt and dpkg do: own files, and fetch as a user of their own. Nothing that reaches the machine."""
+FOR_PIP = ("DAC_OVERRIDE", "FOWNER")
+"""What pip does: write where another user of the image owns the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image on this machine. All but its `id` is its configuration's; `environment`: variables."""
+    """An image on this machine: what its configuration says, which whoever made it chose.
+
+    `environment`: variables. `volumes`: paths as it declares them. `sources` are the references NAME@DIGEST
+    under which registries have it, as far as the engine knows; none of one that was made here.
+    """
 
     id: str
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
     user: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    volumes: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +71,20 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContainer:
-    """One run of `argv` as root in a container without privileges.
+    """One run of `argv` as root in a container without privileges but `capabilities`.
 
-    `cpus` are cores; `network` is one of the engine's.
+    `cpus` are cores; `network` is one of the engine's; `mark` is the agent's.
     """
 
     name: str
+    mark: str
     argv: Sequence[str]
     mounts: Sequence[Mounted]
     network: str
+    capabilities: Sequence[str]
     memory_bytes: int
     cpus: float
     process_count: int = 4096
-
-
-@dataclass(slots=True)
-class PullProgress:
-    """How far a pull has come; `layers` is bytes (done, whole) of each layer that is fetched."""
-
-    layers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
-    known: set[str] = field(default_factory=set)
-
-    def text(self) -> str:
-        """In words: "3 of 7 layers, 120 of 900 MB"."""
-        here = sum(done for done, _ in self.layers.values()) / 1e6
-        whole = sum(size for _, size in self.layers.values()) / 1e6
-        return f"{len(self.done)} of {len(self.known)} layers, {here:.0f} of {whole:.0f} MB"
 
 
 def stored_image(engine: Engine, reference: str) -> StoredImage:
@@ -107,6 +102,11 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
         command=config.get("Cmd") or (),
         user=config.get("User") or "",
         environment=dict(line.split("=", 1) for line in variables if "=" in line),
+        folder=config.get("WorkingDir") or "",
+        labels=config.get("Labels") or {},
+        volumes=sorted(config.get("Volumes") or ()),
+        sources=found.get("RepoDigests") or (),
+        size_bytes=int(found.get("Size") or 0),
     )
 
 
@@ -165,34 +165,6 @@ def tags_of(engine: Engine, repository: str) -> list[str]:
     return [name.rpartition(":")[2] for name in names if name.startswith(f"{repository}:")]
 
 
-def pull_image(
-    engine: Engine,
-    reference: str,
-    *,
-    credentials: Path | None,
-    look: Callable[[], object],
-) -> Iterator[PullProgress]:
-    """Pull `reference`, with the credentials for its registry in a docker `config.json`.
-
-    Raises EngineError, with the registry's reason when it is EngineRefused.
-    """
-    name, tag, digest = parts_of(reference)
-    progress = PullProgress()
-    with translated(engine.socket):
-        answers = engine.sdk.api.pull(
-            name,
-            tag=digest or tag or "latest",
-            stream=True,
-            decode=True,
-            auth_config=_access(name, credentials),
-        )
-        for answer in looked_after(answers, look):
-            if "error" in answer:
-                raise EngineRefused(" ".join(str(answer["error"]).split()))
-            _note(progress, answer)
-            yield progress
-
-
 def run_build(
     engine: Engine,
     build: BuildContainer,
@@ -216,7 +188,12 @@ def run_build(
             **{"entrypoint" if base.entrypoint else "command": list(build.argv)},
             name=build.name,
             user="0:0",
-            host_config=_host_config(api, build),
+            # Not the image's: its folder may be any, also one that a flaw of the engine makes a way out.
+            working_dir="/",
+            environment=_build_environment(base),
+            labels=_build_labels(build, base),
+            healthcheck={"test": ["NONE"]},
+            host_config=_host_config(api, build, base),
         )["Id"]
     try:
         with translated(engine.socket):
@@ -241,12 +218,28 @@ def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) ->
         f"CMD {json.dumps(list(base.command) or ['/bin/sh'])}",
         f"USER {base.user if _USER.fullmatch(base.user) else '0:0'}",
     ]
+    # The base's again; labels that the build had and the base has not cannot be taken away, only emptied.
+    configuration = {
+        "Env": [f"{name}={value}" for name, value in base.environment.items()],
+        "Labels": {BUILD_LABEL: "", **base.labels},
+        "WorkingDir": base.folder or "/",
+    }
     patient = Engine(engine.socket, timeout_s=_LASTS_S)
     try:
         with translated(engine.socket):
-            patient.sdk.api.commit(container, repository=name, tag=version, changes=changes)
+            patient.sdk.api.commit(
+                container, repository=name, tag=version, changes=changes, conf=configuration
+            )
     finally:
         patient.close()
+
+
+def written_bytes(engine: Engine, container: str) -> int:
+    """What a container has written to its root, by its name. Raises EngineError."""
+    api = engine.sdk.api
+    with translated(engine.socket):
+        answer = api._get(api._url("/containers/{0}/json", container), params={"size": 1})  # noqa: SLF001 - `inspect_container` has no such parameter
+        return int(api._result(answer, json=True).get("SizeRw") or 0)  # noqa: SLF001
 
 
 def builds_named(engine: Engine, prefix: str) -> list[str]:
@@ -268,7 +261,33 @@ def remove_image(engine: Engine, reference: str) -> bool:
     return True
 
 
-def _host_config(api: Any, build: BuildContainer) -> Any:
+def _build_environment(base: StoredImage) -> dict[str, str]:
+    """The base's variables that would change what the engine's own programs do for a container, changed."""
+    taken = {name: "" for name in base.environment if is_loader_variable(name)}
+    if _DEVICES in base.environment:
+        taken[_DEVICES] = (
+            "void"  # else an engine whose runtime is NVIDIA's gives builds all devices
+        )
+    return taken
+
+
+def is_loader_variable(name: str) -> bool:
+    """Whether a variable changes what is loaded into any program that has it, an engine's hooks included."""
+    return name.startswith("LD_") or name in {"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"}
+
+
+def without_meaning(labels: Mapping[str, str]) -> dict[str, str]:
+    """An image's labels, emptied: programs of the machine act on labels of containers."""
+    return dict.fromkeys(labels, "")
+
+
+def _build_labels(build: BuildContainer, base: StoredImage) -> dict[str, str]:
+    """Labels of our own; an image with ours would make its build somebody's session."""
+    ours = {BUILD_LABEL: build.mark, AGENT_LABEL: "", REPLICA_LABEL: ""}
+    return {**without_meaning(base.labels), **ours}
+
+
+def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
     """Like a session's: no privileges, no way to new ones, nothing of the machine to write to."""
     return api.create_host_config(
         network_mode=build.network,
@@ -277,7 +296,7 @@ def _host_config(api: Any, build: BuildContainer) -> Any:
         nano_cpus=round(build.cpus * 1e9),
         pids_limit=build.process_count,
         cap_drop=["ALL"],
-        cap_add=list(_CAPABILITIES),
+        cap_add=list(build.capabilities),
         security_opt=["no-new-privileges"],
         oom_score_adj=500,
         init=True,
@@ -292,7 +311,17 @@ def _host_config(api: Any, build: BuildContainer) -> Any:
                 "BindOptions": {"Propagation": "rprivate"},
             }
             for mounted in build.mounts
+        ]
+        + [
+            # of the build's memory, and no part of the image, as in any build
+            {
+                "Type": "tmpfs",
+                "Target": path,
+                "TmpfsOptions": {"SizeBytes": build.memory_bytes // 2},
+            }
+            for path in volume_targets(base.volumes, [one.target for one in build.mounts])
         ],
+        restart_policy={"Name": "no"},
     )
 
 
@@ -318,76 +347,4 @@ def _ended(engine: Engine, container: str, look: Callable[[], object]) -> dict[s
             silent_since = None
             if not state["Running"]:
                 return state
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _access(name: str, credentials: Path | None) -> dict[str, str]:
-    """What the file has for the registry of `name`; nothing where it has none."""
-    if credentials is None:
-        return {}
-    import docker.auth  # noqa: PLC0415 - see Engine.sdk
-
-    config = docker.auth.load_config(str(credentials))
-    registry, _ = docker.auth.resolve_repository_name(name)
-    return dict(config.resolve_authconfig(registry) or {})
-
-
-def _note(progress: PullProgress, answer: dict[str, Any]) -> None:
-    layer, status = answer.get("id", ""), str(answer.get("status", ""))
-    if not layer or status.startswith("Pulling from"):
-        return
-    progress.known.add(layer)
-    detail = answer.get("progressDetail") or {}
-    if status == "Downloading" and detail.get("total"):
-        progress.layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
-    elif status in {"Download complete", "Pull complete", "Already exists"}:
-        _, whole = progress.layers.get(layer, (0, 0))
-        progress.layers[layer] = (whole, whole)
-    if status in {"Pull complete", "Already exists"}:
-        progress.done.add(layer)
-
-
-def looked_after(pieces: Iterable[T], look: Callable[[], object]) -> Iterator[T]:
-    """`pieces` as they come; `look` is called all the while, and what it raises ends it."""
-    pump = _Pump(pieces)
-    threading.Thread(target=pump.work, daemon=True).start()
-    try:
-        while True:
-            look()
-            try:
-                kind, value = pump.arriving.get(timeout=_LOOK_EVERY_S)
-            except queue.Empty:
-                continue
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
-    finally:
-        pump.is_unwanted.set()
-
-
-class _Pump:
-    """Reads what blocks in a thread of its own, until nobody wants it."""
-
-    def __init__(self, pieces: Iterable[Any]) -> None:
-        self._pieces = pieces
-        self.arriving: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=64)
-        self.is_unwanted = threading.Event()
-
-    def work(self) -> None:
-        try:
-            for piece in self._pieces:
-                if not self._put("piece", piece):
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised where the pieces are awaited
-            self._put("error", error)
-        else:
-            self._put("end", None)
-
-    def _put(self, kind: str, value: Any) -> bool:
-        while not self.is_unwanted.is_set():
-            with contextlib.suppress(queue.Full):
-                self.arriving.put((kind, value), timeout=1.0)
-                return True
-        return False
+        time.sleep(LOOK_EVERY_S)

@@ -29,6 +29,8 @@ import structlog
 from nodeagent.engine.client import EngineError, EngineRefused
 from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import (
+    FOR_APT,
+    FOR_PIP,
     BuildContainer,
     StoredImage,
     builds_named,
@@ -37,21 +39,24 @@ from nodeagent.engine.images import (
     image_sizes,
     image_used_at,
     name_image,
-    pull_image,
     remove_image,
     run_build,
     tags_of,
     touch_image,
+    written_bytes,
 )
+from nodeagent.engine.pulls import pull_image
+from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
-from nsml.images import is_made_here, is_reference, parts_of, whole_reference
+from nsml.images import full_name, is_made_here, is_reference, parts_of, whole_reference
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
@@ -68,6 +73,17 @@ _NOTE_EVERY_S = 600.0
 """How often the engine is told that an image is still used: it tells all who listen to its events."""
 _ABOUT_TO_START_S = 600.0
 """So long another agent may take from its last look at an image to its container, which keeps it."""
+_MEASURE_EVERY_S = 2.0
+_MEASURE_SHARE = 0.1
+"""Most of the time that an engine spends on measuring one build."""
+_NO_NETWORK = "none"
+_UNREACHED = (
+    "No matching distribution",
+    "Temporary failure",
+    "Unable to locate",
+    "resolve",
+    "connection",
+)
 _KEY = re.compile(r"[0-9a-f]{32}(?:-[a-z0-9]+)?")
 """Of a derived image; with a mark behind it of one that an agent was about to give its name."""
 
@@ -79,17 +95,22 @@ class ImageSettings:
     """A site's rules. Times are seconds; `credentials` is a docker `config.json`.
 
     `aliases` lead from names that are retired, with their tag, to others. `always_pulls`: also what is
-    here already. `network`: that of builds; empty: the engine's bridge, or the machine's own.
+    here already. `allowed`: patterns as in `allowed.py`. `network`: the engine's network of builds.
+    `image_bytes` is the most that a pulled image may have, `disk_bytes` the most that a build may write.
     """
 
     default: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     always_pulls: bool = False
     credentials: Path | None = None
-    network: str = ""
+    allowed: Sequence[str] = (ANY,)
+    network: str = _NO_NETWORK
     memory_bytes: int = 8 << 30
     cpus: float = 4.0
     time_limit_s: float = 3600.0
+    disk_bytes: int = 50_000_000_000
+    image_bytes: int = 100_000_000_000
+    pull_time_limit_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +125,8 @@ class _Asker:
 class Images:
     """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
 
-    `is_full` says that their disk has no room left, which ends builds and pulls: they can fill it.
+    `is_full` says that their disk has too little room for builds and pulls, which ends them: long before
+    a session has to end for it.
     """
 
     def __init__(
@@ -121,6 +143,9 @@ class Images:
         self._settings = settings
         self._mark = mark
         self._is_full = is_full
+        self._allowed = AllowedImages(
+            settings.allowed, (settings.default, *settings.aliases.values())
+        )
         self._builds = Builds(folder)
         self._noted_at: dict[str, float] = {}
 
@@ -144,7 +169,7 @@ class Images:
                 "no image is named, and this node has no default image: name one"
                 " (nsml run --image NAME), or the administrator sets default_image"
             )
-        if not is_reference(named) or parts_of(named)[0].rpartition("/")[2] == DERIVED:
+        if not is_reference(named) or full_name(named).rpartition("/")[2] == DERIVED:
             raise EnvironmentFailed(f"{named[:80]!r} is not an image that a session may name")
         whole = whole_reference(named)
         instead = {whole_reference(old): new for old, new in self._settings.aliases.items()}.get(
@@ -190,10 +215,11 @@ class Images:
     def listed(self) -> dict[str, int]:
         """Bytes of the images here that a session may name, by whole reference. Raises EngineError."""
         found = {
-            name: size
+            whole_reference(name): size
             for name, size in image_sizes(self._engine).items()
             if is_reference(name) and parts_of(name)[0] != DERIVED
         }
+        found = {name: size for name, size in found.items() if self._allowed.may_list(name)}
         for old, new in self._settings.aliases.items():
             if (size := found.get(whole_reference(new))) is not None:
                 found[whole_reference(old)] = size
@@ -214,7 +240,7 @@ class Images:
         with self._builds.unused(key) as is_free:
             if not is_free or is_used() or self._is_anothers(key):
                 return False
-            if not remove_image(self._engine, self._reference(key)):
+            if not self._is_renamed(key) and not remove_image(self._engine, self._reference(key)):
                 return False
             self._record(key).unlink(missing_ok=True)
             self._noted_at.pop(key, None)
@@ -238,12 +264,32 @@ class Images:
         return 0.0
 
     def _reference(self, key: str) -> str:
+        return self._recorded(key).get("reference", _tag(key))
+
+    def _recorded(self, key: str) -> dict[str, str]:
+        """What is noted of an image; records of earlier versions have no `id`."""
         with suppress(FileNotFoundError):
-            return str(json.loads(self._record(key).read_bytes())["reference"])
-        return _tag(key)
+            return dict(json.loads(self._record(key).read_bytes()))
+        return {}
+
+    def _has_pulled(self, key: str, image: StoredImage) -> bool:
+        """Whether the image is the one that this agent pulled under that name, not another since."""
+        record = self._recorded(key)
+        return bool(record) and record.get("id", image.id) == image.id
+
+    def _is_renamed(self, key: str) -> bool:
+        """Whether somebody gave the name of what this agent pulled to an image of their own."""
+        if "id" not in (record := self._recorded(key)):
+            return False
+        image = find_image(self._engine, record["reference"])
+        return image is not None and image.id != record["id"]
 
     def _base(self, reference: str, asker: _Asker) -> StoredImage:
-        """The image that `reference` names, pulled where it is missing or always is."""
+        """The image that `reference` names, pulled where it is missing or always is.
+
+        One that is here and was not pulled for sessions is somebody's own: it is used where the site
+        allows that, or its registry lets this node have it too.
+        """
         key = hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
         found: list[StoredImage] = []
         is_due = self._settings.always_pulls and not is_made_here(reference)
@@ -251,18 +297,28 @@ class Images:
         def is_there() -> bool:
             image = None if is_due else find_image(self._engine, reference)
             found[:] = [] if image is None else [image]
-            return image is not None
+            return image is not None and self._is_free_for_sessions(key, reference, image)
 
         def pull(tell: Say) -> None:
             nonlocal is_due
+            image = find_image(self._engine, reference)
             # One that was there before is not ours to remove, also when it is asked for again.
-            is_ours = self._record(key).exists() or find_image(self._engine, reference) is None
-            self._pull(reference, tell, asker)
+            is_ours = image is None or self._has_pulled(key, image)
+            pinned = reference if is_ours else self._pinned(reference, image)
+            if pinned:
+                # By its own name it would become what the registry has by now: whoever made it needs it.
+                self._pull(reference if is_due else pinned, tell, asker)
             is_due = False
-            if not is_there():
+            image = find_image(self._engine, reference)
+            if image is None:
                 raise EnvironmentFailed(f"image {reference} was pulled and is not there")
             if is_ours:
-                self._remember(key, reference)
+                self._refuse_large(reference, image)
+                self._remember(key, reference, image.id)
+            elif pinned:
+                self._confirm(key, image)
+            if not is_there():
+                raise EnvironmentFailed(f"image {reference} was replaced while it was pulled")
 
         self._builds.provide(
             key,
@@ -275,30 +331,71 @@ class Images:
         self.touch(key)
         return found[0]
 
+    def _is_free_for_sessions(self, key: str, reference: str, image: StoredImage) -> bool:
+        """Whether every user of this node may use an image that is here."""
+        if self._has_pulled(key, image) or self._allowed.is_local_allowed(reference):
+            return True
+        with suppress(FileNotFoundError):
+            return self._confirmed(key).read_text() == image.id
+        return False
+
+    def _pinned(self, reference: str, image: StoredImage | None) -> str:
+        """The reference by digest, at its registry, of an image that is here; "" where none is to be asked.
+
+        Raises EnvironmentFailed.
+        """
+        name = full_name(reference)
+        for one in image.sources if image is not None else ():
+            if is_reference(one) and full_name(one) == name:
+                return whole_reference(one)
+        if self._allowed.is_local_allowed(reference):
+            return ""
+        raise EnvironmentFailed(
+            f"image {reference} is on this node and came from no registry: sessions use it only where"
+            f" allowed_images has local:{reference} (the agent's settings)"
+        )
+
+    def _refuse_large(self, reference: str, image: StoredImage) -> None:
+        """Remove what was just pulled when it is larger than images may be. Raises EnvironmentFailed."""
+        most = self._settings.image_bytes
+        if image.size_bytes > most:
+            remove_image(self._engine, reference)
+            raise EnvironmentFailed(
+                f"image {reference} has {size_text(image.size_bytes)}: at most {size_text(most)} on"
+                " this node (image_bytes in the agent's settings)"
+            )
+
     def _pull(self, reference: str, say: Say, asker: _Asker) -> None:
         if is_made_here(reference):
             raise EnvironmentFailed(
                 f"image {reference} is not on this node, and no registry is asked for that name: its"
                 " administrator makes it (deploy/image/build), or another is asked for with --image"
             )
+        self._allowed.check_registry(reference)
         say(f"Pulling image {reference}\n".encode())
         told_at, told = time.monotonic(), ""
+        ends_at = told_at + self._settings.pull_time_limit_s
+
+        def look() -> None:
+            self._look(asker)
+            if time.monotonic() > ends_at:
+                limit = self._settings.pull_time_limit_s
+                raise EnvironmentFailed(f"image {reference} was not pulled within {limit:g} s")
+
         try:
             for progress in pull_image(
                 self._engine,
                 reference,
                 credentials=self._settings.credentials,
-                look=lambda: self._look(asker),
+                look=look,
+                most_bytes=self._settings.image_bytes,
             ):
                 text = progress.text()
                 if time.monotonic() > told_at + _TELL_EVERY_S and text != told:
                     told_at, told = time.monotonic(), text
                     say(f"Pulling image {reference}: {text}\n".encode())
         except EngineRefused as error:
-            raise EnvironmentFailed(
-                f"image {reference} cannot be pulled: {error}; is the name right, and may this node"
-                " read that registry (registry_config in the agent's settings)?"
-            ) from None
+            raise EnvironmentFailed(f"image {reference} cannot be pulled: {error}") from None
 
     def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
         apt = apt_configuration()
@@ -341,9 +438,11 @@ class Images:
         settings = self._settings
         folder = self.folder / f"{key}.build"
         ends_at = time.monotonic() + settings.time_limit_s
+        written = _Written(self._engine, self._container(key), settings.disk_bytes)
 
         def look() -> None:
             self._look(asker)
+            written.look()
             if time.monotonic() > ends_at:
                 raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
 
@@ -351,9 +450,11 @@ class Images:
         try:
             container = BuildContainer(
                 name=self._container(key),
+                mark=self._mark,
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
                 mounts=write_recipe(folder, requirements, os.environ, apt),
-                network=settings.network or self._network(),
+                network=settings.network,
+                capabilities=FOR_APT if requirements.packages else FOR_PIP,
                 memory_bytes=settings.memory_bytes,
                 cpus=min(settings.cpus, os.cpu_count() or 1),
             )
@@ -363,7 +464,7 @@ class Images:
                 base,
                 say=words,
                 look=look,
-                keep=lambda made: self._keep(made, base, key),
+                keep=lambda made: self._keep(made, base, key, written),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -373,13 +474,14 @@ class Images:
             )
         if code:
             reason = words.reason(f"the build ended with {code}")
-            raise EnvironmentFailed(reason + _hint(reason))
+            raise EnvironmentFailed(reason + _hint(reason, settings.network))
 
-    def _keep(self, made: str, base: StoredImage, key: str) -> None:
+    def _keep(self, made: str, base: StoredImage, key: str, written: _Written) -> None:
         """Make the image of what a build left, unless another agent did meanwhile.
 
         Under a name of our own at first: an image whose name is given to another would stay for good.
         """
+        written.check()
         tag, ours = _tag(key), _tag(f"{key}-{self._mark}")
         commit_build(self._engine, made, base, ours)
         if find_image(self._engine, tag) is None:
@@ -391,11 +493,10 @@ class Images:
         if asker.cancelled.is_set():
             raise EnvironmentCancelled
         if self._is_full():
-            raise EnvironmentFailed("the node's disk ran full while the image was being made")
-
-    def _network(self) -> str:
-        """Of this machine's own the ports on loopback are reached: only where there is no bridge."""
-        return "bridge" if "bridge" in self._engine.facts().networks else "host"
+            raise EnvironmentFailed(
+                "the node's disk has too little room to make or pull images: pulls and builds end"
+                " before sessions have to"
+            )
 
     def _container(self, key: str) -> str:
         return f"nsml-build-{self._mark}-{key}"
@@ -403,9 +504,50 @@ class Images:
     def _record(self, key: str) -> Path:
         return self.folder / f"{key}.json"
 
-    def _remember(self, key: str, reference: str) -> None:
-        content = json.dumps({"reference": reference}).encode()
+    def _confirmed(self, key: str) -> Path:
+        """Names the image that its registry lets this node have; the image is not the agent's own."""
+        return self.folder / f"{key}.confirmed"
+
+    def _confirm(self, key: str, image: StoredImage) -> None:
+        write_atomically(self._confirmed(key), image.id.encode(), is_durable=True)
+
+    def _remember(self, key: str, reference: str, image_id: str | None = None) -> None:
+        record = (
+            {"reference": reference}
+            if image_id is None
+            else {"reference": reference, "id": image_id}
+        )
+        content = json.dumps(record).encode()
         write_atomically(self._record(key), content, is_durable=True)
+
+
+class _Written:
+    """Keeps what one build writes within `most` bytes, by asking the engine, which takes a walk."""
+
+    def __init__(self, engine: Engine, container: str, most: int) -> None:
+        self._engine = engine
+        self._container = container
+        self._most = most
+        self._next_at = time.monotonic() + _MEASURE_EVERY_S
+
+    def look(self) -> None:
+        """Ask if it is time to. Raises EnvironmentFailed when it is too much."""
+        if time.monotonic() < self._next_at:
+            return
+        began = time.monotonic()
+        # an engine that does not answer keeps nobody from looking at the rest
+        with suppress(EngineError):
+            self.check()
+        ended = time.monotonic()
+        self._next_at = ended + max(_MEASURE_EVERY_S, (ended - began) / _MEASURE_SHARE)
+
+    def check(self) -> None:
+        """Raises EnvironmentFailed when it is too much, EngineError."""
+        if (found := written_bytes(self._engine, self._container)) > self._most:
+            raise EnvironmentFailed(
+                f"the build wrote {size_text(found)}: at most {size_text(self._most)} on this node"
+                " (build_disk_bytes in the agent's settings)"
+            )
 
 
 def _tag(key: str) -> str:
@@ -413,8 +555,13 @@ def _tag(key: str) -> str:
     return f"{DERIVED}:{key}"
 
 
-def _hint(reason: str) -> str:
-    """What to try, where a package needed a compiler that the image does not have."""
+def _hint(reason: str, network: str) -> str:
+    """What to try, where a package needed a compiler that the image does not have, or a network."""
+    if network == _NO_NETWORK and any(sign in reason for sign in _UNREACHED):
+        return (
+            " (builds have no network on this node, whose engine has none that keeps them apart: its"
+            " administrator sets build_network)"
+        )
     signs = ("gcc", "g++", "cc'", "compiler", "Python.h", "CMake")
     if any(sign in reason for sign in signs):
         return " (a compiler: name build-essential and python3-dev in nsml_package.txt)"

@@ -84,7 +84,8 @@ if [ -s "$here/packages.txt" ]; then
     command -v apt-get >/dev/null 2>&1 ||
         fail "the image has no apt-get: nsml_package.txt needs an image of Debian or Ubuntu"
     export DEBIAN_FRONTEND=noninteractive APT_CONFIG="$here/apt.conf"
-    set -- -q -o Dpkg::Use-Pty=0 -o Acquire::Retries=3
+    # names are names: without the last, one with a dot or a plus that is no package's is a pattern
+    set -- -q -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 -o APT::Cmd::Pattern-Only=true
     if [ -s "$here/release" ] && [ -r /etc/os-release ] &&
         [ "$(. /etc/os-release; echo "${ID-} ${VERSION_CODENAME-}")" = "$(cat "$here/release")" ]; then
         # the machine's mirrors, and what the image itself has beside its distribution

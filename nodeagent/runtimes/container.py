@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
+from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL
+from nodeagent.engine.images import is_loader_variable, without_meaning
+from nodeagent.engine.volumes import volume_targets
 from nodeagent.gang_network import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from nodeagent.engine.images import StoredImage
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
 
@@ -65,30 +66,53 @@ def container_name(replica_id: ReplicaId, mark: str) -> str:
     return f"nsml-{mark}-{replica_id}"
 
 
+def session_volumes(spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage) -> list[str]:
+    """Where the image declares volumes that the replica's own folders take the place of, in order.
+
+    Raises EngineRefused for an image with which no program could run.
+    """
+    return volume_targets(image.volumes, [one["Target"] for one in _own_mounts(spec, folder)])
+
+
+def late_variables(
+    spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage
+) -> tuple[dict[str, str], list[str]]:
+    """Variables that the program gets in its container and no program of the engine does; those it loses.
+
+    An engine's hooks may run with a container's variables and the machine's rights: what is loaded into
+    them is not for an image or a session to choose. An image's variables of the platform's kind would tell
+    a program something untrue of its session.
+    """
+    environment = whole_environment(spec, layout_of(spec, folder), image.environment)
+    given = {name: value for name, value in environment.items() if is_loader_variable(name)}
+    ours = whole_environment(spec, layout_of(spec, folder), {})
+    lost = [name for name in image.environment if name.startswith("NSML_") and name not in ours]
+    return given, sorted(lost)
+
+
 def container_config(
-    spec: ReplicaSpec,
-    folder: ReplicaFolder,
-    place: ContainerPlace,
-    *,
-    image: str,
-    image_environment: Mapping[str, str],
+    spec: ReplicaSpec, folder: ReplicaFolder, place: ContainerPlace, *, image: StoredImage
 ) -> dict[str, Any]:
     """What the engine is given to make the container of `spec`, in its own words.
 
-    `image` is the id of what `spec.image` names.
+    `image` is what `spec.image` names. Raises EngineRefused for an image with which no program could run.
     """
-    environment = whole_environment(spec, layout_of(spec, folder), image_environment)
+    environment = whole_environment(spec, layout_of(spec, folder), image.environment)
+    for name in filter(is_loader_variable, tuple(environment)):
+        environment[name] = ""  # absent, it would be the image's
     # An order to stop goes to the program's whole group.
     environment["TINI_KILL_PROCESS_GROUP"] = "1"
     return {
         "Hostname": f"{spec.replica_id.session_id[:12]}-{spec.replica_id.rank}",
         "User": place.user if spec.uid is None else f"{spec.uid}:{spec.gid}",
-        "Image": image,
+        "Image": image.id,
         "Entrypoint": ["/bin/sh", "-c", FIRST_PROGRAM, "sh"],
         "Cmd": list(spec.argv),
         "WorkingDir": spec.cwd,
         "Env": [f"{name}={value}" for name, value in sorted(environment.items())],
         "Labels": {
+            **without_meaning(image.labels),
+            BUILD_LABEL: "",
             AGENT_LABEL: place.mark,
             NODE_LABEL: place.node,
             REPLICA_LABEL: str(spec.replica_id),
@@ -121,7 +145,7 @@ def container_config(
             "PublishAllPorts": False,
             "Devices": [_device(path) for path in spec.gang.devices] if spec.gang else [],
             "DeviceRequests": _device_requests(spec),
-            "Mounts": _mounts(spec, folder),
+            "Mounts": _own_mounts(spec, folder) + _volume_mounts(spec, folder, image),
             "ShmSize": spec.shm_bytes,
             "Memory": spec.memory_bytes or 0,
             "MemorySwap": spec.memory_bytes or 0,
@@ -165,7 +189,18 @@ def _device_requests(spec: ReplicaSpec) -> list[dict[str, Any]]:
     return [{"Driver": "nvidia", "DeviceIDs": uuids, "Capabilities": [["gpu"]]}]
 
 
-def _mounts(spec: ReplicaSpec, folder: ReplicaFolder) -> list[dict[str, Any]]:
+def _volume_mounts(
+    spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage
+) -> list[dict[str, Any]]:
+    """Folders that count as the replica's, where an engine would make volumes that nobody counts."""
+    targets = session_volumes(spec, folder, image)
+    return [
+        _bind(str(folder.volume(number)), target, write=True)
+        for number, target in enumerate(targets)
+    ]
+
+
+def _own_mounts(spec: ReplicaSpec, folder: ReplicaFolder) -> list[dict[str, Any]]:
     mounts = [
         _bind(str(folder.app), APP, write=True),
         _bind(str(folder.run), RUN, write=True),

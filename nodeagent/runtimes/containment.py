@@ -22,7 +22,9 @@ import structlog
 
 from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable, NotThere
 from nodeagent.engine.containers import remove_container
-from nodeagent.engine.images import pull_image, stored_image
+from nodeagent.engine.images import stored_image
+from nodeagent.engine.networks import OWN_NETWORK, own_network
+from nodeagent.engine.pulls import pull_image
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.docker import EnginePlace, container_content
@@ -33,7 +35,7 @@ from nodeagent.runtimes.records import read_exit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nodeagent.engine.client import Engine, EngineFacts
+    from nodeagent.engine.client import Engine
     from nodeagent.runtimes.launch import Machine
     from nsml.clock import Clock, Offload
 
@@ -45,6 +47,7 @@ _TELL_EVERY_S = 10.0
 _TRIAL_LIMIT_S = 20.0
 _MARK = "engine.mark"
 _USED = "containers.used"
+_NETWORK = "engine.network"
 
 log = structlog.get_logger()
 
@@ -160,7 +163,7 @@ def pull_default_image(
     except EngineRefused as error:
         raise NoContainers(
             f"image {image} is not on this node and cannot be pulled: {error}; is the name right"
-            " (default_image), and may this node read that registry (registry_config)?"
+            " (default_image)?"
         ) from error
     except EngineUnreachable as error:
         raise EngineAway(str(error)) from error
@@ -187,12 +190,14 @@ def probe_containers(
     mark: str,
     default_image: str,
     most_open_files: int,
+    container_network: str = "",
     trial_id: int | None = None,
 ) -> EnginePlace:
     """Run a program in a container of `default_image`; blocks for about a second.
 
     `trial_id` is the uid and gid that it runs as, where the agent is root and its users have ids of
     their own; None: the agent's own user.
+    `container_network` is the site's choice; "": one in which sessions do not reach one another, else none.
     `scratch` is a folder of the agent for the trial's replica folder. Without a default image there is
     no trial: what sessions name is seen when they start.
 
@@ -202,6 +207,14 @@ def probe_containers(
     """
     try:
         facts = engine.facts()
+        if not facts.filters_calls:
+            raise NoContainers(
+                "the engine runs containers without a seccomp profile: start it without"
+                " --seccomp-profile=unconfined, on a kernel with seccomp"
+            )
+        if not facts.has_init:
+            raise NoContainers("the engine has no docker-init (package tini, or docker-ce)")
+        own, reason = _own_network(engine, default_image, scratch.parent, mark)
         place = EnginePlace(
             engine=engine,
             api=facts.api,
@@ -210,13 +223,13 @@ def probe_containers(
                 mark=mark,
                 user=f"{os.geteuid()}:{os.getegid()}",
                 open_files=(machine.open_files, most_open_files),
-                network=_network(facts),
+                network=container_network or own,
             ),
             default_image=default_image or None,
             root=Path(facts.root),
+            own_network=own,
+            network_reason=reason,
         )
-        if not facts.has_init:
-            raise NoContainers("the engine has no docker-init (package tini, or docker-ce)")
         if default_image:
             _try(place, machine, scratch, trial_id)
     except NotThere as error:
@@ -228,9 +241,15 @@ def probe_containers(
     return place
 
 
-def _network(facts: EngineFacts) -> str:
-    """The engine's own bridge, behind which no session reaches services of the machine's loopback."""
-    return "bridge" if "bridge" in facts.networks else "none"
+def _own_network(engine: Engine, image: str, data: Path, mark: str) -> tuple[str, str]:
+    """The network of sessions and builds, and why it is none. Raises EngineError."""
+    try:
+        reason = own_network(engine, image, data / _NETWORK, f"nsml-build-{mark}-network")
+    except NotThere:
+        raise  # the image
+    except EngineRefused as error:
+        reason = str(error)
+    return ("none", reason) if reason else (OWN_NETWORK, "")
 
 
 def _try(place: EnginePlace, machine: Machine, scratch: Path, account: int | None) -> None:

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.engine.client import EngineError, NotThere
+from nodeagent.engine.client import EngineError, EngineRefused, NotThere
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
-from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
+from nodeagent.runtimes.container import (
+    ContainerPlace,
+    container_config,
+    container_name,
+    late_variables,
+    session_volumes,
+)
 from nodeagent.runtimes.interface import ImageGone, Isolation, StartRefused
 from nodeagent.runtimes.launch import limits_of
 from nodeagent.runtimes.records import read_claim
@@ -40,6 +46,8 @@ class EnginePlace:
     """Where containers are made: the engine, its API's version, and what they have in common.
 
     `default_image` is for sessions that name none. `root` is the folder where the engine keeps images.
+    `own_network` is that of sessions and builds where the site names none; `network_reason` says why it
+    is not one in which they are kept apart.
     """
 
     engine: Engine
@@ -47,6 +55,8 @@ class EnginePlace:
     container: ContainerPlace
     default_image: str | None
     root: Path
+    own_network: str = "none"
+    network_reason: str = ""
 
 
 class DockerDriver(ShimDriver):
@@ -95,7 +105,11 @@ class DockerDriver(ShimDriver):
         await self._run_long(lambda: self._stored_image(spec))
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        return container_content(spec, folder, self._machine, self._place, self._stored_image(spec))
+        image = self._stored_image(spec)
+        try:
+            return container_content(spec, folder, self._machine, self._place, image)
+        except EngineRefused as error:
+            raise StartRefused(f"image {self._image(spec)} cannot be used: {error}") from error
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         await super()._clear(replica_id, folder)
@@ -166,10 +180,15 @@ def container_content(
     place: EnginePlace,
     image: StoredImage,
 ) -> dict[str, Any]:
-    """The content of `spec.json` for a container."""
-    config = container_config(
-        spec, folder, place.container, image=image.id, image_environment=image.environment
-    )
+    """The content of `spec.json` for a container; also makes the folders of its image's volumes.
+
+    Raises EngineRefused for an image with which no program could run.
+    """
+    config = container_config(spec, folder, place.container, image=image)
+    owner = None if spec.uid is None or spec.gid is None else (spec.uid, spec.gid)
+    if volumes := session_volumes(spec, folder, image):
+        folder.create_volumes(len(volumes), owner)
+    given, lost = late_variables(spec, folder, image)
     return {
         **limits_of(spec, machine),
         "container": {
@@ -178,5 +197,7 @@ def container_content(
             "name": container_name(spec.replica_id, place.container.mark),
             "image": spec.image or place.default_image,
             "config": config,
+            "environment": given,
+            "unset": lost,
         },
     }

@@ -85,7 +85,7 @@ class ReplicaSpec:
 
     Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
     counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
-    `disk_bytes` is what `app/`, `tmp/`, `run/` and `output` hold at one time. None: no limit. A
+    `disk_bytes` is what `app/`, `tmp/`, `run/`, an image's volumes and `output` hold at one time. None: no limit. A
     runtime keeps each one, or refuses the start.
 
     `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders

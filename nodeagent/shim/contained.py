@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 
@@ -40,6 +41,7 @@ GATE = ".gate"
 file, no engine and no image ever holds them), and for the last one, with which it may begin."""
 GIVEN = "nsml_given"
 """A variable that the last command sets to `all`."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAST_WORDS_S = 2.0
 """How long a keeper may take, after the container's end, to say what that used."""
 _GIVE_UP_S = 600.0
@@ -73,7 +75,10 @@ class Contained:
 
     def start(self) -> None:
         """Have the container made and started; `is_running` until that has failed. Raises OSError."""
-        words = _as_shell_words(self._spec["secrets"])
+        plan = self._spec["container"]
+        words = _as_shell_words(
+            {**plan.get("environment", {}), **self._spec["secrets"]}, plan.get("unset", ())
+        )
         opening = Opening(self._config, self._image, self._make_gate(), words)
         self._keeper = Keeper(lambda line: bring_up(line, self._container, opening))
 
@@ -276,10 +281,12 @@ class Contained:
         return ""
 
 
-def _as_shell_words(variables: dict[str, str]) -> bytes:
-    """Commands for a POSIX shell that set and export each."""
-    lines = []
+def _as_shell_words(variables: dict[str, str], unset: Sequence[str]) -> bytes:
+    """Commands for a POSIX shell that set and export each, and take others away."""
+    lines = [f"unset {name}\n" for name in unset if _VARIABLE.fullmatch(name)]
     for name, value in variables.items():
+        if not _VARIABLE.fullmatch(name):
+            continue  # no shell takes it, and an image may have any
         quoted = value.replace("'", "'\\''")
         lines.append(f"export {name}='{quoted}'\n")
     return "".join(lines).encode()

@@ -250,6 +250,7 @@ def _first_process(container: Container) -> tuple[int, int]:
     """The container's first process, and a pidfd of it; 0 when that has ended. Raises OSError."""
     while True:
         found = container.inspect()
+        _refuse_uncounted(found)
         pid = _pid_of(found)
         try:
             pidfd = os.pidfd_open(pid) if pid else _ended_pidfd()
@@ -261,6 +262,16 @@ def _first_process(container: Container) -> tuple[int, int]:
         os.close(pidfd)
         if not is_over and pid == _pid_of(container.inspect()):
             raise OSError("the engine's processes are not to be seen from here")
+
+
+def _refuse_uncounted(found: dict | None) -> None:  # type: ignore[type-arg]
+    """Raise OSError for a container with a volume of the engine's own: nobody counts what is in it."""
+    kept = [one for one in (found or {}).get("Mounts") or () if one.get("Type") == "volume"]
+    if kept:
+        raise OSError(
+            f"its image declares a volume at {str(kept[0].get('Destination'))[:80]!r} whose size"
+            " cannot be limited: use an image without that VOLUME"
+        )
 
 
 def _pid_of(found: dict | None) -> int:  # type: ignore[type-arg]

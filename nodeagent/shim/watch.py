@@ -52,7 +52,7 @@ _WALK_S = 0.02
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
 """What a replica may still write below the floor: logs and reports of one that does its work."""
-_FOLDERS, _OUTPUT = ("app", "tmp", "run"), "output"
+_FOLDERS, _OUTPUT = ("app", "tmp", "run", "volumes"), "output"
 
 
 class Watch:

@@ -16,6 +16,7 @@ import pytest
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import ExitWhy, Isolation
 from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
+    MARK,
     SESSION,
     Bench,
     bench_named,
@@ -26,6 +27,7 @@ from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
     tmp_path,
     until,
 )
+from tests.engines import required_engine, required_image
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -146,6 +148,45 @@ async def test_what_fills_its_share_of_the_disk_is_ended(limited: Bench) -> None
     assert record.why is ExitWhy.LIMIT_EXCEEDED
     assert record.message.startswith("wrote too much: ")
     assert record.message.endswith(" on disk of 60.0 MB given; try --disk 120M")
+
+
+async def test_a_volume_of_an_image_counts_as_disk(
+    tmp_path: Path,  # noqa: F811
+    facts: IsolationFacts,  # noqa: F811
+) -> None:
+    """`VOLUME` in an image is no way past the limit, and leaves nothing with the engine."""
+    async with bench_named("docker", tmp_path, facts, groups=True) as bench:
+        engine, _ = required_engine()
+        api = engine.sdk.api
+        tag = f"nsml-volume-{MARK.lower()}:test"
+        made = api.create_container(required_image(), command=["true"])["Id"]
+        name, _, version = tag.partition(":")
+        changes = ["VOLUME /cache", "ENV LD_PRELOAD=/none.so NSML_SIMULATED=1 SEEN=yes"]
+        try:
+            api.commit(made, repository=name, tag=version, changes=changes)
+        finally:
+            api.remove_container(made)
+        before = {one["Name"] for one in api.volumes()["Volumes"] or ()}
+        looks = (
+            "import os; print({n: os.environ.get(n) for n in ('LD_PRELOAD', 'NSML_SIMULATED', 'SEEN')},"
+            " open('/proc/1/environ').read().count('none.so'), flush=True)\n"
+        )
+        try:
+            async with bench.new_driver() as driver:
+                spec = python(bench, looks + FILLER, "/cache", disk_bytes=30_000_000, image=tag)
+                await driver.start(spec)
+                record = await soon(driver.wait(spec.replica_id))
+                output = bench.output(spec).decode()
+                assert (bench.folders.of(spec.replica_id).volume(0) / "fill").stat().st_size
+                found = {one["Name"] for one in api.volumes()["Volumes"] or ()}
+                await driver.remove(spec.replica_id)
+        finally:
+            api.remove_image(tag)
+    assert record.why is ExitWhy.LIMIT_EXCEEDED
+    assert "of 30.0 MB given" in record.message
+    assert found <= before
+    variables = "{'LD_PRELOAD': '/none.so', 'NSML_SIMULATED': None, 'SEEN': 'yes'} 0"
+    assert variables in output, "the program has them, the engine's own programs do not"
 
 
 async def test_output_counts_as_disk_and_so_does_what_has_no_name(limited: Bench) -> None:

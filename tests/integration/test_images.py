@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -17,10 +18,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docker.errors
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.containers import remove_container
+from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
@@ -161,8 +163,9 @@ def test_the_image_is_configured_like_its_base_and_keeps_nothing_of_the_build(
     monkeypatch.setenv("PIP_FIND_LINKS", f"https://kim:{password}@127.0.0.1:1/ {node.mirror}")
     image = node.ask("greeting").result(120)
     base, derived = (node.engine.sdk.api.inspect_image(one) for one in (node.base, image))
-    for name in ("Env", "Cmd", "Entrypoint", "WorkingDir"):
-        assert (derived["Config"].get(name) or None) == (base["Config"].get(name) or None)
+    for name, otherwise in (("Env", []), ("Cmd", []), ("Entrypoint", []), ("WorkingDir", "/")):
+        of_derived, of_base = (one["Config"].get(name) or otherwise for one in (derived, base))
+        assert of_derived == of_base
     assert password not in json.dumps([derived, node.engine.sdk.api.history(image)])
     search = (
         "import subprocess as s; print(s.run(['grep', '-rlsa', '--exclude-dir=proc',"
@@ -255,7 +258,7 @@ def test_a_build_ends_when_the_disk_is_full(node: Node) -> None:
         mark=node.mark,
         is_full=lambda: b"filler-1.0" in said,
     )
-    with pytest.raises(EnvironmentFailed, match="disk ran full"):
+    with pytest.raises(EnvironmentFailed, match="disk has too little room"):
         node.ask("filler", images=full, said=said).result(120)
     assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
 
@@ -309,7 +312,83 @@ def test_what_a_rogue_build_reaches(node: Node, tmp_path: Path) -> None:
     assert found["mirror"] == found["recipe"] == found["kernel"] == "OSError"
     assert (found["mount"], found["mknod"]) == (-1, "PermissionError")
     assert (found["pids"], found["agent"]) == (True, False)
-    assert int(found["caps"], 16) & ~(1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7) == 0
+    assert int(found["caps"], 16) & ~(1 << 1 | 1 << 3) == 0
+
+
+@pytest.fixture
+def hostile(node: Node) -> Iterator[str]:
+    """An image that says of itself whatever could be of use to who made it."""
+    tag = f"hostile-{node.mark}:1"
+    api = node.engine.sdk.api
+    made = api.create_container(node.base, command=["true"])["Id"]
+    changes = [
+        "WORKDIR /proc/self",
+        "VOLUME /vol",
+        f"LABEL nsml.agent={node.mark} nsml.replica=s.1.0 other.program=acts",
+        "ENV LD_PRELOAD=/none.so NVIDIA_VISIBLE_DEVICES=all",
+        "HEALTHCHECK --interval=1s CMD touch /checked",
+        "ONBUILD RUN touch /onbuild",
+    ]
+    try:
+        api.commit(made, repository=tag.partition(":")[0], tag="1", changes=changes)
+    finally:
+        api.remove_container(made)
+    yield tag
+    remove_image(node.engine, tag)
+
+
+def test_a_build_is_the_platforms_whatever_its_image_says_and_writes_no_more_than_it_may(
+    node: Node, hostile: str
+) -> None:
+    """It waits at a gate for the test to look at it from outside, and then writes without an end."""
+    gate = node.mirror / "gate"
+    node.sdist(
+        "rogue",
+        "import os, json, sys, time\n"
+        "one = dict(line.split('=', 1) for line in open('/proc/1/environ').read().split('\\0') if line)\n"
+        "found = {'folder': os.readlink('/proc/1/cwd'), 'preload': one.get('LD_PRELOAD'),\n"
+        "  'devices': one.get('NVIDIA_VISIBLE_DEVICES'), 'interfaces': os.listdir('/sys/class/net'),\n"
+        "  'volume': [l.split()[2] for l in open('/proc/mounts') if l.split()[1] == '/vol'],\n"
+        "  'seccomp': open('/proc/self/status').read().split('Seccomp:')[1].split()[0]}\n"
+        "open('/found', 'w').write(json.dumps(found))\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)\n"
+        "file = open('/var/filled', 'wb', buffering=0)\n"
+        "while True: file.write(b'x' * (1 << 20)); time.sleep(0.01)\n",
+    )
+    settings = ImageSettings(disk_bytes=60_000_000, allowed=("local:*",))
+    images = Images(node.folder, node.engine, settings, mark=node.mark)
+    asked = node.ask("rogue", image=hostile, images=images)
+    api = node.engine.sdk.api
+
+    def found() -> dict[str, Any]:
+        names = builds_named(node.engine, f"nsml-build-{node.mark}")
+        with contextlib.suppress(docker.errors.NotFound, IndexError, ValueError):
+            pieces, _ = api.get_archive(names[0], "/found")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                content = archive.extractfile("found")
+                return dict(json.load(content)) if content is not None else {}
+        return {}
+
+    until(found)
+    assert found() == {
+        "folder": "/",
+        "preload": "",
+        "devices": "void",
+        "interfaces": ["lo"],
+        "volume": ["tmpfs"],
+        "seccomp": "2",
+    }
+    assert containers_of(node.engine, node.mark) == [], "it is no session"
+    config = api.inspect_container(builds_named(node.engine, f"nsml-build-{node.mark}")[0])
+    assert config["Config"]["Labels"]["other.program"] == ""
+    assert not config["State"].get("Health")
+    assert [one["Type"] for one in config["Mounts"] if one["Type"] == "volume"] == []
+    gate.touch()
+    with pytest.raises(
+        EnvironmentFailed, match=r"the build wrote .* at most 60\.0 MB on this node"
+    ):
+        asked.result(120)
+    assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
 
 
 def test_the_least_recently_used_go_and_what_is_needed_or_not_ours_stays(node: Node) -> None:
@@ -438,7 +517,8 @@ def test_a_private_registry_gets_its_credentials_and_the_log_does_not(
     host = f"127.0.0.1:{registry.server_port}"
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"auths": {host: {"auth": "a2ltOmh1c2gtaHVzaA=="}}}))
-    images = Images(node.folder, node.engine, ImageSettings(credentials=config), mark=node.mark)
+    settings = ImageSettings(credentials=config, allowed=(f"{host}/*",))
+    images = Images(node.folder, node.engine, settings, mark=node.mark)
     said = bytearray()
     try:
         with pytest.raises(

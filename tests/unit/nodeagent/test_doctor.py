@@ -69,6 +69,18 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
         ({"engine": None}, "engine", "warn", "install docker"),
         ({"engine": EngineSymptoms(refusal="not allowed")}, "engine", "warn", "group docker"),
         (
+            {"engine": replace(NO_IMAGE, opens_io_uring=True)},
+            "engine",
+            "warn",
+            "io_uring_disabled",
+        ),
+        (
+            {"engine": replace(NO_IMAGE, filters_calls=False)},
+            "engine",
+            "bad",
+            "seccomp-profile",
+        ),
+        (
             {"engine": EngineSymptoms(version="27", keeps_containers=True)},
             "toolkit",
             "bad",

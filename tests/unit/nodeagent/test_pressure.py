@@ -15,7 +15,7 @@ from nodeagent.assignments import note_use, used_things
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.requirements import Requirements
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.pressure import KeepFree, Store, relieve, shortage
+from nodeagent.pressure import KeepFree, Store, is_full, lacks_files, relieve, shortage
 from tests.sandboxes import environments_in
 
 if TYPE_CHECKING:
@@ -133,3 +133,37 @@ def test_a_disk_that_is_nearly_full_is_told_of_before_anything_is_ended(disk: Pa
     (disk / "junk").unlink()
     assert shortage(disk) == ""
     assert shortage(disk / "nowhere") == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "floor"),
+    [
+        (10**12, 2 << 30),
+        (10**12, 0),
+        (40 * 10**9, 800 * MB),
+        (10**12, 50 * 10**9),
+        (64 * MB, 30 * MB),
+    ],
+)
+def test_builds_and_pulls_end_well_before_sessions_do(
+    monkeypatch: pytest.MonkeyPatch, size: int, floor: int
+) -> None:
+    """By the size of a disk, and the room on it at which sessions are ended."""
+
+    def is_full_with(free: int) -> bool:
+        found = os.statvfs_result((1, 1, size, free, free, 0, 0, 0, 0, 255))
+        monkeypatch.setattr("nodeagent.pressure.os.statvfs", lambda _: found)
+        return is_full(Path("/"), floor)
+
+    assert is_full_with(max(round(1.9 * floor), 0))
+    assert is_full_with(min(size // 26, (4 << 30) - 1))
+    assert not is_full_with(size)
+
+
+def test_many_small_files_fill_a_disk_too(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,nr_inodes=100", str(disk)], check=True)
+    assert not lacks_files(disk)
+    for number in range(97):
+        (disk / f"{number}").touch()
+    assert lacks_files(disk)
+    assert not lacks_files(disk / "no such place")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import PullProgress, StoredImage
+from nodeagent.engine.images import StoredImage
+from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.requirements import Requirements
+from nsml.images import parts_of
 
 REFERENCE = "registry.lab:5000/kim/torch:2"
 
@@ -23,13 +26,22 @@ class Engines:
     def __init__(self) -> None:
         self.here: dict[str, StoredImage] = {}
         self.pulled: list[str] = []
+        self.refusal: PullFailed | None = None
+        self.size_bytes = 0
 
     def find(self, _engine: Engine, reference: str) -> StoredImage | None:
         return self.here.get(reference)
 
     def pull(self, _engine: Engine, reference: str, **_: object) -> Iterator[PullProgress]:
         self.pulled.append(reference)
-        self.here[reference] = StoredImage(id=f"sha256:{len(self.pulled)}")
+        if self.refusal is not None:
+            raise self.refusal
+        number = len(self.pulled)
+        self.here[reference] = StoredImage(
+            id=f"sha256:{number}",
+            sources=[f"{parts_of(reference)[0]}@sha256:{number:064}"],
+            size_bytes=self.size_bytes,
+        )
         yield PullProgress()
 
 
@@ -43,7 +55,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 def provided(folder: Path, *, always: bool) -> Images:
     """The images of an agent of which one session has asked for the reference."""
-    settings = ImageSettings(always_pulls=always)
+    settings = ImageSettings(always_pulls=always, allowed=("registry.lab:5000/*",))
     images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
     images.provide(REFERENCE, Requirements(), lambda _: None, threading.Event(), use=lambda _: None)
     return images
@@ -60,10 +72,11 @@ def test_what_was_pulled_may_be_removed(engine: Engines, tmp_path: Path, *, alwa
 def test_what_was_there_before_is_never_ours(
     engine: Engines, tmp_path: Path, *, always: bool
 ) -> None:
-    engine.here[REFERENCE] = StoredImage(id="sha256:0")
+    pinned = f"registry.lab:5000/kim/torch@sha256:{'1' * 64}"
+    engine.here[REFERENCE] = StoredImage(id="sha256:0", sources=[pinned])
     for _ in range(2):
         assert provided(tmp_path, always=always).stored() == {}
-    assert engine.pulled == [REFERENCE] * (2 if always else 0)
+    assert engine.pulled == ([REFERENCE] * 2 if always else [pinned])
 
 
 @pytest.mark.parametrize("reference", ["nsml-base:latest", "nsml-base:2"])
@@ -82,3 +95,96 @@ def test_no_registry_is_asked_for_what_is_made_here(
     engine.here[reference] = StoredImage(id="i")
     ask()
     assert engine.pulled == []
+
+
+def asks(folder: Path, reference: str, *allowed: str, always: bool = False) -> str:
+    """What a session gets that names the image."""
+    settings = ImageSettings(always_pulls=always, allowed=allowed)
+    images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
+    base, _ = images.resolve(reference, None)
+    return images.provide(
+        base, Requirements(), lambda _: None, threading.Event(), use=lambda _: None
+    )
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_an_image_that_somebody_made_on_the_node_is_not_everybodys(
+    engine: Engines, tmp_path: Path, *, always: bool
+) -> None:
+    engine.here["secret/model:1"] = StoredImage(id="sha256:s")
+    with pytest.raises(EnvironmentFailed, match=r"came from no registry.*local:secret/model:1"):
+        asks(tmp_path, "secret/model:1", "*", always=always)
+    assert engine.pulled == [], "its name is not given to what a registry has under it"
+    for allowed in ("local:secret/*", "local:*"):
+        assert asks(tmp_path, "docker.io/secret/model:1", allowed, always=always) == "sha256:s"
+    assert engine.pulled == []
+
+
+def test_an_image_that_somebody_pulled_is_used_once_its_registry_has_confirmed_it(
+    engine: Engines, tmp_path: Path
+) -> None:
+    pinned = f"lab/private@sha256:{'1' * 64}"
+    image = StoredImage(id="sha256:p", sources=[f"other/name@sha256:{'2' * 64}", pinned])
+    engine.here["lab/private:1"] = image
+    engine.refusal = PullFailed(PullProblem.ABSENT)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*may not read"):
+            asks(tmp_path, "lab/private:1", "*")
+    engine.refusal = None
+    for _ in range(2):
+        assert asks(tmp_path, "lab/private:1", "*") == "sha256:p"
+    assert engine.pulled == [pinned] * 3, "by digest: nobody's name moves; and once it is known"
+    engine.here["lab/private:1"] = replace(image, id="sha256:another")
+    asks(tmp_path, "lab/private:1", "*")
+    assert len(engine.pulled) == 4, "another image under that name is another question"
+
+
+def test_an_image_that_is_too_large_does_not_stay(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(
+        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+    )
+    engine.size_bytes = 200_000_000_000
+    with pytest.raises(EnvironmentFailed, match=r"has 200\.0 GB: at most 100\.0 GB on this"):
+        asks(tmp_path, "lab/huge:1", "*")
+    assert removed == ["lab/huge:1"]
+
+
+def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:
+    names = ("python:3", "docker.io/python:3", "index.docker.io/library/python:3")
+    assert {asks(tmp_path, name, "*") for name in names} == {"sha256:1"}
+    assert engine.pulled == ["python:3"]
+    for name in ("docker.io/nsml-base", "docker.io/library/nsml-base:latest"):
+        with pytest.raises(EnvironmentFailed, match="no registry is asked"):
+            asks(tmp_path, name, "*")
+    for name in ("docker.io/library/nsml-env:x", "Registry.Lab/nsml-env:x"):
+        with pytest.raises(EnvironmentFailed, match="not an image that a session may name"):
+            asks(tmp_path, name, "*", "registry.lab/*")
+
+
+def test_a_name_that_was_pulled_and_is_somebodys_image_by_now_is_theirs(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(
+        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name) or True
+    )
+    monkeypatch.setattr("nodeagent.environments.images.image_used_at", lambda *_: 0.0)
+    monkeypatch.setattr("nodeagent.environments.images.tags_of", lambda *_: [])
+    images = Images(tmp_path / "images", Engine(tmp_path / "socket"), ImageSettings(), mark="m")
+    assert asks(tmp_path, "lab/tool:1", "*") == "sha256:1"
+    engine.here["lab/tool:1"] = StoredImage(id="sha256:secret")
+    for always in (False, True):
+        with pytest.raises(EnvironmentFailed, match="came from no registry"):
+            asks(tmp_path, "lab/tool:1", "*", always=always)
+    (key,) = images.stored()
+    assert images.remove(key, lambda: False)
+    assert removed == [], "only what the agent pulled is its own to remove"
+    assert images.stored() == {}
+    engine.here["lab/other:1"] = StoredImage(id="sha256:old")
+    record = tmp_path / "images" / "record.json"
+    record.write_text('{"reference": "lab/other:1"}')
+    assert images.remove("record", lambda: False), "a record of an earlier version"
+    assert removed == ["lab/other:1"]

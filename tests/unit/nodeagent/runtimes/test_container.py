@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from nodeagent.engine.client import EngineRefused
+from nodeagent.engine.images import StoredImage
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
@@ -20,6 +22,7 @@ from nodeagent.runtimes.container import (
     ContainerPlace,
     container_config,
     container_name,
+    late_variables,
 )
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
 
@@ -63,12 +66,14 @@ def test_the_whole_configuration() -> None:
         SPEC,
         FOLDER,
         PLACE,
-        image="sha256:1234",
-        image_environment={
-            "PATH": "/opt/conda/bin:/usr/bin",
-            "PYTHONPATH": "/image/lib",
-            "NVIDIA_VISIBLE_DEVICES": "all",
-        },
+        image=StoredImage(
+            id="sha256:1234",
+            environment={
+                "PATH": "/opt/conda/bin:/usr/bin",
+                "PYTHONPATH": "/image/lib",
+                "NVIDIA_VISIBLE_DEVICES": "all",
+            },
+        ),
     )
     assert found == {
         "Hostname": "saaaaaaaaaaa-1",
@@ -99,6 +104,7 @@ def test_the_whole_configuration() -> None:
             "USER=nsml",
         ],
         "Labels": {
+            "nsml.build": "",
             "nsml.agent": "k3jw2x7q",
             "nsml.node": "alpha",
             "nsml.replica": str(REPLICA),
@@ -215,7 +221,10 @@ def test_what_an_image_does_not_have_is_said_with_what_to_do(
 def test_no_device_is_given_that_is_not_granted() -> None:
     bare = ReplicaSpec(replica_id=REPLICA, argv=["true"], isolation=Isolation.CONTAINER)
     found = container_config(
-        bare, FOLDER, PLACE, image="i", image_environment={"NVIDIA_VISIBLE_DEVICES": "all"}
+        bare,
+        FOLDER,
+        PLACE,
+        image=StoredImage(id="i", environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
     )
     assert found["HostConfig"]["DeviceRequests"] == []
     assert "NVIDIA_VISIBLE_DEVICES=void" in found["Env"]
@@ -224,7 +233,7 @@ def test_no_device_is_given_that_is_not_granted() -> None:
 
 def test_a_session_with_a_user_of_its_own_runs_as_that() -> None:
     spec = replace(SPEC, uid=70001, gid=70001, groups=[70002])
-    found = container_config(spec, FOLDER, PLACE, image="i", image_environment={})
+    found = container_config(spec, FOLDER, PLACE, image=StoredImage(id="i"))
     assert found["User"] == "70001:70001"
     assert found["HostConfig"]["GroupAdd"] == ["70002"]
 
@@ -234,7 +243,7 @@ def test_two_agents_on_one_engine_do_not_share_a_name() -> None:
 
 
 def made(spec: ReplicaSpec) -> dict[str, Any]:
-    return container_config(spec, FOLDER, PLACE, image="i", image_environment={})
+    return container_config(spec, FOLDER, PLACE, image=StoredImage(id="i"))
 
 
 def test_a_gang_gets_the_network_that_the_administrator_allows_and_nothing_else() -> None:
@@ -262,3 +271,91 @@ def test_a_gang_in_an_overlay_is_found_by_the_names_that_its_members_are_told() 
     told = overlay.hosts(REPLICA, ["10.0.0.1", "10.0.0.2"])
     assert endpoints == {"train-7": {"Aliases": [told[REPLICA.rank]]}}
     assert GangNetwork().hosts(REPLICA, ["10.0.0.1"]) == ["10.0.0.1"]
+
+
+def mounted(image: StoredImage, spec: ReplicaSpec = SPEC) -> dict[str, str]:
+    """Where the container's mounts lead to, by their targets."""
+    found = container_config(spec, FOLDER, PLACE, image=image)["HostConfig"]["Mounts"]
+    assert {one["Type"] for one in found} == {"bind"}, (
+        "an engine's own volumes are counted by nobody"
+    )
+    targets = [one["Target"] for one in found]
+    assert len(targets) == len(set(targets))
+    return {one["Target"]: one["Source"] for one in found}
+
+
+def test_each_volume_of_an_image_is_a_folder_that_counts_as_the_replicas() -> None:
+    image = StoredImage(
+        id="i",
+        volumes=["/cache", "/cache/", "//var/lib//mysql/", "/data", "/app", "/tmp/", "/a/./b"],
+    )
+    found = mounted(image)
+    folders = {target: found[target] for target in ("/a/b", "/cache", "/data", "/var/lib/mysql")}
+    assert folders == {
+        target: str(FOLDER.volume(number)) for number, target in enumerate(sorted(folders))
+    }
+    assert found["/app"] == str(FOLDER.app)
+    assert found["/tmp"] == str(FOLDER.tmp)
+    assert found["/data/digits"] == "/agent/datasets/abc"
+    assert set(found) == set(mounted(StoredImage(id="i"))) | set(folders)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        "/",
+        "//",
+        "/.",
+        "/usr",
+        "/etc/",
+        "/proc",
+        "/proc/sys",
+        "/sys/fs",
+        "/dev",
+        "data",
+        "",
+        "/a/../usr",
+    ],
+)
+def test_an_image_with_volumes_that_no_program_could_run_with_is_refused(volume: str) -> None:
+    with pytest.raises(EngineRefused, match="the image declares"):
+        mounted(StoredImage(id="i", volumes=[volume]))
+
+
+def test_an_image_with_very_many_volumes_is_refused() -> None:
+    with pytest.raises(EngineRefused, match="declares 5000 volumes: at most 32"):
+        mounted(StoredImage(id="i", volumes=[f"/v{number}" for number in range(5000)]))
+
+
+def test_what_an_image_says_of_itself_is_no_word_of_the_platform() -> None:
+    """Labels that other programs act on, variables that would be loaded into an engine's hooks."""
+    image = StoredImage(
+        id="i",
+        environment={
+            "LD_PRELOAD": "/proc/self/cwd/evil.so",
+            "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+            "NSML_SIMULATED": "1",
+            "NSML_RANK": "7",
+            "PLAIN": "stays",
+        },
+        labels={"nsml.agent": "other", "nsml.replica": "other", "traefik.enable": "true"},
+    )
+    spec = replace(SPEC, env={"LD_AUDIT": "/app/mine.so", "NSML_GPU_NUM": "2"})
+    found = container_config(spec, FOLDER, PLACE, image=image)
+    environment = dict(line.split("=", 1) for line in found["Env"])
+    loaded = {name: value for name, value in environment.items() if name.startswith("LD_")}
+    assert loaded == {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": ""}
+    assert (environment["PLAIN"], environment["NSML_RANK"]) == ("stays", "1")
+    assert late_variables(spec, FOLDER, image) == (
+        {
+            "LD_PRELOAD": "/proc/self/cwd/evil.so",
+            "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+            "LD_AUDIT": "/app/mine.so",
+        },
+        ["NSML_SIMULATED"],
+    )
+    assert found["Labels"]["traefik.enable"] == ""
+    assert (found["Labels"]["nsml.agent"], found["Labels"]["nsml.replica"]) == (
+        PLACE.mark,
+        str(REPLICA),
+    )

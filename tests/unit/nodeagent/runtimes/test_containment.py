@@ -7,21 +7,27 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from nodeagent.engine.client import Engine
 from nodeagent.runtimes.containment import (
     COMES_WITHIN_S,
     EngineAway,
     NoContainers,
     NoDefaultImage,
     containers_at_start,
+    probe_containers,
     tried_in_time,
 )
 from nodeagent.runtimes.docker import EnginePlace
 from nsml.clock import inline
 from tests.simulation.virtual_time import VirtualClock, run
+
+if TYPE_CHECKING:
+    from nodeagent.runtimes.launch import Machine
 
 PLACE = cast("EnginePlace", object())
 AWAY = EngineAway("no engine answers at /s")
@@ -164,3 +170,46 @@ def test_a_pull_ends_when_nobody_waits_for_it_any_more() -> None:
         assert given[0].is_set()
 
     run(try_it())
+
+
+@pytest.mark.parametrize(
+    ("options", "filters"),
+    [
+        (["name=seccomp,profile=default"], True),
+        (["name=apparmor", "name=seccomp,profile=builtin", "name=rootless"], True),
+        (["name=seccomp,profile=/etc/docker/ours.json"], True),
+        (["name=seccomp,profile=unconfined"], False),
+        (["name=apparmor"], False),
+        ([], False),
+    ],
+)
+def test_an_engine_that_filters_no_calls_gets_no_sessions(
+    tmp_path: Path, options: list[str], *, filters: bool
+) -> None:
+    class Sdk:
+        class api:  # noqa: N801 - as Docker's client has it
+            api_version = "1.41"
+
+        class networks:  # noqa: N801
+            @staticmethod
+            def list() -> list[object]:
+                return []
+
+        @staticmethod
+        def info() -> dict[str, object]:
+            return {"SecurityOptions": options}
+
+    engine = Engine(tmp_path / "s")
+    engine._client = Sdk
+    assert engine.facts().filters_calls is filters
+    reason = "no docker-init" if filters else "without a seccomp profile"
+    with pytest.raises(NoContainers, match=reason):
+        probe_containers(
+            engine,
+            cast("Machine", SimpleNamespace(open_files=1)),
+            tmp_path / "trial",
+            node="n",
+            mark="m",
+            default_image="",
+            most_open_files=1,
+        )

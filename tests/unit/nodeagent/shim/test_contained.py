@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from nodeagent.folders import ReplicaFolder
 from nodeagent.probes.processes import enclosure_of
 from nodeagent.shim.cgroups import Group
-from nodeagent.shim.contained import Contained
+from nodeagent.shim.contained import Contained, _as_shell_words
+from nodeagent.shim.keeper import _first_process
+
+if TYPE_CHECKING:
+    from nodeagent.engine.wire import Container
 
 
 class DeadKeeper:
@@ -73,3 +79,34 @@ def test_where_a_container_is_counted_is_written_down_for_the_agent(tmp_path: Pa
     # Where it cannot be written the container runs all the same.
     program._folder = str(tmp_path / "nowhere")
     program._tell_group()
+
+
+class OneContainer:
+    """An engine with one container, as it describes it."""
+
+    def __init__(self, **described: object) -> None:
+        self._described = {"Id": "", "State": {"Pid": 0}, **described}
+
+    def inspect(self) -> dict[str, object]:
+        return self._described
+
+
+def test_a_container_with_a_volume_that_nobody_counts_is_not_let_begin() -> None:
+    """Whatever an image calls its volume, and however an engine reads that."""
+    bound = {"Type": "bind", "Destination": "/app"}
+    _, pidfd = _first_process(cast("Container", OneContainer(Mounts=[bound])))
+    os.close(pidfd)
+    kept = {"Type": "volume", "Destination": "/cache"}
+    with pytest.raises(OSError, match="volume at '/cache' whose size cannot be limited"):
+        _first_process(cast("Container", OneContainer(Mounts=[bound, kept])))
+
+
+def test_variables_reach_the_program_as_they_are_and_names_that_no_shell_takes_do_not() -> None:
+    value = "a 'b' $(touch /tmp/x)\n\"c\""
+    words = _as_shell_words({"LD_PRELOAD": value, "LD_X;touch /tmp/x": "y"}, ["SEEN", "-f x"])
+    shows = words + b'printf \'%s|%s\' "$LD_PRELOAD" "${SEEN-none}"'
+    done = subprocess.run(
+        ["/bin/sh"], input=shows, env={"SEEN": "1"}, capture_output=True, check=True
+    )
+    assert done.stdout.decode() == f"{value}|none"
+    assert done.stderr == b""

@@ -1,0 +1,214 @@
+"""The engine's network of sessions and builds: a bridge of our own that passes nothing between containers.
+
+An engine takes the option that asks for that (`enable_icc=false`) also where it cannot keep it, without
+rules of the firewall (`--iptables=false`): whether it is kept is tried, once for each run of the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from nodeagent.engine.client import EngineError, EngineRefused, translated
+from nodeagent.engine.containers import BUILD_LABEL, remove_container
+
+if TYPE_CHECKING:
+    from nodeagent.engine.client import Engine
+
+OWN_NETWORK = "nsml"
+_ISOLATED = {"com.docker.network.bridge.enable_icc": "false"}
+_CLONE_NEWNET = 0x40000000
+_CONNECTS_WITHIN_S = 0.5
+
+log = structlog.get_logger()
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def own_network(engine: Engine, image: str, known: Path, name: str) -> str:
+    """Have the network `nsml` here, and return why containers in it are not kept apart; "": they are.
+
+    Two containers of `image`, called `name` and a number, try to reach one another; `known` keeps the result
+    for this run of the engine. Where nothing can be tried, without an image or without root, the engine's
+    word stands.
+
+    Raises:
+        EngineRefused: a network of that name lets containers reach one another, or none can be made.
+        EngineError: the engine does not answer, or `image` is not there (NotThere).
+    """
+    run = _run_of(engine.socket)
+    before = _known(known, run)
+    if before is not None and before.why:
+        return before.why
+    network_id = _made(engine)
+    if not image or (before is not None and before.network_id == network_id):
+        return ""
+    if os.geteuid():
+        log.warning("network.untried", reason="the agent is not root")
+        return ""
+    why = _tried(engine, image, name)
+    if why:
+        with contextlib.suppress(EngineRefused), translated(engine.socket):  # others may use it
+            engine.sdk.api.remove_network(network_id)
+    result = {"run": run, "network_id": network_id, "why": why}
+    known.write_text(json.dumps(result), encoding="ascii")  # a part of it counts as nothing
+    return why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    network_id: str
+    why: str
+
+
+def _known(known: Path, run: list[object]) -> _Known | None:
+    """The result of an earlier trial with the same run of the engine."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found = json.loads(known.read_bytes())
+        if run and found["run"] == run:
+            return _Known(network_id=str(found["network_id"]), why=str(found["why"]))
+    return None
+
+
+def _made(engine: Engine) -> str:
+    """The id of the network, made where it is missing. Raises EngineError."""
+    api = engine.sdk.api
+    with translated(engine.socket):
+        found = _named(api)
+        if found is None:
+            # Of two agents that make it at once one is refused, and finds the other's.
+            with contextlib.suppress(EngineRefused), translated(engine.socket):
+                api.create_network(
+                    OWN_NETWORK,
+                    driver="bridge",
+                    options=_ISOLATED,
+                    labels={"nsml.network": ""},
+                    check_duplicate=True,
+                )
+            found = _named(api)
+    if found is None:
+        raise EngineRefused(f"the engine makes no network {OWN_NETWORK}")
+    options = found.get("Options") or {}
+    if found.get("Driver") != "bridge" or options.items() & _ISOLATED.items() != _ISOLATED.items():
+        raise EngineRefused(
+            f"the engine's network {OWN_NETWORK} lets containers reach one another: remove it (docker"
+            f" network rm {OWN_NETWORK}), and the agent makes its own"
+        )
+    return str(found["Id"])
+
+
+def _named(api: Any) -> dict[str, Any] | None:
+    return next(
+        (one for one in api.networks(names=[OWN_NETWORK]) if one["Name"] == OWN_NETWORK), None
+    )
+
+
+def _tried(engine: Engine, image: str, name: str) -> str:
+    """Let one container connect to another, as root. Raises EngineError."""
+    names = [f"{name}-{number}" for number in range(2)]
+    with ThreadPoolExecutor(len(names)) as pool, contextlib.ExitStack() as left:
+        for one in names:
+            left.callback(_remove_quietly, engine, one)
+        (here, address), (there, _) = pool.map(lambda one: _started(engine, image, one), names)
+        with _socket_in(here) as listening, _socket_in(there) as calling:
+            listening.bind((address, 0))
+            listening.listen(1)
+            calling.settimeout(_CONNECTS_WITHIN_S)
+            try:
+                calling.connect(listening.getsockname())
+            except OSError:
+                return ""
+    return (
+        "the container engine cannot keep containers apart (it runs with --iptables=false, or its rules"
+        " are not in force)"
+    )
+
+
+def _started(engine: Engine, image: str, name: str) -> tuple[int, str]:
+    """A container that waits: its first process and its address."""
+    remove_container(engine, name)
+    api = engine.sdk.api
+    with translated(engine.socket):
+        host = api.create_host_config(
+            network_mode=OWN_NETWORK,
+            read_only=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            log_config={"Type": "none", "Config": {}},
+            mem_limit=64 << 20,
+            pids_limit=16,
+        )
+        made = api.create_container(
+            image,
+            entrypoint=["/bin/sh", "-c", "read x"],
+            name=name,
+            stdin_open=True,
+            working_dir="/",
+            labels={BUILD_LABEL: name},
+            healthcheck={"test": ["NONE"]},
+            host_config=host,
+        )["Id"]
+        api.start(made)
+        found = api.inspect_container(made)
+    address = found["NetworkSettings"]["Networks"][OWN_NETWORK]["IPAddress"]
+    if not address or not found["State"]["Pid"]:
+        raise EngineRefused(f"a container in the engine's network {OWN_NETWORK} does not run there")
+    return int(found["State"]["Pid"]), str(address)
+
+
+def _remove_quietly(engine: Engine, name: str) -> None:
+    try:
+        remove_container(engine, name)
+    except EngineError as error:
+        log.warning("container.not_removed", container=name, error=str(error))
+
+
+def _socket_in(pid: int) -> socket.socket:
+    """A socket in the network of a process: a namespace is entered by one thread, which ends then."""
+    made: list[socket.socket | OSError] = []
+
+    def make() -> None:
+        try:
+            space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _libc.setns(space, _CLONE_NEWNET):
+                    number = ctypes.get_errno()
+                    raise OSError(number, os.strerror(number))
+            finally:
+                os.close(space)
+            made.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        except OSError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    match made[0]:
+        case socket.socket() as found:
+            return found
+        case error:
+            raise EngineRefused(f"a container's network cannot be entered: {error}") from error
+
+
+def _run_of(path: Path) -> list[object]:
+    """What tells this run of an engine from another: its process, if that is seen; else nothing."""
+    with contextlib.suppress(OSError, IndexError), socket.socket(socket.AF_UNIX) as trial:
+        trial.settimeout(1.0)
+        trial.connect(str(path))
+        found = trial.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid = struct.unpack("3i", found)[0]
+        ticks = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        if pid > 1:  # a service manager may hold the socket for any run
+            return [pid, int(ticks), boot]
+    return []

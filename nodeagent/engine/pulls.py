@@ -1,0 +1,209 @@
+"""Pulling images through the engine; blocking.
+
+What a registry answers is never shown to users: whoever names an image chooses whom the engine asks, from
+the node's place in the network. They learn one of a few categories; the engine's own words go to the
+agent's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import http.client
+import json
+import re
+import socket
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import structlog
+
+from nodeagent.engine.client import EngineRefused, translated
+from nodeagent.engine.streams import looked_after
+from nsml.images import parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from nodeagent.engine.client import Engine
+
+_LONGEST_DETAIL = 500
+_LONGEST_LINE = 1 << 20
+
+log = structlog.get_logger()
+
+
+class PullProblem(enum.StrEnum):
+    """Why an image was not pulled, in words for its user."""
+
+    ABSENT = (
+        "its registry has no such image, or this node may not read it"
+        " (registry_config in the agent's settings)"
+    )
+    LIMITED = "its registry limits how often this node may ask: try again later"
+    UNANSWERED = (
+        "its registry is not reached from this node, or does not answer as a registry does"
+        " (the agent's log has the details)"
+    )
+    NO_SPACE = "the node's disk is full"
+    PLATFORM = "it is made for another kind of machine"
+    TOO_LARGE = "it is larger than images may be on this node (image_bytes in the agent's settings)"
+
+
+class PullFailed(EngineRefused):
+    """An image was not pulled; the message is that of its `problem`."""
+
+    def __init__(self, problem: PullProblem) -> None:
+        super().__init__(problem.value)
+        self.problem = problem
+
+
+# Looked for in this order in the engine's words, of which those of a registry may be a part.
+_SIGNS = (
+    (PullProblem.NO_SPACE, r"no space left on device|disk quota exceeded"),
+    (PullProblem.LIMITED, r"toomanyrequests|too many requests|rate limit"),
+    (PullProblem.PLATFORM, r"no matching manifest for|image operating system|exec format"),
+    (PullProblem.ABSENT, r"manifest unknown|manifest for \S+ not found|not found: manifest"),
+    (PullProblem.ABSENT, r"repository .*does not exist|pull access denied|denied: "),
+    (PullProblem.ABSENT, r"unauthorized|no basic auth credentials"),
+)
+
+
+def problem_of(words: str) -> PullProblem:
+    """The category of the engine's `words` about a pull that failed."""
+    for problem, signs in _SIGNS:
+        if re.search(signs, words, re.IGNORECASE):
+            return problem
+    return PullProblem.UNANSWERED
+
+
+@dataclass(slots=True)
+class PullProgress:
+    """How far a pull has come; `layers` is bytes (done, whole) of each layer that is fetched."""
+
+    layers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of all layers whose size is known by now."""
+        return sum(size for _, size in self.layers.values())
+
+    def text(self) -> str:
+        """In words: "3 of 7 layers, 120 of 900 MB"."""
+        here = sum(done for done, _ in self.layers.values()) / 1e6
+        whole = self.whole_bytes / 1e6
+        return f"{len(self.done)} of {len(self.known)} layers, {here:.0f} of {whole:.0f} MB"
+
+
+def pull_image(
+    engine: Engine,
+    reference: str,
+    *,
+    credentials: Path | None,
+    look: Callable[[], object],
+    most_bytes: int | None = None,
+) -> Iterator[PullProgress]:
+    """Pull `reference`, with the credentials for its registry in a docker `config.json`.
+
+    The engine gives a pull up that nobody waits for any more. `most_bytes`: of its layers, compressed.
+
+    Raises:
+        PullFailed: the engine or the registry refused, or the image is larger than `most_bytes`.
+        EngineUnreachable: the engine does not answer.
+    """
+    name, tag, digest = parts_of(reference)
+    query = urlencode({"fromImage": name, "tag": digest or tag or "latest"})
+    path = f"/v{engine.sdk.api.api_version}/images/create?{query}"
+    progress = PullProgress()
+    connection = _Connection(str(engine.socket))
+    try:
+        with translated(engine.socket):
+            connection.connect()
+            answers = _answers(connection, path, _credentials(name, credentials))
+            for answer in looked_after(answers, look):
+                _note(progress, answer, most_bytes)
+                yield progress
+    except PullFailed:
+        raise
+    except EngineRefused as error:
+        log.warning("image.not_pulled", image=reference, detail=str(error)[:_LONGEST_DETAIL])
+        raise PullFailed(problem_of(str(error))) from None
+    finally:
+        connection.cut()
+
+
+class _Connection(http.client.HTTPConnection):
+    """To the engine; `cut` ends a pull whose registry sends nothing, from whichever thread."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("engine")
+        self._path = path
+        self._way: socket.socket | None = None
+
+    def connect(self) -> None:
+        self._way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._way.connect(self._path)
+        self.sock = self._way
+
+    def cut(self) -> None:
+        if self._way is not None:
+            with contextlib.suppress(OSError):
+                self._way.shutdown(socket.SHUT_RDWR)
+
+
+def _answers(
+    connection: _Connection, path: str, headers: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """What the engine says of a pull, until its end; all of it waits, the first word too.
+
+    Raises OSError and EngineRefused.
+    """
+    try:
+        connection.request("POST", path, headers=dict(headers))
+        answer = connection.getresponse()
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise EngineRefused(answer.read(_LONGEST_LINE).decode(errors="replace"))
+        while line := answer.readline(_LONGEST_LINE):
+            if line.strip():
+                yield dict(json.loads(line))
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"its answer makes no sense: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def _credentials(name: str, credentials: Path | None) -> dict[str, str]:
+    """The header with what the file has for the registry of `name`; nothing where it has none."""
+    if credentials is None:
+        return {}
+    import docker.auth  # noqa: PLC0415 - see Engine.sdk
+
+    config = docker.auth.load_config(str(credentials))
+    registry, _ = docker.auth.resolve_repository_name(name)
+    found = dict(config.resolve_authconfig(registry) or {})
+    return {"X-Registry-Auth": docker.auth.encode_header(found).decode("ascii")} if found else {}
+
+
+def _note(progress: PullProgress, answer: dict[str, Any], most_bytes: int | None) -> None:
+    """Take a word of the engine. Raises EngineRefused when it is an error, PullFailed."""
+    if "error" in answer:
+        raise EngineRefused(" ".join(str(answer["error"]).split()))
+    layer, status = answer.get("id", ""), str(answer.get("status", ""))
+    if not layer or status.startswith("Pulling from"):
+        return
+    progress.known.add(layer)
+    detail = answer.get("progressDetail") or {}
+    if status == "Downloading" and detail.get("total"):
+        progress.layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+    elif status in {"Download complete", "Pull complete", "Already exists"}:
+        _, whole = progress.layers.get(layer, (0, 0))
+        progress.layers[layer] = (whole, whole)
+    if status in {"Pull complete", "Already exists"}:
+        progress.done.add(layer)
+    if most_bytes is not None and progress.whole_bytes > most_bytes:
+        raise PullFailed(PullProblem.TOO_LARGE)

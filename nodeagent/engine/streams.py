@@ -1,0 +1,64 @@
+"""Answers of the engine that take long, read in a thread of their own; blocking.
+
+`look` is called several times a second while an answer is awaited, and what it raises ends the wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 0.1
+
+
+def looked_after(pieces: Iterable[T], look: Callable[[], object]) -> Iterator[T]:
+    """`pieces` as they come; `look` is called all the while, and what it raises ends it."""
+    pump = _Pump(pieces)
+    threading.Thread(target=pump.work, daemon=True).start()
+    try:
+        while True:
+            look()
+            try:
+                kind, value = pump.arriving.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                continue
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        pump.is_unwanted.set()
+
+
+class _Pump:
+    """Reads what blocks in a thread of its own, until nobody wants it."""
+
+    def __init__(self, pieces: Iterable[Any]) -> None:
+        self._pieces = pieces
+        self.arriving: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=64)
+        self.is_unwanted = threading.Event()
+
+    def work(self) -> None:
+        try:
+            for piece in self._pieces:
+                if not self._put("piece", piece):
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the pieces are awaited
+            self._put("error", error)
+        else:
+            self._put("end", None)
+
+    def _put(self, kind: str, value: Any) -> bool:
+        while not self.is_unwanted.is_set():
+            with contextlib.suppress(queue.Full):
+                self.arriving.put((kind, value), timeout=1.0)
+                return True
+        return False

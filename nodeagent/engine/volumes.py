@@ -1,0 +1,48 @@
+"""Volumes that images declare (`VOLUME`): an engine keeps them apart from a container, counted by nobody.
+
+Each is mounted over: in sessions by a folder of the replica, in builds by a tmpfs of limited size. What an
+image has at that path is hidden.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from nodeagent.engine.client import EngineRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+MOST_VOLUMES = 32
+
+_SYSTEM = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr"}
+)
+"""Folders at the top without which no program starts; what lies deeper may be a volume."""
+
+
+def volume_targets(declared: Iterable[str], mounted: Collection[str] = ()) -> list[str]:
+    """The paths to mount over, in one form and in order, without those that are `mounted` anyway.
+
+    Raises:
+        EngineRefused: a program could not run with them, or there are too many.
+    """
+    targets = set()
+    for path in declared:
+        if not path.startswith("/") or ".." in path.split("/") or "\0" in path or len(path) > 1024:
+            raise EngineRefused(
+                f"the image declares a volume at {path[:80]!r}, which is not a path"
+            )
+        whole = "/" + posixpath.normpath(path).strip("/")
+        top, _, below = whole[1:].partition("/")
+        if not top or (top in _SYSTEM and not below) or top in {"proc", "sys"}:
+            raise EngineRefused(
+                f"the image declares {whole[:80]} as a volume, which would hide its own system: use"
+                " an image without that VOLUME"
+            )
+        if whole not in mounted:
+            targets.add(whole)
+    if len(targets) > MOST_VOLUMES:
+        raise EngineRefused(f"the image declares {len(targets)} volumes: at most {MOST_VOLUMES}")
+    return sorted(targets)
