@@ -12,6 +12,7 @@ import asyncio
 import math
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -263,8 +264,10 @@ class Content:
     async def _unsent(self, senders: Iterable[str], digests: Collection[str]) -> set[str]:
         left, since = set(digests), self._period() - 1
         for sender in senders:
-            if left:
-                left -= set(await self._history.sent.among(sender, left, since=since))
+            # In steps: the manifest of a million files must not keep others waiting.
+            asked = iter(tuple(left))
+            while some := tuple(islice(asked, MOST_ASKED)):
+                left.difference_update(await self._history.sent.among(sender, some, since=since))
         return left
 
     async def is_incomplete(self, root: str) -> bool:
