@@ -77,18 +77,28 @@ def _record(found: User) -> dict[str, Any]:
 @command(
     "add",
     reads=True,
-    examples=["nsml admin user add kim", "nsml admin user add lee --team vision --admin"],
+    examples=[
+        "nsml admin user add kim",
+        "nsml admin user add lee --team vision --admin",
+        "nsml admin user add kim --restore",
+    ],
 )
 @click.argument("name")
 @click.option("--admin", "is_admin", is_flag=True, help="May do everything.")
 @click.option("--team", default="", metavar="TEAM", help="Shares sessions and datasets with it.")
+@click.option("--restore", is_flag=True, help="Bring a removed user back, with all they own.")
 @pass_app
-def add(app: App, *, name: str, is_admin: bool, team: str) -> None:
+def add(app: App, *, name: str, is_admin: bool, team: str, restore: bool) -> None:
     """Make a new user.
 
-    `nsml admin user token NAME` then gives them a token.
+    `nsml admin user token NAME` then gives them a token. The name of a removed user goes to nobody else
+    for an hour, and while they own sessions, datasets or nodes.
     """
-    made = app.call(lambda client: client.accounts.create_user(name, is_admin=is_admin, team=team))
+    made = app.call(
+        lambda client: client.accounts.create_user(
+            name, is_admin=is_admin, team=team, restore=restore
+        )
+    )
     write_one(app, _record(made), [f"user {made.name} ({_role(made)})"])
     if app.is_for_people:
         app.say(f"  next: nsml admin user token {made.name}")
@@ -106,7 +116,10 @@ def ls(app: App) -> None:
 @click.argument("name")
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a user with all their tokens and secrets. Their sessions stay."""
+    """Remove a user with all their tokens and secrets. Their sessions and datasets stay.
+
+    While they do, the name goes to nobody else; `nsml admin user add NAME --restore` brings the user back.
+    """
     if not app.agrees(f"remove the user {name} with all their tokens and secrets?", flag="-y"):
         raise CommandError("nothing is removed", code=ExitCode.USAGE)
     app.call(lambda client: client.accounts.delete_user(name))

@@ -71,7 +71,7 @@ def push(
     packed = _pack(app, path, exclude, max_size)
 
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
-        sent = await send(app, client, packed)
+        sent = await send(app, client, packed, await _version_before(client, name))
         request.digest = sent.digest
         return sent, await made_of(
             app, client, packed, lambda: client.datasets.create_version(request)
@@ -86,6 +86,16 @@ def push(
     words = "is" if answer.created else "already is"
     text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
     write_one(app, {**record(made), "created": answer.created}, [text])
+
+
+async def _version_before(client: Client, name: str) -> tuple[str, ...]:
+    """The digest of the newest version, of which nothing is sent again; () where there is none."""
+    from nsml.client.errors import InvalidRequest, NotFound
+
+    try:
+        return ((await client.datasets.get(name)).digest,)
+    except (NotFound, InvalidRequest):
+        return ()
 
 
 def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> Packed:

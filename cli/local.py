@@ -29,6 +29,7 @@ from cli import processes
 from cli.exits import CommandError, ExitCode
 from nsml.client.contexts import Context, write_private
 from nsml.client.trust import SERVER_NAME
+from nsml.reserved import is_reserved_for_platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -287,7 +288,8 @@ def user_name() -> str:
 def node_name() -> str:
     """This host's name as a name of a node: 1 to 63 of a-z 0-9 -, as in DNS."""
     host = socket.gethostname().partition(".")[0].lower()
-    return re.sub(r"[^a-z0-9]+", "-", host).strip("-")[:63].strip("-") or "node"
+    name = re.sub(r"[^a-z0-9]+", "-", host).strip("-")[:63].strip("-") or "node"
+    return f"host-{name}"[:63].strip("-") if is_reserved_for_platform(name, of_node=True) else name
 
 
 def toml(settings: Mapping[str, object]) -> str:

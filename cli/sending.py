@@ -10,7 +10,7 @@ from cli.progress import Progress
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from cli.app import App
@@ -57,12 +57,12 @@ def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) 
     return packed
 
 
-async def send(app: App, client: Client, packed: Packed) -> Uploaded:
-    """Send what the platform lacks of a packed folder."""
+async def send(app: App, client: Client, packed: Packed, bases: Sequence[str] = ()) -> Uploaded:
+    """See `nsml.client.content.upload`."""
     from nsml.client.content import upload
 
     with _shown(app) as progress:
-        return await upload(client, packed, progress=progress)
+        return await upload(client, packed, bases=bases, progress=progress)
 
 
 async def made_of(

@@ -27,7 +27,7 @@ from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
 from controlplane.loops.archiving import Archiving
-from controlplane.loops.collecting import Collecting
+from controlplane.loops.collecting import Collecting, Forgetting
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.folding import Folding
@@ -57,6 +57,7 @@ from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
 from controlplane.operations.free_space import FreeSpace
 from controlplane.operations.giving_way import Requeuer
+from controlplane.operations.holdings import Holdings
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.listing import Listings
@@ -288,12 +289,18 @@ class ControlPlane:
         self.cluster_id = cluster_id
         store, history, clock, wall = on.store, on.history, on.clock, self._wall
         self.identities = Identities(store, wall)
-        self.accounts = Accounts(store, self.identities, clock=wall, random_bytes=on.random_bytes)
+        self.state = LiveState(store, clock, half_life_s=character.half_life_s)
+        self.accounts = Accounts(
+            store,
+            self.identities,
+            clock=wall,
+            random_bytes=on.random_bytes,
+            owned=Holdings(store=store, state=self.state, history=history).of,
+        )
         self.secrets = UserSecrets(store, on.vault, clock=wall)
         self.webhooks = Webhooks(self.secrets, on.post)
         self.limiter = FailureLimiter(wall)
         self._audit = Audit(ledger=history.ledger, clock=wall)
-        self.state = LiveState(store, clock, half_life_s=character.half_life_s)
         self.admission = Admission(
             character.limits, usage=self.state.usage, clock=on.clock, space=self.space
         )
@@ -419,6 +426,7 @@ class ControlPlane:
                 if who.collect_after_s
                 else ()
             ),
+            Forgetting(content=self.content, clock=on.clock),
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),

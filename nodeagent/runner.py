@@ -293,7 +293,9 @@ class Runner:
 
     async def _uid(self) -> int | None:
         """Whom its program runs as on this machine; None: the agent's own user."""
-        accounts, owner = self.place.accounts, self.assignment.owner
+        accounts = self.place.accounts
+        # An id is nobody else's, ever; users from before there were ids have their name.
+        owner = self.assignment.owner_id or self.assignment.owner
         if accounts is None:
             return None
         return await self.place.run(lambda: accounts.of_user(owner))

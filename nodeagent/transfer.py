@@ -64,13 +64,13 @@ async def uninterrupted(
 
 
 async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = "") -> str:
-    """Send what the store lacks of a packed folder; the digest of its manifest, all durable.
+    """Send what is missing of a session's packed folder; the digest of its manifest, all durable.
 
-    `session_id`: whose files they are: they count for what its owner may send.
+    `session_id`: the session whose files they are: they count for what its owner may send.
     """
     encoded = await uninterrupted(run, packed.manifest.encode)
     digest = packed.manifest.digest
-    missing = await _missing(rpc, [*packed.manifest.blobs(), digest])
+    missing = await _missing(rpc, [*packed.manifest.blobs(), digest], session_id)
     chunks = [name for name in packed.manifest.blobs() if name in missing]
     batches = packed.source.batches(chunks, max_bytes=_PART_BYTES)
     sender = _Sender(rpc, session_id)
@@ -134,10 +134,12 @@ async def _whole_blobs(
                     parts, held = [], 0
 
 
-async def _missing(rpc: Rpc, digests: Sequence[str]) -> set[str]:
+async def _missing(rpc: Rpc, digests: Sequence[str], session_id: str) -> set[str]:
     missing: set[str] = set()
     for start in range(0, len(digests), _ASKED_AT_ONCE):
-        request = pb.FindMissingBlobsRequest(digests=digests[start : start + _ASKED_AT_ONCE])
+        request = pb.FindMissingBlobsRequest(
+            digests=digests[start : start + _ASKED_AT_ONCE], session_id=session_id
+        )
         answer = await rpc.unary(
             "ContentService/FindMissingBlobs", request, pb.FindMissingBlobsResponse
         )

@@ -6,31 +6,37 @@ Every change is one transaction that compares what it was decided on; a lost rac
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from controlplane.access.records import (
+    JOIN_TOKENS,
     JOINED,
+    REMOVED_USERS,
     SECRETS,
     TOKENS,
     USERS,
-    Joined,
+    Removed,
+    joined_now,
     secret_key,
     touched,
 )
-from controlplane.access.secret import RandomBytes, Secret, new_secret, short
+from controlplane.access.secret import RandomBytes, Secret, new_id, new_secret, short
 from controlplane.domain.errors import (
     AlreadyExists,
     InvalidRequest,
     LastAdministrator,
+    NameReserved,
     NotFound,
     StateConflict,
 )
 from controlplane.domain.identity import Role, User
 from controlplane.domain.names import check_node, check_user
 from controlplane.operations.records import project_key
+from controlplane.operations.reserved import check_not_reserved
 from controlplane.store.interface import (
     Compare,
     Delete,
@@ -42,6 +48,8 @@ from controlplane.store.interface import (
 from controlplane.stored.v1.records_pb2 import TokenRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from controlplane.access.identities import Identities
     from controlplane.store.tables import Stored
     from nsml.clock import Clock
@@ -51,6 +59,9 @@ DEFAULT_TOKEN_LIFE_S = 30 * DAY_S
 LONGEST_TOKEN_LIFE_S = 366 * DAY_S
 MOST_TOKENS = 64
 """Live tokens of one user: what they make must stay bounded."""
+
+NAME_RESTS_S = 3600.0
+"""A removed user's name is nobody's for so long: until nothing of them is on its way any more."""
 
 _BATCH = 100
 
@@ -65,12 +76,17 @@ class IssuedToken:
     expires_at: float
 
 
+async def _nothing(_: str) -> Sequence[str]:
+    return ()
+
+
 class Accounts:
     """Users and tokens.
 
     Args:
         identities: memory of who is who; revocations wait until it knows of them.
-        random_bytes: where secrets come from.
+        random_bytes: where secrets and ids come from.
+        owned: what is still owned under a name, in words.
     """
 
     def __init__(
@@ -80,27 +96,47 @@ class Accounts:
         *,
         clock: Clock,
         random_bytes: RandomBytes,
+        owned: Callable[[str], Awaitable[Sequence[str]]] = _nothing,
     ) -> None:
         self._store = store
         self._identities = identities
+        self._owned = owned
         self._clock = clock
         self._random_bytes = random_bytes
         # One at a time: all that came at once would fail at one another, again and again.
         self._counting = asyncio.Lock()
 
-    async def create_user(self, name: str, role: Role, team: str) -> User:
-        """Make a user.
+    async def create_user(self, name: str, role: Role, team: str, *, restore: bool = False) -> User:
+        """Make a user; with `restore` bring a removed one back, with their id and all they own.
 
         Raises:
             InvalidRequest: the name or the team is malformed.
             AlreadyExists: there is one of that name, or a project.
+            NameReserved: the name is that of a removed user, and goes to nobody else yet.
+            NotFound: with `restore`, no such user was removed.
         """
         check_user(name)
         if team:
             check_user(team)
-        user = User(name=name, role=role, team=team, created_at=self._clock.time())
-        compares = [USERS.absent(name), absent(project_key(name))]
-        if not await self._write(compares, [USERS.put(name, user)]):
+        removed = await REMOVED_USERS.get(self._store, name)
+        if await USERS.get(self._store, name) is not None:
+            raise AlreadyExists(f"user {name} exists")
+        if restore:
+            # Of users removed before there were such records their id is known: it was the name.
+            if removed is None and not await self._owned(name):
+                raise NotFound(f"no user {name} was removed", attempt=f"nsml admin user add {name}")
+            user_id = removed.value.user.id if removed is not None else name
+        else:
+            await self._check_free(name, removed.value.removed_at if removed is not None else None)
+            user_id = new_id("u", self._random_bytes)
+        user = User(name=name, id=user_id, role=role, team=team, created_at=self._clock.time())
+        compares = [
+            USERS.absent(name),
+            absent(project_key(name)),
+            REMOVED_USERS.absent(name) if removed is None else REMOVED_USERS.unchanged(removed),
+        ]
+        puts: list[Put | Delete] = [USERS.put(name, user), REMOVED_USERS.delete(name)]
+        if not await self._write(compares, puts):
             if await USERS.get(self._store, name) is not None:
                 raise AlreadyExists(f"user {name} exists")
             raise AlreadyExists(
@@ -108,8 +144,26 @@ class Accounts:
                 why="a user's name is that of their own project",
                 attempt="another name for the user",
             )
-        _log.info("user.created", user=name, role=role.value)
+        _log.info("user.created", user=name, role=role.value, id=user.id, restored=restore)
         return user
+
+    async def _check_free(self, name: str, removed_at: float | None) -> None:
+        """Raise NameReserved if a removed user has left something under a name, or may have."""
+        owned = await self._owned(name)
+        since = None if removed_at is None else self._clock.time() - removed_at
+        if owned:
+            why = f"a removed user still owns {', '.join(owned)}: a new user of the name would get them"
+        elif since is not None and since < NAME_RESTS_S:
+            minutes = math.ceil((NAME_RESTS_S - since) / 60)
+            why = f"a user of that name was removed a moment ago; it is free in {minutes} min"
+        else:
+            return
+        raise NameReserved(
+            f"the name {name} is reserved",
+            why=why,
+            attempt=f"another name for another person\n"
+            f"nsml admin user add {name} --restore    for the same person, who gets everything back",
+        )
 
     async def list_users(self) -> list[User]:
         """All users by name."""
@@ -131,10 +185,13 @@ class Accounts:
                 why="a user's name is that of their own project",
                 attempt=f"nsml project create {name} --owner {name}    bounds what {name} has",
             )
+        # A project of the name would count the removed user's sessions as its own.
+        removed = await REMOVED_USERS.get(self._store, name)
+        await self._check_free(name, removed.value.removed_at if removed is not None else None)
         return USERS.absent(name)
 
     async def delete_user(self, name: str) -> None:
-        """Remove a user, all their tokens and all their secrets; their sessions stay.
+        """Remove a user, all their tokens, join tokens and secrets; their sessions stay.
 
         Raises:
             NotFound: there is none.
@@ -145,11 +202,14 @@ class Accounts:
             compares = [USERS.unchanged(user)]
             if user.value.role is Role.ADMIN:
                 compares.append(await self._another_administrator(name))
-            if await self._write(compares, [USERS.delete(name)]):
+            removed = Removed(user.value, self._clock.time())
+            writes: list[Put | Delete] = [USERS.delete(name), REMOVED_USERS.put(name, removed)]
+            if await self._write(compares, writes):
                 break
         revoked = await self.revoke_all(name)
         secrets = await self._remove_secrets(name)
-        _log.info("user.deleted", user=name, tokens=revoked, secrets=secrets)
+        joins = await self._remove_join_tokens(name)
+        _log.info("user.deleted", user=name, tokens=revoked, secrets=secrets, join_tokens=joins)
 
     async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
         """Make a token for a user; 0 means 30 days.
@@ -202,7 +262,10 @@ class Accounts:
                     f"another machine has joined as {node}", attempt="another name for this node"
                 )
             before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
-            claim = JOINED.put(node, Joined(has_token=True) if known is None else known.value)
+            if known is None:
+                check_not_reserved(node, "node")
+            joined = known.value if known else joined_now(self._clock, self._random_bytes)
+            claim = JOINED.put(node, joined._replace(has_token=True))
             issued = await self._issue(TokenRecord(node=node), life_s, [before], [claim])
             if issued is not None:
                 return issued
@@ -224,6 +287,15 @@ class Accounts:
             )
         _log.info("token.all_revoked", user=user, tokens=len(items))
         return sum(not self._has_expired(item) for item in items)
+
+    async def _remove_join_tokens(self, user: str) -> int:
+        """Remove the join tokens that a removed administrator made: nobody else need know of them."""
+        made = (await JOIN_TOKENS.list(self._store)).items
+        keys = [item.key for item in made if item.value.created_by == user]
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            await self._write([], [JOIN_TOKENS.delete(key) for key in batch])
+        return len(keys)
 
     async def _remove_secrets(self, user: str) -> int:
         """Remove what a removed user has left. It is worthless already: a new one comes after it."""

@@ -15,7 +15,7 @@ import structlog
 from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, Accounts
 from controlplane.access.files import Exposed, read_private, write_private
 from controlplane.access.secret import parse_secret
-from controlplane.domain.errors import AlreadyExists
+from controlplane.domain.errors import AlreadyExists, NameReserved
 from controlplane.domain.identity import NodeCaller, Role, UserCaller
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ async def ensure_first_admin(accounts: Accounts, name: str) -> User | None:
         return None
     try:
         return await accounts.create_user(name, Role.ADMIN, "")
+    except NameReserved:
+        # Things of that name and no user at all: whoever has the data folder has these anyway.
+        return await accounts.create_user(name, Role.ADMIN, "", restore=True)
     except AlreadyExists:
         return None
 
@@ -66,7 +69,8 @@ async def ensure_node_file(
 ) -> Path:
     """Make sure that `folder` holds a valid token of the local agent; returns the file."""
     path = folder / NODE_TOKEN
-    if await _holder(path, accounts, identities) != NodeCaller(node=node):
+    holder = await _holder(path, accounts, identities)
+    if not isinstance(holder, NodeCaller) or holder.node != node:
         _write(path, await accounts.create_node_token(node))
         _log.info("access.node_token_written", node=node)
     return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from controlplane.access.authority import PEER_PREFIX, ShownCertificate, read_certificate
-from controlplane.access.records import JOINED, TOKENS, USERS
+from controlplane.access.records import JOINED, TOKENS, USERS, Joined
 from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
 from controlplane.domain.identity import Caller, NodeCaller, PeerCaller, UserCaller
 from controlplane.store.cache import TableCache
@@ -57,7 +57,7 @@ class Identities:
         if token is None or token.value.expires_at <= self._clock.time():
             return None
         if token.value.node:
-            return NodeCaller(node=token.value.node)
+            return await self._of_node(token, thorough=thorough)
         return await self._of_user(token, thorough=thorough)
 
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
@@ -80,7 +80,7 @@ class Identities:
             expected = await self._stored(JOINED, node)  # signed a moment ago, as with secrets
         if expected is None or expected.value.key != shown.key_fingerprint:
             return None
-        return NodeCaller(node=node)
+        return _node(node, expected.value)
 
     async def caught_up(self, revision: int) -> None:
         """Return once memory holds everything up to `revision`, or after a second without news.
@@ -100,6 +100,14 @@ class Identities:
         if user is None or token.create_revision < user.create_revision:
             return None
         return UserCaller(user=user.value, token=token.key)
+
+    async def _of_node(self, token: Stored[TokenRecord], *, thorough: bool) -> Caller | None:
+        node = token.value.node
+        joined = await self._record(JOINED, node, thorough=thorough)
+        # As of users: a token does not come back to life when the name is another machine's.
+        if joined is not None and token.create_revision < joined.create_revision:
+            return None
+        return _node(node, joined.value if joined is not None else Joined())
 
     async def _record(self, table: Table[T], key: str, *, thorough: bool) -> Stored[T] | None:
         known = self._cache.get(table, key)
@@ -121,3 +129,7 @@ class Identities:
                 self._certificates.clear()
             known = self._certificates[certificate] = read_certificate(certificate)
         return known
+
+
+def _node(name: str, joined: Joined) -> NodeCaller:
+    return NodeCaller(node=name, id=joined.id, joined_at=joined.joined_at)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import JOIN_TOKENS, JOINED, Joined
+from controlplane.access.records import JOIN_TOKENS, JOINED, joined_now
 from controlplane.access.secret import RandomBytes, new_secret, parse_secret, short
 from controlplane.domain.errors import AlreadyExists, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import Caller, NodeCaller
 from controlplane.domain.names import check_node
+from controlplane.operations.reserved import check_not_reserved
 from controlplane.store.interface import Delete, Transaction
 from controlplane.stored.v1.records_pb2 import JoinTokenRecord
 
@@ -97,9 +98,10 @@ class Joining:
             AlreadyExists: a node of that name has joined with another key.
         """
         check_node(node)
-        renews = who == NodeCaller(node=node)
+        renews = isinstance(who, NodeCaller) and who.node == node
         if not renews:
             await self._check_secret(secret)
+            check_not_reserved(node, "node")
         signed = self._authority.sign_node(node, signing_request)
         await self._claim(node, signed.key_fingerprint, renews=renews)
         _log.info("node.signed", node=node, key=short(signed.key_fingerprint), renewed=renews)
@@ -129,7 +131,8 @@ class Joining:
                     attempt="nsml join --name ANOTHER",
                 )
             before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
-            joined = (Joined() if known is None else known.value)._replace(key=fingerprint)
+            joined = known.value if known else joined_now(self._clock, self._random_bytes)
+            joined = joined._replace(key=fingerprint)
             claim = Transaction(compares=(before,), success=(JOINED.put(node, joined),))
             if (await self._store.commit(claim)).succeeded:
                 return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from controlplane.access.secret import new_id
 from controlplane.domain.identity import Role, User
 from controlplane.store.tables import Table
 from controlplane.stored.v1.records_pb2 import (
@@ -18,8 +19,10 @@ from controlplane.stored.v1.records_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from controlplane.access.secret import RandomBytes
     from controlplane.store.interface import Put
     from controlplane.store.tables import Stored
+    from nsml.clock import Clock
 
 RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord)
 
@@ -44,14 +47,24 @@ _user_of = _decoder(UserRecord)
 def _encode_user(user: User) -> bytes:
     role = user.role.value
     return _encode(
-        UserRecord(name=user.name, role=role, team=user.team, created_at=user.created_at)
+        UserRecord(
+            name=user.name,
+            role=role,
+            team=user.team,
+            created_at=user.created_at,
+            id="" if user.id == user.name else user.id,
+        )
     )
 
 
 def _decode_user(value: bytes) -> User:
     record = _user_of(value)
     return User(
-        name=record.name, role=Role(record.role), team=record.team, created_at=record.created_at
+        name=record.name,
+        id=record.id,
+        role=Role(record.role),
+        team=record.team,
+        created_at=record.created_at,
     )
 
 
@@ -60,6 +73,29 @@ PREFIX: Final = "access/"
 
 USERS: Final = Table[User](f"{PREFIX}user/", encode=_encode_user, decode=_decode_user)
 """By name."""
+
+
+class Removed(NamedTuple):
+    """A user who was removed, as they were then, and when that was (Unix seconds)."""
+
+    user: User
+    removed_at: float
+
+
+def _encode_removed(removed: Removed) -> bytes:
+    record = _user_of(_encode_user(removed.user))
+    record.removed_at = removed.removed_at
+    return _encode(record)
+
+
+def _decode_removed(value: bytes) -> Removed:
+    return Removed(_decode_user(value), _user_of(value).removed_at)
+
+
+REMOVED_USERS: Final = Table[Removed](
+    "removed-user/", encode=_encode_removed, decode=_decode_removed
+)
+"""By name; not under `PREFIX`, since nobody follows them."""
 
 
 def touched(user: Stored[User]) -> Put:
@@ -87,22 +123,48 @@ class Joined(NamedTuple):
         has_token: the node is a control plane's own machine, whose agent is given a token: a machine
             with a join token cannot take its name, and who has the token may have another key signed.
         key: fingerprint of its public key: a certificate for any other is not valid. Empty: none is.
+        id: of this joining, never given to another one; empty: the node's name.
+        joined_at: when that was, Unix seconds; 0: not known.
     """
 
     has_token: bool = False
     key: str = ""
+    id: str = ""
+    joined_at: float = 0.0
+
+
+def joined_now(clock: Clock, random_bytes: RandomBytes) -> Joined:
+    """The record of a node whose name nobody has, without its key."""
+    return Joined(id=new_id("n", random_bytes), joined_at=clock.time())
 
 
 _TOKEN = "token"  # noqa: S105 - it says that there is one
+_ID = "id="
+_AT = "at="
 
 
 def _encode_joined(joined: Joined) -> bytes:
-    return " ".join(filter(None, (_TOKEN if joined.has_token else "", joined.key))).encode()
+    words = (
+        _TOKEN if joined.has_token else "",
+        joined.key,
+        f"{_ID}{joined.id}" if joined.id else "",
+        f"{_AT}{joined.joined_at!r}" if joined.joined_at else "",
+    )
+    return " ".join(filter(None, words)).encode()
 
 
 def _decode_joined(value: bytes) -> Joined:
-    words = value.decode().split()
-    return Joined(_TOKEN in words, next((word for word in words if word != _TOKEN), ""))
+    joined = Joined()
+    for word in value.decode().split():
+        if word == _TOKEN:
+            joined = joined._replace(has_token=True)
+        elif word.startswith(_ID):
+            joined = joined._replace(id=word.removeprefix(_ID))
+        elif word.startswith(_AT):
+            joined = joined._replace(joined_at=float(word.removeprefix(_AT)))
+        else:
+            joined = joined._replace(key=word)
+    return joined
 
 
 JOINED: Final = Table[Joined](f"{PREFIX}joined/", encode=_encode_joined, decode=_decode_joined)

@@ -40,6 +40,11 @@ def new_secret(random_bytes: RandomBytes) -> Secret:
     return Secret(PREFIX + body.decode())
 
 
+def new_id(kind: str, random_bytes: RandomBytes) -> str:
+    """An id that nothing else ever has: `kind`, a dot, which no name has, and 80 random bits."""
+    return f"{kind}.{base64.b32encode(random_bytes(10)).decode().lower()}"
+
+
 def parse_secret(text: str) -> Secret | None:
     """Read what a caller presents; None if it cannot be a secret of ours."""
     if not text.startswith(PREFIX) or len(text) > _LONGEST or not text.isascii():

@@ -89,7 +89,8 @@ _AGENTS = {
 
 _CONTENT = {
     "FindMissingBlobs": Row(
-        Door.USER | Door.NODE, "Says only whether content is there, never what it is."
+        Door.USER | Door.NODE,
+        "Of blobs that the caller has sent or may read; all others are missing, stored or not.",
     ),
     "PutBlobs": Row(Door.USER | Door.NODE, "Content is named by its digest, which is verified."),
     "GetBlobs": Row(
@@ -105,16 +106,24 @@ _CHECKPOINTS = {
     "GetCheckpoint": Row(
         Door.USER | Door.NODE, "Visible sessions; nodes: what a session placed on them may see."
     ),
-    "CommitCheckpoint": Row(Door.NODE, "The session runs or ran on the caller's node."),
+    "CommitCheckpoint": Row(
+        Door.NODE,
+        "The session runs or ran on the caller's node; content that the node sent for it.",
+    ),
 }
 
 _MEDIA = {
     "ListMedia": Row(Door.USER, "Visible sessions; what is listed may be read from then on."),
-    "CommitMedia": Row(Door.NODE, "The replica runs or ran on the caller's node."),
+    "CommitMedia": Row(
+        Door.NODE,
+        "The replica runs or ran on the caller's node; content that the node sent for it.",
+    ),
 }
 
 _DATASETS = {
-    "CreateDatasetVersion": Row(Door.USER, "The dataset is the caller's; administrators all."),
+    "CreateDatasetVersion": Row(
+        Door.USER, "The dataset is the caller's; content that the caller sent or may read."
+    ),
     "ListDatasets": Row(Door.USER, "Only visible datasets are listed."),
     "GetDataset": Row(Door.USER, "Invisible datasets are NOT_FOUND."),
 }

@@ -90,6 +90,12 @@ class AlreadyExists(NsmlError):
     reason = "ALREADY_EXISTS"
 
 
+class NameReserved(AlreadyExists):
+    """The name is that of a removed user: it goes to nobody else yet."""
+
+    reason = "NAME_RESERVED"
+
+
 class StateConflict(NsmlError):
     """Not possible in the present state."""
 

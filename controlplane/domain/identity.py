@@ -18,12 +18,23 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A person or program with an account."""
+    """A person or program with an account.
+
+    Attributes:
+        id: never given to another user, whatever becomes of the name. Users made before there were
+            ids have their name, which no other id can be.
+    """
 
     name: str
+    id: str = ""
     role: Role = Role.MEMBER
     team: str = ""
     created_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Give a user without an id the name as one."""
+        if not self.id:
+            object.__setattr__(self, "id", self.name)
 
     @property
     def is_admin(self) -> bool:
@@ -46,9 +57,21 @@ class UserCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCaller:
-    """An agent; it speaks for its node alone."""
+    """An agent; it speaks for its node alone.
+
+    Attributes:
+        id: of its joining, as of a user: a machine that joins later under the name has another one.
+        joined_at: when that was, Unix seconds; 0: not known. What ran before was another machine's.
+    """
 
     node: str
+    id: str = ""
+    joined_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Give a node without an id the name as one."""
+        if not self.id:
+            object.__setattr__(self, "id", self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +88,16 @@ class AnonymousCaller:
 
 
 Caller = UserCaller | NodeCaller | PeerCaller | AnonymousCaller
+
+
+def identity_of(caller: Caller) -> str:
+    """Who calls, as a key: of nobody else, even after the name went to another user or node."""
+    match caller:
+        case UserCaller(user=user):
+            return f"user {user.id}"
+        case NodeCaller(id=node_id):
+            return f"node {node_id}"
+    return ""
 
 
 class Owned(Protocol):

@@ -398,6 +398,7 @@ class Session:
     settling: frozenset[int] = frozenset()
     avoids: frozenset[str] = frozenset()
     usage: Usage | None = None
+    owner_id: str = ""
     episodes: tuple[Episode, ...] = ()
 
     @property

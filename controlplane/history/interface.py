@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         MediaQuery,
         MetricPage,
         NodeSample,
+        OwnedBy,
         PageKey,
         Recorded,
         Referred,
@@ -408,6 +409,10 @@ class Catalogue(Protocol):
         """All versions, newest first."""
         ...
 
+    async def owned_by(self, owner: str) -> OwnedBy:
+        """How many ended sessions and datasets an owner has."""
+        ...
+
     async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
         """The datasets that have a version of this digest: who sees one may read the content."""
         ...
@@ -523,6 +528,35 @@ class Ledger(Protocol):
         ...
 
 
+class Sent(Protocol):
+    """Which blobs callers of the content service have sent, for a while: what they may refer to.
+
+    A period is a number that grows with time; the caller says how long one is. No backup has these
+    rows: after a restore blobs are sent again.
+    """
+
+    async def remember(self, caller: str, digests: Collection[str], *, period: int) -> int:
+        """Note that a caller has sent blobs; how many were not noted for this period. On disk when this returns.
+
+        Repeating it is harmless.
+        """
+        ...
+
+    async def among(
+        self, caller: str, digests: Collection[str], *, since: int
+    ) -> Mapping[str, int]:
+        """Those of the digests noted for the caller in the period `since` or the next one, with the later of both."""
+        ...
+
+    async def count(self, caller: str, *, period: int) -> int:
+        """How many digests are noted for a caller in a period."""
+        ...
+
+    async def forget(self, *, before: int) -> int:
+        """Remove what was noted in periods before this one; the number of rows."""
+        ...
+
+
 class History(Protocol):
     """The parts together; `close` ends them, after which nothing may be called."""
 
@@ -554,6 +588,11 @@ class History(Protocol):
     @property
     def ledger(self) -> Ledger:
         """Charges and audit."""
+        ...
+
+    @property
+    def sent(self) -> Sent:
+        """Which blobs callers have sent."""
         ...
 
     async def mark(self, fresh: str = "") -> str:

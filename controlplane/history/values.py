@@ -417,6 +417,13 @@ class DatasetVersion:
     message: str = ""
 
 
+class OwnedBy(NamedTuple):
+    """How much of the catalogue is of one owner."""
+
+    sessions: int
+    datasets: int
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetListing:
     """A dataset with its newest version, or the one asked for."""

@@ -1,4 +1,4 @@
-"""Has objects that nothing refers to removed, a grace after they were put aside."""
+"""Has objects that nothing refers to removed, and forgets who has sent which long ago."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from controlplane.domain.errors import NsmlError
 
 if TYPE_CHECKING:
     from controlplane.operations.collecting import Collector
+    from controlplane.operations.content import Content
     from nsml.clock import Clock
 
 FIRST_AFTER_S: Final = 900.0
@@ -37,3 +38,23 @@ class Collecting:
             else:
                 self._log.info("content.collected", **asdict(done))
             await self._clock.sleep(LOOK_EVERY_S)
+
+
+class Forgetting:
+    """The leader's: notes of blobs that were sent long ago go, whether objects are collected or not."""
+
+    def __init__(self, *, content: Content, clock: Clock) -> None:
+        self._content = content
+        self._clock = clock
+        self._log = structlog.get_logger("loops.forgetting")
+
+    async def run(self) -> NoReturn:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            try:
+                notes = await self._content.forget_sent()
+            except NsmlError as error:
+                self._log.warning("content.sent_not_forgotten", reason=error.message)
+            else:
+                self._log.info("content.sent_forgotten", notes=notes)

@@ -72,12 +72,16 @@ class Checkpoints:
 
         Raises:
             NotFound: the session neither runs nor ran on the calling node.
-            MissingBlobs: its content has not been sent completely.
+            MissingBlobs: its content has not been sent completely by this node.
         """
-        await self._rights.check(caller.node, saved.session_id, saved.attempt)
+        await self._rights.check(
+            caller.node, saved.session_id, saved.attempt, joined_at=caller.joined_at
+        )
         if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
             raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
-        if await self._content.is_incomplete(check_digest(saved.digest)):
+        if not await self._content.may_use(
+            caller, check_digest(saved.digest), session_id=saved.session_id
+        ) or await self._content.is_incomplete(saved.digest):
             raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
         await self._history.catalogue.put_checkpoint(
             Checkpoint(

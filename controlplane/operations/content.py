@@ -1,16 +1,25 @@
-"""Blobs in and out, and who may read which: through a manifest that the caller may see."""
+"""Blobs in and out, and who may read and refer to which.
+
+A digest is not a right. Blobs are read through a manifest that the caller may see. Something is made of a
+manifest only by callers that have sent it with all that it lists (`history.sent`), or may read it. Nobody is told
+whether others have stored a blob: it is missing for this caller, is sent, and is kept once. Rights are looked up before the
+object store is asked, so that the answer for a blob of somebody else takes as long as for one that nobody has.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
+from controlplane.domain.errors import InvalidRequest, NotFound, NsmlError, TooLarge
+from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of, may_see
 from controlplane.domain.names import check_digest
+from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
@@ -22,7 +31,10 @@ if TYPE_CHECKING:
         AsyncGenerator,
         AsyncIterable,
         AsyncIterator,
+        Awaitable,
+        Callable,
         Collection,
+        Iterable,
         Iterator,
         Sequence,
     )
@@ -52,18 +64,31 @@ FOUND_FOR_S: Final = 600.0
 """and for how long: what nothing refers to may be put aside at any time. See operations.collecting."""
 
 REMEMBERED_EACH: Final = 1_024
-"""Roots that one caller was shown, and that he sent."""
+"""Manifests that one caller was shown, or was found to have sent with all that they list."""
+
+SHOWN_FOR_S: Final = 3_600.0
+"""How long a user may read a manifest that a call has shown: rights can be withdrawn. Clients call again."""
 
 CALLERS: Final = 4_096
 """Callers of whom roots are remembered."""
+
+PERIOD_S: Final = 86_400.0
+"""Blobs sent in this period or the one before count as the caller's: for one day to two."""
+
+MOST_SENT: Final = 4_000_000
+"""Blobs of one caller in a period: more than the largest manifest lists."""
+
+MOST_BASES: Final = 4
+"""Manifests named in one question whose blobs need not be sent again."""
+
+NOTED_BLOBS: Final = 4_096
+NOTED_BYTES: Final = 32 << 20
+"""An upload notes who sent it each time so much is stored: one that breaks repeats no more than that."""
 
 MEMBERS: Final = 1_000_000
 """Digests of which it is remembered that a manifest lists them."""
 
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
-
-_MANIFEST: Final = b'{"entries":['
-"""How the encoding of every manifest begins."""
 
 Part = tuple[str, bytes, bool]
 """Digest of the blob, bytes, whether they are its last."""
@@ -93,80 +118,157 @@ class Content:
         self._checking = asyncio.Lock()
         self._members: Recent[str, frozenset[str]] = Recent(MEMBERS, weigh=len)
         self._complete: Recent[str, float] = Recent(REMEMBERED)
-        self._shown = _Roots()
-        self._sent = _Roots()
-        self._own = _Roots()
+        self._shown = _Roots(SHOWN_FOR_S, clock)
+        self._shown_to_nodes = _Roots(math.inf, clock)
+        self._own = _Roots(FOUND_FOR_S, clock)
+        self._counts: Recent[tuple[str, int], int] = Recent(CALLERS)
         self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
 
-    async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
-        """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
+    async def missing(
+        self,
+        caller: Caller,
+        digests: Sequence[str],
+        *,
+        root: str = "",
+        bases: Sequence[str] = (),
+        session_id: str = "",
+    ) -> list[str]:
+        """Those that the caller would have to send, in the order asked; then `root`, if it is one.
 
-        See `may_use`.
+        Blobs listed by `bases`, manifests that the caller may read, need not be sent. `session_id`:
+        the session for which a node asks.
         """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
-        for digest in digests:
+        if len(bases) > MOST_BASES:
+            raise TooLarge(f"at most {MOST_BASES} bases at a time")
+        wanted = list(dict.fromkeys([*digests, root] if root else digests))
+        for digest in (*wanted, *bases):
             check_digest(digest)
-        absent = await self._objects.has_missing(digests)
-        found = [digest for digest in dict.fromkeys(digests) if digest in absent]
-        if root and root not in absent and not await self.may_use(caller, check_digest(root)):
-            found.append(root)
-        return found
+        sender = await self._sender(caller, session_id)
+        roots = [root, *bases] if root else bases
+        theirs = await self._sent_or_readable(caller, sender, wanted, roots)
+        absent = await self._objects.has_missing(theirs)
+        return [digest for digest in wanted if digest not in theirs or digest in absent]
 
-    async def put(self, caller: Caller, parts: AsyncIterable[Part]) -> int:
-        """Store what comes, in batches; the number of blobs that were new.
+    async def _sent_or_readable(
+        self, caller: Caller, sender: str, wanted: Sequence[str], roots: Sequence[str]
+    ) -> set[str]:
+        """The blobs that the caller has sent lately, or may read through one of `roots`.
+
+        They are noted anew, so that they still count when something is made of them.
+        """
+        period = self._period()
+        noted = await self._history.sent.among(sender, wanted, since=period - 1)
+        theirs = set(noted)
+        for root in roots:
+            left = set(wanted) - theirs
+            if not left:
+                break
+            if not await self._may_read(caller, root):
+                continue
+            try:
+                theirs |= left & {root, *await self._blobs_of(root)}
+            except NotFound:
+                continue  # it was lost, and is to be sent with all that it lists
+        if fresh := {digest for digest in theirs if noted.get(digest) != period}:
+            await self._note(sender, fresh)
+        return theirs
+
+    async def put(self, caller: Caller, parts: AsyncIterable[Part], *, session_id: str = "") -> int:
+        """Store what comes, in batches; the number of blobs that the caller had not sent lately.
 
         Waits while the caller has too many such calls, so that what they hold is bounded.
+        `session_id`: the session for which a node sends.
 
         Raises:
             InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
                 before it is kept.
-            TooLarge: a blob is over the limit.
+            TooLarge: a blob is over the limit, or the caller has sent too many.
         """
-        turns = self._turns.setdefault(_who(caller), _Turns())
+        sender = await self._sender(caller, session_id)
+        turns = self._turns.setdefault(identity_of(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
-            stored = 0
-            batch: dict[str, bytes] = {}
-            async for digest, data in blobs:
-                batch[digest] = data
-                if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
-                    stored += await self._store(caller, batch)
-                    batch = {}
-            return stored + await self._store(caller, batch)
+            upload = _Upload(self._objects, partial(self._note, sender), self._run)
+            try:
+                async for digest, data in blobs:
+                    await upload.add(digest, data)
+                await upload.finish()
+            except NsmlError:
+                await upload.note()
+                raise
+            return upload.new
 
-    async def _store(self, caller: Caller, batch: dict[str, bytes]) -> int:
-        if not batch:
-            return 0
-        absent = await self._objects.has_missing(batch)
-        await self._objects.put_many(batch)
-        for digest, data in batch.items():
-            if data.startswith(_MANIFEST):
-                self._sent.keep(caller, digest)
-        return len(absent)
+    async def _note(self, sender: str, digests: Collection[str]) -> int:
+        """Note the blobs that a caller has sent; how many of them were not noted lately."""
+        period = self._period()
+        key = (sender, period)
+        count = self._counts.get(key)
+        if count is None:
+            count = await self._history.sent.count(sender, period=period)
+        if count + len(digests) > MOST_SENT:
+            # Exactly: other control planes have noted some, and of these many may be noted already.
+            count = await self._history.sent.count(sender, period=period)
+            known = await self._history.sent.among(sender, digests, since=period)
+            if count + len(digests) - len(known) > MOST_SENT:
+                raise TooLarge(
+                    f"more than {MOST_SENT:,} blobs were sent within a day",
+                    attempt="the same tomorrow, or with small files packed into larger ones",
+                )
+        new = await self._history.sent.remember(sender, digests, period=period)
+        self._counts.keep(key, count + new)
+        return new
 
-    async def may_use(self, caller: Caller, root: str) -> bool:
-        """Whether the caller may make something of a manifest: he has sent it, or may read it.
+    async def forget_sent(self) -> int:
+        """Remove the notes of blobs that were sent too long ago; how many."""
+        return await self._history.sent.forget(before=self._period() - 1)
 
-        A digest is seen by more people than the content that it names. Who sends the manifest knows
-        the content; what was sent long ago is to be sent again. A manifest that lists somebody
-        else's one would make that one readable, and with it everything that it lists in turn.
+    def _period(self) -> int:
+        # By the wall clock: all control planes must agree on it.
+        return int(self._clock.time() // PERIOD_S)
+
+    async def _sender(self, caller: Caller, session_id: str) -> str:
+        """As whom a caller sends. A node sends for the owners of its sessions, who share nothing."""
+        who = identity_of(caller)
+        if not session_id or not isinstance(caller, NodeCaller):
+            return who
+        session = self._state.session(session_id)
+        if session is not None:
+            return f"{who} for {session.owner}"
+        row = await self._history.catalogue.session(session_id)
+        return f"{who} for {row.owner}" if row is not None else who
+
+    async def may_use(self, caller: Caller, root: str, *, session_id: str = "") -> bool:
+        """Whether the caller may make something of a manifest: has sent all of it, or may read it.
+
+        A digest is seen by more people than the content that it names. Whoever sends a blob knows
+        the content. Blobs sent long ago are to be sent again. `session_id`: the session to which a
+        node's manifest belongs.
         """
-        if self._own.has(caller, root):
+        sender = await self._sender(caller, session_id)
+        if self._own.has(sender, root) or await self._may_read(caller, root):
             return True
-        if self._sent.has(caller, root) and not await self._borrows(caller, root):
-            self._own.keep(caller, root)
-            return True
-        return await self._may_read(caller, root)
+        # Agents of the version before do not say for which session they send.
+        senders = list(dict.fromkeys([sender, identity_of(caller)]))
+        if await self._unsent(senders, {root}):
+            return False
+        try:
+            listed = await self._blobs_of(root)
+        except NotFound:
+            return False
+        if await self._unsent(senders, listed):
+            return False
+        self._own.keep(sender, root)
+        return True
 
-    async def _borrows(self, caller: Caller, root: str) -> bool:
-        """Whether a manifest lists, as if they were files, manifests that the caller may not read."""
-        listed = await self._blobs_of(root)
-        bundles = {stored.value.spec.bundle_digest for stored in self._state.sessions.values()}
-        roots = await self._history.catalogue.versions_among(listed) | (bundles & listed)
-        for one in sorted(roots):
-            if not self._own.has(caller, one) and not await self._may_read(caller, one):
-                return True
-        return False
+    async def _unsent(self, senders: Iterable[str], digests: Collection[str]) -> set[str]:
+        left, since = set(digests), self._period() - 1
+        for sender in senders:
+            # In steps: the manifest of a million files must not keep others waiting.
+            asked = iter(tuple(left))
+            while some := tuple(islice(asked, MOST_ASKED)):
+                left.difference_update(await self._history.sent.among(sender, some, since=since))
+        return left
 
     async def is_incomplete(self, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing; asked before something refers to it.
@@ -204,9 +306,15 @@ class Content:
         except ContentError as error:
             raise InvalidRequest(f"{root[:12]} is not a manifest", why=str(error)) from error
 
-    def show(self, caller: Caller, root: str) -> None:
-        """Note that the caller was given this digest by a call that checked his right to it."""
-        self._shown.keep(caller, root)
+    def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
+        """Note that the caller was given this digest by a call that checked the right to it.
+
+        `session_id`: the session for which a node asked. The node reads it while that is placed there.
+        """
+        if isinstance(caller, NodeCaller):
+            self._shown_to_nodes.keep(_reader(caller, session_id), root)
+        else:
+            self._shown.keep(identity_of(caller), root)
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
@@ -237,12 +345,16 @@ class Content:
         return known
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
-        if self._shown.has(caller, root):
-            return True
         match caller:
             case NodeCaller(node=node):
-                return any(root in roots_of(session) for session in self._on(node))
+                return any(
+                    root in roots_of(session)
+                    or self._shown_to_nodes.has(_reader(caller, session.id), root)
+                    for session in self._on(node)
+                )
             case UserCaller():
+                if self._shown.has(identity_of(caller), root):
+                    return True
                 live = (stored.value for stored in self._state.sessions.values())
                 if any(
                     session.spec.bundle_digest == root and may_see(caller, session)
@@ -271,23 +383,83 @@ class _Turns:
         self.large = asyncio.Lock()
 
 
+class _Upload:
+    """The blobs of one call: stored in batches, and noted as sent in larger ones.
+
+    They are stored whether they are there or not, so that nobody learns that others have sent the same.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        note: Callable[[Collection[str]], Awaitable[int]],
+        run: Offload,
+    ) -> None:
+        self.new = 0
+        self._objects = objects
+        self._note = note
+        self._run = run
+        self._batch: dict[str, bytes] = {}
+        self._batch_bytes = 0
+        self._stored: set[str] = set()
+        self._stored_bytes = 0
+
+    async def add(self, digest: str, data: bytes) -> None:
+        """Take a blob."""
+        if digest not in self._batch:
+            self._batch_bytes += len(data)
+        self._batch[digest] = data
+        if len(self._batch) >= BATCH_BLOBS or self._batch_bytes >= BATCH_BYTES:
+            await self._store()
+        if len(self._stored) >= NOTED_BLOBS or self._stored_bytes >= NOTED_BYTES:
+            await self.note()
+
+    async def finish(self) -> None:
+        """Return once all is stored and noted: of a small upload both at the same time."""
+        # Before it is noted who had them, they must be what their digests say.
+        await self._run(partial(check_blobs, self._batch))
+        self._stored.update(self._batch)
+        ended = await asyncio.gather(self._put(), self.note(), return_exceptions=True)
+        for failed in filter(None, ended):
+            raise failed
+
+    async def note(self) -> None:
+        """Note what is stored."""
+        noted, self._stored, self._stored_bytes = self._stored, set(), 0
+        if noted:
+            self.new += await self._note(noted)
+
+    async def _store(self) -> None:
+        batch, size = self._batch, self._batch_bytes
+        await self._put()
+        self._stored.update(batch)
+        self._stored_bytes += size
+
+    async def _put(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, {}, 0
+        if batch:
+            await self._objects.put_many(batch)
+
+
 class _Roots:
-    """Roots by caller: nobody's push out what is remembered of another."""
+    """Roots by caller, each for a time: nobody's push out what is remembered of another."""
 
-    def __init__(self) -> None:
-        self._by_caller: Recent[str, Recent[str, None]] = Recent(CALLERS)
+    def __init__(self, for_s: float, clock: Clock) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._by_caller: Recent[str, Recent[str, float]] = Recent(CALLERS)
 
-    def keep(self, caller: Caller, root: str) -> None:
-        who = _who(caller)
+    def keep(self, who: str, root: str) -> None:
         roots = self._by_caller.get(who)
         if roots is None:
             roots = Recent(REMEMBERED_EACH)
             self._by_caller.keep(who, roots)
-        roots.keep(root, None)
+        roots.keep(root, self._clock.monotonic())
 
-    def has(self, caller: Caller, root: str) -> bool:
-        roots = self._by_caller.get(_who(caller))
-        return roots is not None and root in roots
+    def has(self, who: str, root: str) -> bool:
+        roots = self._by_caller.get(who)
+        kept_at = None if roots is None else roots.get(root)
+        return kept_at is not None and self._clock.monotonic() - kept_at < self._for_s
 
 
 def roots_of(session: Session) -> Iterator[str]:
@@ -297,13 +469,8 @@ def roots_of(session: Session) -> Iterator[str]:
         yield dataset.digest
 
 
-def _who(caller: Caller) -> str:
-    match caller:
-        case UserCaller(user=user):
-            return f"user {user.name}"
-        case NodeCaller(node=node):
-            return f"node {node}"
-    return ""
+def _reader(caller: NodeCaller, session_id: str) -> str:
+    return f"{identity_of(caller)} for {session_id}"
 
 
 def _check_members(root: str, known: Collection[str], digests: Sequence[str]) -> None:

@@ -71,12 +71,12 @@ class Datasets:
         """Make content the newest version of the caller's dataset; False when it was already.
 
         Raises:
-            MissingBlobs: not all of it has been sent, or its manifest not by the caller.
+            MissingBlobs: not all of it has been sent, or not by the caller.
         """
         self.check(caller, name, visibility, message)
         check_digest(digest)
-        if await self._content.is_incomplete(digest) or not await self._content.may_use(
-            caller, digest
+        if not await self._content.may_use(caller, digest) or await self._content.is_incomplete(
+            digest
         ):
             raise MissingBlobs("the dataset has not been sent completely", attempt=SEND_IT)
         manifest = await self._content.manifest(digest)

@@ -50,32 +50,41 @@ class Rights:
         return frozenset((one.session_id, one.attempt, one.rank) for one in replicas)
 
     async def check(
-        self, node: str, session_id: str, attempt: int, rank: int | None = None
+        self,
+        node: str,
+        session_id: str,
+        attempt: int,
+        rank: int | None = None,
+        *,
+        joined_at: float = 0.0,
     ) -> Session:
         """The session, if the replica (any of the attempt, without a rank) is the node's.
+
+        Attempts that had ended at `joined_at` ran on another machine of that name.
 
         Raises:
             NotFound: it is not.
             StoreError: what is not known here cannot be looked up.
         """
         session = await self._references.by_id(session_id)
-        if session is None or node not in nodes_of(session, attempt, rank):
+        if session is None or node not in nodes_of(session, attempt, rank, joined_at):
             # The leader may have placed it a moment ago, and we may not have heard of that.
             session = await self._references.newest(session_id)
-        if session is None or node not in nodes_of(session, attempt, rank):
+        if session is None or node not in nodes_of(session, attempt, rank, joined_at):
             raise NotFound(f"session {session_id} has no replica on node {node}")
         return session
 
 
-def nodes_of(session: Session, attempt: int, rank: int | None) -> tuple[str, ...]:
-    """Nodes of one replica, or of all of an attempt."""
-    nodes: tuple[str, ...] = ()
+def nodes_of(
+    session: Session, attempt: int, rank: int | None, since: float = 0.0
+) -> tuple[str, ...]:
+    """Nodes of one replica, or of all of an attempt that had not ended at `since`."""
+    ended = next((one for one in session.attempts if one.number == attempt), None)
+    if ended is not None and ended.ended_at < since:
+        return ()
+    nodes = ended.nodes if ended is not None else ()
     if session.attempt == attempt and session.replicas:
         nodes = tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank))
-    else:
-        for ended in session.attempts:
-            if ended.number == attempt:
-                nodes = ended.nodes
     if rank is None:
         return nodes
     return nodes[rank : rank + 1] if rank >= 0 else ()
@@ -108,7 +117,7 @@ class Ingestor:
             await self._history.telemetry.record([self._own(sample)])
         if chunks and self._rationing is not None:
             self._rationing.check_room()
-        wanted, owned = await self._owned(caller.node, chunks)
+        wanted, owned = await self._owned(caller, chunks)
         chunks = [chunk for chunk, _ in owned]
         for chunk in chunks:
             await self._note_checkpoints(chunk, caller.node)
@@ -127,7 +136,7 @@ class Ingestor:
                 await self._history.catalogue.put_checkpoint(checkpoint)
 
     async def _owned(
-        self, node: str, chunks: Sequence[Chunk]
+        self, caller: NodeCaller, chunks: Sequence[Chunk]
     ) -> tuple[dict[StreamKey, int], list[tuple[Chunk, Session]]]:
         """What is wanted next of streams that are not the node's; the other chunks with their sessions."""
         refused: dict[StreamKey, int] = {}
@@ -135,9 +144,15 @@ class Ingestor:
         for chunk in chunks:
             key = chunk.stream
             try:
-                session = await self._rights.check(node, key.session_id, key.attempt, key.rank)
+                session = await self._rights.check(
+                    caller.node,
+                    key.session_id,
+                    key.attempt,
+                    key.rank,
+                    joined_at=caller.joined_at,
+                )
             except NotFound as error:
-                _log.warning("chunk.refused", node=node, reason=error.message)
+                _log.warning("chunk.refused", node=caller.node, reason=error.message)
                 refused[key] = chunk.last + 1
             else:
                 owned.append((chunk, session))

@@ -75,15 +75,17 @@ class Shown:
 
         Raises:
             NotFound: the replica neither runs nor ran on the calling node.
-            MissingBlobs: the content has not been sent completely.
+            MissingBlobs: the content has not been sent completely by this node.
             InvalidRequest: a file is not in the manifest, or has no such name.
         """
-        await self._rights.check(caller.node, session_id, attempt, rank)
+        await self._rights.check(caller.node, session_id, attempt, rank, joined_at=caller.joined_at)
         if len(files) > MOST_AT_ONCE:
             raise TooLarge(f"at most {MOST_AT_ONCE} files at a time")
         sizes: dict[str, int] = {}
         if root:
-            if await self._content.is_incomplete(check_digest(root)):
+            if not await self._content.may_use(
+                caller, check_digest(root), session_id=session_id
+            ) or await self._content.is_incomplete(root):
                 raise MissingBlobs(f"media {root[:12]} have not been sent completely")
             manifest = await self._content.manifest(root)
             sizes = {entry.path: entry.size for entry in manifest.entries}

@@ -68,6 +68,7 @@ HISTORY_WRITES: Final = frozenset(
         "delete_checkpoint",
         "charge",
         "audit",
+        "remember",
         "probe",
     }
 )
@@ -76,7 +77,7 @@ HISTORY_HELD: Final = frozenset({"record", "note", "newest", "fold", "archive", 
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
-_HISTORY_PARTS: Final = frozenset({"streams", "series", "telemetry", "catalogue", "ledger"})
+_HISTORY_PARTS: Final = frozenset({"streams", "series", "telemetry", "catalogue", "ledger", "sent"})
 
 
 class Gauge:

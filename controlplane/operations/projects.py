@@ -28,6 +28,7 @@ from controlplane.domain.names import check_project, check_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.operations import records
 from controlplane.operations.changing import TRIES, commit_at
+from controlplane.operations.reserved import check_not_reserved
 from controlplane.scheduler import request_of
 from controlplane.scheduler.entitlement import claim_of, never
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
@@ -118,7 +119,7 @@ class Projects:
             AlreadyExists: there is one, or a user of that name who is not its owner.
             TooLarge: too many projects, or members.
         """
-        check_project(name)
+        check_not_reserved(check_project(name), "project")
         _check_members(members)
         if len(self._state.projects) >= MOST_PROJECTS:
             raise TooLarge(f"there are {MOST_PROJECTS} projects", attempt="nsml project rm NAME")

@@ -208,9 +208,9 @@ class Submitter:
         root = spec.bundle_digest
         if not root:
             return
-        if await self._content.is_incomplete(root) or not await self._content.may_use(
+        if not await self._content.may_use(
             UserCaller(user=owner), root
-        ):
+        ) or await self._content.is_incomplete(root):
             raise MissingBlobs(
                 "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
             )
@@ -406,6 +406,7 @@ def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: 
         id=id,
         name=f"{owner.name}/{_dataset(spec)}/{number}",
         owner=owner.name,
+        owner_id="" if owner.id == owner.name else owner.id,
         spec=spec,
         created_at=now,
         project=wish.project or owner.name,

@@ -9,6 +9,7 @@ from controlplane.access.current import caller, require_user
 from controlplane.access.limiter import FailureLimiter, address_of
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.operations.reserved import check_not_reserved
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
@@ -83,7 +84,11 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         role = _ROLES.get(request.role)
         if role is None:
             raise InvalidRequest(f"unknown role {request.role}")
-        user = await self._accounts.create_user(request.name, role, request.team)
+        if not request.restore:
+            check_not_reserved(request.name, "user")
+        user = await self._accounts.create_user(
+            request.name, role, request.team, restore=request.restore
+        )
         # What somebody of that name was, who was removed while we could not finish, this one is not.
         await self._projects.forget_user(user.name)
         return accounts_pb2.CreateUserResponse(user=_user(user))

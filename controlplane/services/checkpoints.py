@@ -52,7 +52,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         else:
             found = await self._checkpoints.newest(session)
         if found.digest:
-            self._content.show(caller(), found.digest)
+            self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
         message = checkpoint_message(found, session.name)
         return pb.GetCheckpointResponse(checkpoint=message)
 

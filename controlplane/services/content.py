@@ -31,7 +31,13 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, request: pb.FindMissingBlobsRequest, _: Context
     ) -> pb.FindMissingBlobsResponse:
         """Which would have to be sent."""
-        missing = await self._content.missing(caller(), request.digests, root=request.root)
+        missing = await self._content.missing(
+            caller(),
+            request.digests,
+            root=request.root,
+            bases=request.bases,
+            session_id=request.session_id,
+        )
         return pb.FindMissingBlobsResponse(missing=missing)
 
     @answering
@@ -42,7 +48,9 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         first = await anext(requests, pb.PutBlobsRequest())
         if self._admitted is not None:
             self._admitted.count_for(caller(), first.session_id)
-        stored = await self._content.put(caller(), _parts(first, requests))
+        stored = await self._content.put(
+            caller(), _parts(first, requests), session_id=first.session_id
+        )
         return pb.PutBlobsResponse(stored=stored)
 
     @streaming

@@ -449,13 +449,13 @@ class Accounts:
         )
 
     async def create_user(
-        self, name: str, *, is_admin: bool = False, team: str = ""
+        self, name: str, *, is_admin: bool = False, team: str = "", restore: bool = False
     ) -> accounts.User:
-        """Administrators: a new user."""
+        """Administrators: a new user, or with `restore` a removed one again."""
         from nsml.v1 import accounts_pb2 as pb
 
         role = pb.ROLE_ADMIN if is_admin else pb.ROLE_MEMBER
-        request = pb.CreateUserRequest(name=name, role=role, team=team)
+        request = pb.CreateUserRequest(name=name, role=role, team=team, restore=restore)
         answer = await self._rpc.unary("AccountService/CreateUser", request, pb.CreateUserResponse)
         return answer.user
 

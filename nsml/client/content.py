@@ -59,13 +59,18 @@ class Transfer:
     """Blobs that travel: those the other end lacks."""
 
 
-async def find_missing(client: Client, digests: Sequence[str], *, root: str = "") -> set[str]:
-    """Which of these blobs would have to be sent, for something to be made of the manifest `root`."""
+async def find_missing(
+    client: Client, digests: Sequence[str], *, root: str = "", bases: Sequence[str] = ()
+) -> set[str]:
+    """Which of these blobs would have to be sent, for something to be made of the manifest `root`.
+
+    What `bases` list, manifests that the user may read, is not sent again.
+    """
     missing: set[str] = set()
     for asked in _batched(digests, _ASKED_AT_ONCE):
         answer = await client.rpc.unary(
             "ContentService/FindMissingBlobs",
-            pb.FindMissingBlobsRequest(digests=asked, root=root),
+            pb.FindMissingBlobsRequest(digests=asked, root=root, bases=bases),
             pb.FindMissingBlobsResponse,
         )
         missing.update(answer.missing)
@@ -76,11 +81,12 @@ async def upload(
     client: Client,
     packed: Packed,
     *,
+    bases: Sequence[str] = (),
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
     is_unheard: bool = False,
 ) -> Uploaded:
-    """Send what the platform lacks of a packed folder.
+    """Send what the user has to send of a packed folder; `bases` as for `find_missing`.
 
     The manifest goes last, so a broken upload leaves nothing that looks whole. With `is_unheard` it goes
     in any case. Raises ClientError, and PackRefused when a file changed since it was packed.
@@ -91,7 +97,7 @@ async def upload(
     encoded = packed.manifest.encode()
     root = digest_of(encoded)
     always = {root} if is_unheard else set()
-    missing = always | await find_missing(client, [*sizes, root], root=root)
+    missing = always | await find_missing(client, [*sizes, root], root=root, bases=bases)
     left = missing
     for address in (ways := client.rpc.ways).addresses:
         wanted = {digest: size for digest, size in sizes.items() if digest in left}
@@ -103,7 +109,7 @@ async def upload(
             if address == ways.addresses[-1]:
                 raise
             # What has arrived is kept, whichever control plane took it.
-            left = always | await find_missing(client, [*sizes, root], root=root)
+            left = always | await find_missing(client, [*sizes, root], root=root, bases=bases)
     return Uploaded(
         digest=root,
         files_sent=sum(
@@ -118,19 +124,20 @@ async def made_of(
     packed: Packed,
     make: Callable[[], Awaitable[Made]],
     *,
+    bases: Sequence[str] = (),
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
 ) -> Made:
     """What `make` makes of content that was sent, such as a session or a version of a dataset.
 
-    Each control plane knows by itself who has sent what: to another one that answers now it is sent
-    again, and `make` called again. Raises what `make` and `upload` raise.
+    Content that the platform does not have, or not of this user, is sent again, and `make` called
+    again. Raises what `make` and `upload` raise.
     """
     for _ in client.rpc.ways.addresses:
         try:
             return await make()
         except MissingBlobs:
-            await upload(client, packed, progress=progress, run=run, is_unheard=True)
+            await upload(client, packed, bases=bases, progress=progress, run=run, is_unheard=True)
     return await make()
 
 

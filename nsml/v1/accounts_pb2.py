@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"L\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"\x12\n\x10ListUsersRequest\"1\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02\x32\xd1\x04\n\x0e\x41\x63\x63ountService\x12\x42\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\x12\x45\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\x12\x42\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\x12\x45\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\x12H\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\x12H\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\x12T\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\x12?\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\x0f\n\x07restore\x18\x04 \x01(\x08\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"\x12\n\x10ListUsersRequest\"1\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02\x32\xd1\x04\n\x0e\x41\x63\x63ountService\x12\x42\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\x12\x45\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\x12\x42\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\x12\x45\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\x12H\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\x12H\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\x12T\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\x12?\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.accounts_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1171
-  _globals['_ROLE']._serialized_end=1232
+  _globals['_ROLE']._serialized_start=1188
+  _globals['_ROLE']._serialized_end=1249
   _globals['_USER']._serialized_start=100
   _globals['_USER']._serialized_end=211
   _globals['_GETCALLERREQUEST']._serialized_start=213
@@ -42,33 +42,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCALLERRESPONSE']._serialized_start=233
   _globals['_GETCALLERRESPONSE']._serialized_end=315
   _globals['_CREATEUSERREQUEST']._serialized_start=317
-  _globals['_CREATEUSERREQUEST']._serialized_end=393
-  _globals['_CREATEUSERRESPONSE']._serialized_start=395
-  _globals['_CREATEUSERRESPONSE']._serialized_end=444
-  _globals['_LISTUSERSREQUEST']._serialized_start=446
-  _globals['_LISTUSERSREQUEST']._serialized_end=464
-  _globals['_LISTUSERSRESPONSE']._serialized_start=466
-  _globals['_LISTUSERSRESPONSE']._serialized_end=515
-  _globals['_DELETEUSERREQUEST']._serialized_start=517
-  _globals['_DELETEUSERREQUEST']._serialized_end=550
-  _globals['_DELETEUSERRESPONSE']._serialized_start=552
-  _globals['_DELETEUSERRESPONSE']._serialized_end=572
-  _globals['_CREATETOKENREQUEST']._serialized_start=574
-  _globals['_CREATETOKENREQUEST']._serialized_end=654
-  _globals['_CREATETOKENRESPONSE']._serialized_start=656
-  _globals['_CREATETOKENRESPONSE']._serialized_end=757
-  _globals['_REVOKETOKENREQUEST']._serialized_start=759
-  _globals['_REVOKETOKENREQUEST']._serialized_end=793
-  _globals['_REVOKETOKENRESPONSE']._serialized_start=795
-  _globals['_REVOKETOKENRESPONSE']._serialized_end=833
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=835
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=905
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=907
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1012
-  _globals['_JOINNODEREQUEST']._serialized_start=1014
-  _globals['_JOINNODEREQUEST']._serialized_end=1086
-  _globals['_JOINNODERESPONSE']._serialized_start=1088
-  _globals['_JOINNODERESPONSE']._serialized_end=1169
-  _globals['_ACCOUNTSERVICE']._serialized_start=1235
-  _globals['_ACCOUNTSERVICE']._serialized_end=1828
+  _globals['_CREATEUSERREQUEST']._serialized_end=410
+  _globals['_CREATEUSERRESPONSE']._serialized_start=412
+  _globals['_CREATEUSERRESPONSE']._serialized_end=461
+  _globals['_LISTUSERSREQUEST']._serialized_start=463
+  _globals['_LISTUSERSREQUEST']._serialized_end=481
+  _globals['_LISTUSERSRESPONSE']._serialized_start=483
+  _globals['_LISTUSERSRESPONSE']._serialized_end=532
+  _globals['_DELETEUSERREQUEST']._serialized_start=534
+  _globals['_DELETEUSERREQUEST']._serialized_end=567
+  _globals['_DELETEUSERRESPONSE']._serialized_start=569
+  _globals['_DELETEUSERRESPONSE']._serialized_end=589
+  _globals['_CREATETOKENREQUEST']._serialized_start=591
+  _globals['_CREATETOKENREQUEST']._serialized_end=671
+  _globals['_CREATETOKENRESPONSE']._serialized_start=673
+  _globals['_CREATETOKENRESPONSE']._serialized_end=774
+  _globals['_REVOKETOKENREQUEST']._serialized_start=776
+  _globals['_REVOKETOKENREQUEST']._serialized_end=810
+  _globals['_REVOKETOKENRESPONSE']._serialized_start=812
+  _globals['_REVOKETOKENRESPONSE']._serialized_end=850
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=852
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=922
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=924
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1029
+  _globals['_JOINNODEREQUEST']._serialized_start=1031
+  _globals['_JOINNODEREQUEST']._serialized_end=1103
+  _globals['_JOINNODERESPONSE']._serialized_start=1105
+  _globals['_JOINNODERESPONSE']._serialized_end=1186
+  _globals['_ACCOUNTSERVICE']._serialized_start=1252
+  _globals['_ACCOUNTSERVICE']._serialized_end=1845
 # @@protoc_insertion_point(module_scope)

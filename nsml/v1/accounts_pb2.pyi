@@ -47,14 +47,16 @@ class GetCallerResponse(_message.Message):
     def __init__(self, user: _Optional[_Union[User, _Mapping]] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class CreateUserRequest(_message.Message):
-    __slots__ = ("name", "role", "team")
+    __slots__ = ("name", "role", "team", "restore")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: Role
     team: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., team: _Optional[str] = ...) -> None: ...
+    restore: bool
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., team: _Optional[str] = ..., restore: _Optional[bool] = ...) -> None: ...
 
 class CreateUserResponse(_message.Message):
     __slots__ = ("user",)

@@ -93,7 +93,9 @@ class AccountServiceServicer:
 
     def CreateUser(self, request, context):
         """Administrators: a new user.
-        Errors: INVALID_ARGUMENT (the name or the team), ALREADY_EXISTS, PERMISSION_DENIED.
+        Errors: INVALID_ARGUMENT (the name or the team), ALREADY_EXISTS, PERMISSION_DENIED, NOT_FOUND (with `restore`:
+        no such user was removed). ALREADY_EXISTS with reason NAME_RESERVED: the name is that of a removed user who
+        still owns something, or was removed less than an hour ago.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +110,7 @@ class AccountServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteUser(self, request, context):
-        """Administrators: remove a user, all their tokens and all their secrets. Their sessions stay.
+        """Administrators: remove a user, all their tokens, join tokens and secrets. Their sessions stay.
         FAILED_PRECONDITION: the last administrator.
         Errors: NOT_FOUND, PERMISSION_DENIED. Their tokens end within a second.
         """

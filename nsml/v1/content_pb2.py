@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"8\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xef\x01\n\x0e\x43ontentService\x12W\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\x12\x41\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse(\x01\x12\x41\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xef\x01\n\x0e\x43ontentService\x12W\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\x12\x41\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse(\x01\x12\x41\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.content_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=34
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=90
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=92
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=135
-  _globals['_BLOB']._serialized_start=137
-  _globals['_BLOB']._serialized_end=187
-  _globals['_PUTBLOBSREQUEST']._serialized_start=189
-  _globals['_PUTBLOBSREQUEST']._serialized_end=256
-  _globals['_PUTBLOBSRESPONSE']._serialized_start=258
-  _globals['_PUTBLOBSRESPONSE']._serialized_end=292
-  _globals['_GETBLOBSREQUEST']._serialized_start=294
-  _globals['_GETBLOBSREQUEST']._serialized_end=342
-  _globals['_GETBLOBSRESPONSE']._serialized_start=344
-  _globals['_GETBLOBSRESPONSE']._serialized_end=392
-  _globals['_CONTENTSERVICE']._serialized_start=395
-  _globals['_CONTENTSERVICE']._serialized_end=634
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=125
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=127
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=170
+  _globals['_BLOB']._serialized_start=172
+  _globals['_BLOB']._serialized_end=222
+  _globals['_PUTBLOBSREQUEST']._serialized_start=224
+  _globals['_PUTBLOBSREQUEST']._serialized_end=291
+  _globals['_PUTBLOBSRESPONSE']._serialized_start=293
+  _globals['_PUTBLOBSRESPONSE']._serialized_end=327
+  _globals['_GETBLOBSREQUEST']._serialized_start=329
+  _globals['_GETBLOBSREQUEST']._serialized_end=377
+  _globals['_GETBLOBSRESPONSE']._serialized_start=379
+  _globals['_GETBLOBSRESPONSE']._serialized_end=427
+  _globals['_CONTENTSERVICE']._serialized_start=430
+  _globals['_CONTENTSERVICE']._serialized_end=669
 # @@protoc_insertion_point(module_scope)

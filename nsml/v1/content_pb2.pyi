@@ -7,12 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FindMissingBlobsRequest(_message.Message):
-    __slots__ = ("digests", "root")
+    __slots__ = ("digests", "root", "bases", "session_id")
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     digests: _containers.RepeatedScalarFieldContainer[str]
     root: str
-    def __init__(self, digests: _Optional[_Iterable[str]] = ..., root: _Optional[str] = ...) -> None: ...
+    bases: _containers.RepeatedScalarFieldContainer[str]
+    session_id: str
+    def __init__(self, digests: _Optional[_Iterable[str]] = ..., root: _Optional[str] = ..., bases: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class FindMissingBlobsResponse(_message.Message):
     __slots__ = ("missing",)

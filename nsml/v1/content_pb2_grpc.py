@@ -61,7 +61,8 @@ class ContentServiceServicer:
     """
 
     def FindMissingBlobs(self, request, context):
-        """Which of these blobs would have to be sent.
+        """Which of these blobs the caller would have to send: those that are not stored, and those that
+        the caller has neither sent lately nor may read, stored or not.
         Errors: RESOURCE_EXHAUSTED (more than 10,000 digests).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

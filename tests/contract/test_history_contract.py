@@ -1282,3 +1282,29 @@ async def test_what_no_node_speaks_of_is_lost_until_one_does(history: History) -
     await history.media.settle("s1", 1, 0, late)
     two = (await shown(history))[1]
     assert (two.state, two.root, two.why_lost) == (MediaState.DURABLE, "cd" * 32, "")
+
+
+async def test_what_callers_have_sent_is_known_by_caller_and_period(history: History) -> None:
+    sent, digests = history.sent, [f"{number:064x}"[::-1] for number in range(5)]
+    assert await sent.remember("user kim", digests[:3], period=7) == 3
+    assert await sent.remember("user kim", digests[2:4], period=8) == 2
+    assert await sent.remember("user kim", digests[2:], period=8) == 1
+    assert await sent.remember("user lee", digests[4:], period=8) == 1
+    assert await sent.among("user kim", digests, since=7) == dict(
+        zip(digests, (7, 7, 8, 8, 8), strict=True)
+    )
+    assert await sent.among("user kim", digests, since=8) == dict.fromkeys(digests[2:], 8)
+    assert await sent.among("user lee", digests, since=7) == {digests[4]: 8}
+    assert await sent.among("user eve", digests, since=7) == {}
+    assert await sent.among("user kim", [], since=7) == {}
+    assert [await sent.count("user kim", period=one) for one in (6, 7, 8)] == [0, 3, 3]
+    assert await sent.forget(before=8) == 3
+    assert await sent.among("user kim", digests, since=7) == dict.fromkeys(digests[2:], 8)
+
+
+async def test_two_note_the_same_at_once(history: History) -> None:
+    digests = [f"{number:064x}"[::-1] for number in range(12_000)]
+    orders = (digests, digests[::-1])
+    await asyncio.gather(*[history.sent.remember("user kim", one, period=1) for one in orders])
+    assert len(await history.sent.among("user kim", digests, since=1)) == len(digests)
+    assert await history.sent.forget(before=2) == len(digests)

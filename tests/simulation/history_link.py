@@ -129,6 +129,7 @@ class HistoryLink:
         self.catalogue: Any = _Part(history.catalogue, way)
         self.media: Any = _Part(history.media, way)
         self.ledger: Any = _Part(history.ledger, way)
+        self.sent: Any = _Part(history.sent, way)
         self._whole = _Part(history, way)
 
     async def mark(self, fresh: str = "") -> str:

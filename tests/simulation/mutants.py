@@ -278,15 +278,19 @@ def without_trimming(patch: Patch) -> None:
 
 
 def without_blobs(patch: Patch) -> None:
-    """Two safeguards: the agent sends nothing, and the control plane looks for nothing."""
+    """Three safeguards: the agent sends nothing, and the control plane looks for nothing of its own."""
 
-    async def put_tree(_: Any, packed: Any, __: Any) -> str:
+    async def put_tree(_: Any, packed: Any, __: Any, **___: Any) -> str:
         return str(packed.manifest.digest)
+
+    async def may_use(self: Content, *_: Any, **__: Any) -> bool:
+        return True
 
     async def is_incomplete(self: Content, _: str) -> bool:
         return False
 
     patch.setattr(checkpoints, "put_tree", put_tree)
+    patch.setattr(Content, "may_use", may_use)
     patch.setattr(Content, "is_incomplete", is_incomplete)
 
 

@@ -23,6 +23,10 @@ class PostgresDialect:
         """See Dialect."""
         return f"{column} = ANY(:{name})"
 
+    def each(self, name: str) -> str:
+        """See Dialect."""
+        return f"unnest(CAST(:{name} AS text[])) AS each (value)"
+
     def rows_named(
         self, connection: Connection, statement: str, session_id: str, names: Collection[str]
     ) -> Iterator[tuple[Any, ...]]:

@@ -281,6 +281,16 @@ ALTER TABLE series ADD COLUMN finest smallint NOT NULL DEFAULT 1;
 CREATE INDEX series_to_thin ON series_folds (session_id) WHERE waiting = 0 AND coarsened < folded;
 """
 
+_SENT_BLOBS: Final = f"""
+-- Which blobs callers have sent; see history.sql.sent.
+CREATE TABLE sent_blobs (
+    period bigint NOT NULL,
+    caller {_TEXT},
+    digest {_TEXT},
+    PRIMARY KEY (period, caller, digest)
+);
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -290,6 +300,7 @@ STEPS: tuple[str, ...] = (
     _MEDIA_ON_NODES,
     _ARCHIVED,
     _THINNED,
+    _SENT_BLOBS,
 )
 
 

@@ -20,6 +20,7 @@ from controlplane.history.values import (
     Dataset,
     DatasetListing,
     DatasetVersion,
+    OwnedBy,
     PageKey,
     SessionPage,
     SessionQuery,
@@ -205,6 +206,20 @@ class SqlCatalogue:
                 (owner, name),
             )
             return tuple(_dataset_listing(row).version for row in rows)
+
+        return await self._database.read(work)
+
+    async def owned_by(self, owner: str) -> OwnedBy:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> OwnedBy:
+            counts = [
+                connection.execute(
+                    f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)
+                ).fetchone()[0]
+                for table in ("sessions", "datasets")
+            ]
+            return OwnedBy(*counts)
 
         return await self._database.read(work)
 

@@ -11,6 +11,7 @@ from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
+from controlplane.history.sql.sent import SqlSent
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
@@ -46,6 +47,7 @@ class SqlHistory(Generic[D]):
         self.catalogue = SqlCatalogue(database)
         self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
+        self.sent = SqlSent(database)
 
     async def mark(self, fresh: str = "") -> str:
         """See History."""

@@ -65,6 +65,10 @@ class Dialect(Protocol):
         """The condition that a column is one of a list; a text with NUL is in none."""
         ...
 
+    def each(self, name: str) -> str:
+        """What a query reads from to get each text of a list as the column `value`."""
+        ...
+
     def rows_named(
         self, connection: Connection, statement: str, session_id: str, names: Collection[str]
     ) -> Iterator[tuple[Any, ...]]:

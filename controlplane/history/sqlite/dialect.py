@@ -29,6 +29,10 @@ class SqliteDialect:
         """See Dialect."""
         return f"{column} IN (SELECT value FROM json_each(:{name}))"
 
+    def each(self, name: str) -> str:
+        """See Dialect."""
+        return f"json_each(:{name})"
+
     def rows_named(
         self, connection: Connection, statement: str, session_id: str, names: Collection[str]
     ) -> Iterator[tuple[Any, ...]]:

@@ -375,6 +375,14 @@ def _thinned(tables: Database) -> None:
     )
 
 
+def _sent_blobs(tables: Database) -> None:
+    """Which blobs callers have sent; see history.sql.sent."""
+    tables.execute(
+        "CREATE TABLE sent_blobs (period INTEGER NOT NULL, caller TEXT NOT NULL,"
+        " digest TEXT NOT NULL, PRIMARY KEY (period, caller, digest)) WITHOUT ROWID"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -385,4 +393,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _media_on_nodes,
     _archived,
     _thinned,
+    _sent_blobs,
 )

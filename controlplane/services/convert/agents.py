@@ -307,6 +307,7 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
         ),
         session_name=session.name,
         owner=session.owner,
+        owner_id=session.owner_id,
         spec=spec_message(session.spec, session.owner),
         device_uuids=[share.uuid for share in held.devices],
         resources=resources_pb2.Resources(

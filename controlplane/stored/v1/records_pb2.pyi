@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class SessionRecord(_message.Message):
     AVOIDS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -64,7 +65,8 @@ class SessionRecord(_message.Message):
     avoids: _containers.RepeatedScalarFieldContainer[str]
     usage: UsageRecord
     episodes: _containers.RepeatedCompositeFieldContainer[EpisodeRecord]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ...) -> None: ...
+    owner_id: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ...) -> None: ...
 
 class EpisodeRecord(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -470,16 +472,20 @@ class KeptLimitsRecord(_message.Message):
     def __init__(self, memory: _Optional[str] = ..., cpus: _Optional[str] = ..., processes: _Optional[str] = ..., disk: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class UserRecord(_message.Message):
-    __slots__ = ("name", "role", "team", "created_at")
+    __slots__ = ("name", "role", "team", "created_at", "id", "removed_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     team: str
     created_at: float
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., team: _Optional[str] = ..., created_at: _Optional[float] = ...) -> None: ...
+    id: str
+    removed_at: float
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., team: _Optional[str] = ..., created_at: _Optional[float] = ..., id: _Optional[str] = ..., removed_at: _Optional[float] = ...) -> None: ...
 
 class TokenRecord(_message.Message):
     __slots__ = ("user", "node", "expires_at", "created_at")

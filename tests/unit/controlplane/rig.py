@@ -26,6 +26,7 @@ from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2,
     agents_pb2_grpc,
+    backups_pb2_grpc,
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
@@ -55,6 +56,7 @@ class Stubs:
         self.content = _As(content_pb2_grpc.ContentServiceStub(channel), self.metadata)
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
+        self.backups = _As(backups_pb2_grpc.BackupServiceStub(channel), self.metadata)
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
@@ -129,8 +131,10 @@ class Rig:
         self.stack.push_async_callback(channel.close)
         return channel
 
-    async def user(self, name: str, *, role: Role = Role.MEMBER, team: str = "") -> Stubs:
-        await self.plane.accounts.create_user(name, role, team)
+    async def user(
+        self, name: str, *, role: Role = Role.MEMBER, team: str = "", restore: bool = False
+    ) -> Stubs:
+        await self.plane.accounts.create_user(name, role, team, restore=restore)
         token = await self.plane.accounts.create_token(name, 3600)
         return Stubs(await self.channel(), token.secret.text)
 

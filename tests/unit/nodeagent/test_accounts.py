@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.accounts import Accounts, AccountsError, IdRange, barrier, build_ids
+from nodeagent.folders import ReplicaId
+from nodeagent.runner import Runner
+from nsml.clock import inline
+from nsml.v1 import agents_pb2 as pb
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nodeagent.runner import Place
 
 IDS = IdRange(1_900_000_000, 5)
 
@@ -30,6 +37,27 @@ def test_each_user_has_one_id_for_good(tmp_path: Path) -> None:
     later = accounts(tmp_path)
     assert (later.of_user("lee"), later.of_user("kim")) == (lee, kim)
     assert (tmp_path / "accounts.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
+    """What the one before left on the node, files and processes, is none of theirs."""
+    made = accounts(tmp_path)
+    before = made.of_user("kim")  # by an agent of the version before, or for a user from then
+    place = SimpleNamespace(accounts=made, run=inline)
+
+    async def uid(**owner: str) -> int | None:
+        runner = Runner(
+            place=cast("Place", place),
+            replica_id=ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0),
+            assignment=pb.Assignment(owner="kim", **owner),
+        )
+        return await runner._uid()
+
+    assert await uid() == before
+    assert await uid(owner_id="kim") == before
+    others = [await uid(owner_id=one) for one in ("u.first", "u.second", "u.first")]
+    assert others[0] == others[2]
+    assert len({before, *others}) == 3
 
 
 @settings(max_examples=50, deadline=None)

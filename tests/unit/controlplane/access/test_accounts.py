@@ -15,12 +15,18 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS, Accounts
+from controlplane.access.accounts import (
+    DAY_S,
+    LONGEST_TOKEN_LIFE_S,
+    MOST_TOKENS,
+    NAME_RESTS_S,
+    Accounts,
+)
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
 from controlplane.access.files import write_private
 from controlplane.access.identities import Identities
 from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
-from controlplane.access.records import USERS
+from controlplane.access.records import REMOVED_USERS, USERS
 from controlplane.access.secret import parse_secret
 from controlplane.access.user_secrets import MOST_SECRETS, UserSecrets
 from controlplane.access.vault import make_vault
@@ -28,16 +34,20 @@ from controlplane.domain.errors import (
     AlreadyExists,
     InvalidRequest,
     LastAdministrator,
+    NameReserved,
     NotFound,
+    NotSignedIn,
     StateConflict,
     TooLarge,
 )
-from controlplane.domain.identity import NodeCaller, Role, UserCaller
+from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, UserCaller
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import DeletePrefix, Listing, Transaction
+from controlplane.store.interface import DeletePrefix, Listing, Put, Transaction
+from controlplane.stored.v1.records_pb2 import UserRecord
 from nsml.clock import in_thread
 
 from .conftest import Door, HandClock
+from .test_tls import make_request
 
 
 async def dump(door: Door) -> bytes:
@@ -117,7 +127,8 @@ async def test_two_administrators_cannot_remove_one_another(door: Door) -> None:
         )
         assert sum(isinstance(outcome, LastAdministrator) for outcome in outcomes) == 1
         assert len(await door.accounts.list_users()) == 1
-        await door.store.commit(Transaction(success=(DeletePrefix(prefix=USERS.prefix),)))
+        for table in (USERS, REMOVED_USERS):
+            await door.store.commit(Transaction(success=(DeletePrefix(prefix=table.prefix),)))
 
 
 async def test_tokens_end_with_their_user(door: Door) -> None:
@@ -283,7 +294,9 @@ async def test_the_local_agent_gets_a_token_for_its_node_alone(door: Door, tmp_p
     first = path.read_text()
     secret = parse_secret(first.strip())
     assert secret is not None
-    assert await door.identities.of_secret(secret, thorough=True) == NodeCaller(node="gpu-1")
+    who = await door.identities.of_secret(secret, thorough=True)
+    assert isinstance(who, NodeCaller)
+    assert who.node == "gpu-1"
     assert (await ensure_node_file(tmp_path, door.accounts, door.identities, "gpu-1")) == path
     assert path.read_text() == first
     await ensure_node_file(tmp_path, door.accounts, door.identities, "gpu-2")
@@ -337,3 +350,58 @@ async def test_a_token_is_good_whose_maker_has_a_slower_clock_than_the_users(doo
     who = await door.identities.of_secret(token.secret, thorough=True)
     assert isinstance(who, UserCaller)
     assert who.user.name == "kim"
+
+
+async def test_ids_are_never_used_again(door: Door) -> None:
+    ids = {(await door.accounts.create_user("kim", Role.MEMBER, "")).id}
+    for _ in range(3):
+        await door.accounts.delete_user("kim")
+        with pytest.raises(NameReserved):
+            await door.accounts.create_user("kim", Role.MEMBER, "")
+        door.clock.advance(NAME_RESTS_S)
+        ids.add((await door.accounts.create_user("kim", Role.MEMBER, "")).id)
+    assert len(ids) == 4
+    assert "kim" not in ids
+    await door.accounts.delete_user("kim")
+    restored = await door.accounts.create_user("kim", Role.MEMBER, "", restore=True)
+    assert restored.id in ids
+    with pytest.raises(NotFound):
+        await door.accounts.create_user("lee", Role.MEMBER, "", restore=True)
+    with pytest.raises(AlreadyExists):
+        await door.accounts.create_user("kim", Role.MEMBER, "", restore=True)
+
+
+async def test_a_record_of_the_version_before_has_the_name_as_its_id(door: Door) -> None:
+    record = UserRecord(name="kim", role="MEMBER")
+    key = USERS.path("kim")
+    await door.store.commit(Transaction(success=(Put(key=key, value=record.SerializeToString()),)))
+    assert (await door.accounts.get_user("kim")).id == "kim"
+    await door.accounts.delete_user("kim")
+    again = await door.accounts.create_user("kim", Role.MEMBER, "", restore=True)
+    assert again.id == "kim"
+
+
+async def test_join_tokens_of_a_removed_administrator_are_void(door: Door) -> None:
+    for name in ("one", "two"):
+        await door.accounts.create_user(name, Role.ADMIN, "")
+    tokens = {name: (await door.joining.create_token(name)).text for name in ("one", "two")}
+    await door.accounts.delete_user("one")
+    request, _ = make_request()
+    for name, text in tokens.items():
+        secret = text.partition(".")[0]
+        asked = door.joining.join(
+            AnonymousCaller(), secret=secret, node="gpu-1", signing_request=request
+        )
+        with pytest.raises(NotSignedIn) if name == "one" else contextlib.nullcontext():
+            await asked
+
+
+async def test_the_first_administrator_is_made_whatever_is_left_of_the_name(
+    door: Door, tmp_path: Path
+) -> None:
+    async def owned(_: str) -> list[str]:
+        return ["1 ended session"]
+
+    door.accounts._owned = owned
+    await ensure_admin_file(tmp_path, door.accounts, door.identities, "kim")
+    assert [user.name for user in await door.accounts.list_users()] == ["kim"]

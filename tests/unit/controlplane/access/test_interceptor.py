@@ -143,7 +143,7 @@ async def tokens_of_everybody(door: Door) -> dict[str, str | None]:
     await door.accounts.revoke(revoked.secret.fingerprint)
     removed = await door.accounts.create_token("gone")
     await door.accounts.delete_user("gone")
-    await door.accounts.create_user("gone", Role.ADMIN, "")
+    await door.accounts.create_user("gone", Role.ADMIN, "", restore=True)
     issued = {
         "expired": expired,
         "revoked": revoked,

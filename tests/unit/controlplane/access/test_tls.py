@@ -37,7 +37,14 @@ from controlplane.access.listeners import (
 from controlplane.access.records import JOINED, Joined
 from controlplane.access.table import TABLE
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
-from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, User, UserCaller
+from controlplane.domain.identity import (
+    AnonymousCaller,
+    NodeCaller,
+    Role,
+    User,
+    UserCaller,
+    identity_of,
+)
 from controlplane.operations.projects import Projects
 from controlplane.operations.state import LiveState
 from controlplane.services.accounts import AccountServicer, Platform
@@ -173,8 +180,9 @@ async def test_a_connection_is_worth_no_more_than_its_certificate(door: Door) ->
     signed = await door.joining.join(
         AnonymousCaller(), secret=secret, node="gpu-1", signing_request=request
     )
-    known = NodeCaller(node="gpu-1")
-    assert await door.identities.of_certificate("gpu-1", signed.certificate) == known
+    known = await door.identities.of_certificate("gpu-1", signed.certificate)
+    assert isinstance(known, NodeCaller)
+    assert known.node == "gpu-1"
     door.clock.advance(CERTIFICATE_LIFE.total_seconds() - 1)
     assert await door.identities.of_certificate("gpu-1", signed.certificate) == known
     door.clock.advance(1)
@@ -320,7 +328,9 @@ async def test_nobody_joins_under_the_name_of_the_local_node(door: Door) -> None
     request, _ = make_request()
     with pytest.raises(AlreadyExists):
         await door.joining.join(NOBODY, secret=secret, node="here", signing_request=request)
-    assert await door.identities.of_secret(token.secret, thorough=True) == NodeCaller(node="here")
+    who = await door.identities.of_secret(token.secret, thorough=True)
+    assert isinstance(who, NodeCaller)
+    assert who.node == "here"
     await door.accounts.create_node_token("here")
     await door.joining.join(NOBODY, secret=secret, node="there", signing_request=request)
     with pytest.raises(AlreadyExists):
@@ -337,13 +347,14 @@ async def test_the_local_node_gets_a_certificate_by_its_token_and_keeps_its_name
         token = await door.accounts.create_node_token("here")
         request, _ = make_request()
         signed = await door.joining.join(here, secret="", node="here", signing_request=request)
-        known = await door.identities.of_certificate("here", signed.certificate)
-        assert known == here
-        assert await door.identities.of_secret(token.secret, thorough=True) == here
+        known = await door.identities.of_secret(token.secret, thorough=True)
+        assert isinstance(known, NodeCaller)
+        assert known.node == "here"
+        assert await door.identities.of_certificate("here", signed.certificate) == known
         other, _ = make_request()
         with pytest.raises(AlreadyExists):
             await door.joining.join(NOBODY, secret=join_token, node="here", signing_request=other)
-        assert await door.identities.of_certificate("here", signed.certificate) == here
+        assert await door.identities.of_certificate("here", signed.certificate) == known
 
 
 @pytest.mark.parametrize(
@@ -494,3 +505,51 @@ def test_only_the_node_itself_may_speak_for_it() -> None:
             require_node(who, "a")
     with pytest.raises(NotSignedIn):
         require_node(NOBODY, "a")
+
+
+async def test_a_machine_that_joins_under_an_old_name_is_another_node(door: Door) -> None:
+    """Once a name was forgotten: neither certificate nor token of the machine before is good any more."""
+    secret = (await door.joining.create_token("root")).text.partition(".")[0]
+
+    async def join(node: str) -> bytes:
+        request, _ = make_request()
+        return (
+            await door.joining.join(NOBODY, secret=secret, node=node, signing_request=request)
+        ).certificate
+
+    first = await join("gpu-1")
+    before = await door.identities.of_certificate("gpu-1", first)
+    token = await door.accounts.create_node_token("here")
+    for node in ("gpu-1", "here"):
+        done = await door.store.commit(Transaction(success=(JOINED.delete(node),)))
+        await door.identities.caught_up(done.revision)
+    door.clock.advance(5)
+    second = await join("gpu-1")
+    await join("here")
+    after = await door.identities.of_certificate("gpu-1", second)
+    assert isinstance(before, NodeCaller)
+    assert isinstance(after, NodeCaller)
+    assert before.id != after.id
+    assert identity_of(before) != identity_of(after)
+    assert after.joined_at == door.clock.now > before.joined_at
+    assert await door.identities.of_certificate("gpu-1", first) is None
+    assert await door.identities.of_secret(token.secret, thorough=True) is None
+    # Renewals are the same node's.
+    request, _ = make_request()
+    renewed = await door.joining.join(after, secret="", node="gpu-1", signing_request=request)
+    assert await door.identities.of_certificate("gpu-1", renewed.certificate) == after
+
+
+@pytest.mark.parametrize("node", ["nsml-controlplane", "nsml", "nsml-gpu1", "localhost"])
+async def test_no_machine_joins_under_a_name_of_the_platform(door: Door, node: str) -> None:
+    secret = (await door.joining.create_token("root")).text.partition(".")[0]
+    request, _ = make_request()
+    with pytest.raises(InvalidRequest):
+        await door.joining.join(NOBODY, secret=secret, node=node, signing_request=request)
+    with pytest.raises(InvalidRequest):
+        await door.accounts.create_node_token(node)
+    # One that joined before there was such a rule goes on.
+    await door.store.commit(Transaction(success=(JOINED.put(node, Joined(has_token=True)),)))
+    here = NodeCaller(node=node)
+    await door.accounts.create_node_token(node)
+    await door.joining.join(here, secret="", node=node, signing_request=request)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.identity import User, UserCaller, identity_of
 from controlplane.history.interface import History
 from controlplane.history.sql import referring
 from controlplane.history.sqlite import open_history
@@ -32,7 +32,7 @@ from controlplane.objects.errors import BlobNotFound, ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import collecting, records
 from controlplane.operations.collecting import Collected, Collector, Marks, ReferencesUnread
-from controlplane.operations.content import FOUND_FOR_S, Content
+from controlplane.operations.content import FOUND_FOR_S, PERIOD_S, Content
 from controlplane.operations.logs import Logs
 from nsml.clock import inline
 from nsml.content.digests import digest_of
@@ -129,6 +129,10 @@ class World:
             grace_s=GRACE,
             may=lambda: self.leads,
         )
+
+    @property
+    def period(self) -> int:
+        return int(self.clock.time() // PERIOD_S)
 
     async def look(self) -> Collected:
         return await self.collector().look()
@@ -305,6 +309,7 @@ async def test_a_reference_that_comes_between_the_look_and_the_removal(world: Wo
 async def test_who_was_told_that_it_is_here_need_not_send_it(world: World) -> None:
     one = tree("a", "b")
     await world.send(one)
+    await world.history.sent.remember(identity_of(KIM), list(one.blobs), period=world.period)
     assert await world.content.missing(KIM, list(one.blobs)) == []
     world.clock.now += GRACE
     await world.look()

@@ -7,11 +7,22 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import User, UserCaller
+from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
+from controlplane.history.values import Dataset
+from controlplane.objects.errors import WrongDigest
 from controlplane.objects.memory import MemoryObjects
-from controlplane.operations.content import BATCH_BYTES, MOST_SENDING, Content
+from controlplane.operations import content as contents
+from controlplane.operations.content import (
+    BATCH_BLOBS,
+    BATCH_BYTES,
+    MOST_SENDING,
+    PERIOD_S,
+    SHOWN_FOR_S,
+    Content,
+)
 from controlplane.operations.state import LiveState
 from nsml.clock import inline
 from nsml.content.digests import digest_of
@@ -25,12 +36,21 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-async def content() -> AsyncIterator[Content]:
-    clock = HandClock()
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def history(clock: HandClock) -> AsyncIterator[History]:
     history = await open_history(":memory:", clock=clock, run=inline)
-    state = LiveState(None, clock)  # type: ignore[arg-type]
-    yield Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
+    yield history
     await history.close()
+
+
+@pytest.fixture
+def content(clock: HandClock, history: History) -> Content:
+    state = LiveState(None, clock)  # type: ignore[arg-type]
+    return Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
 
 
 async def parts(blobs: Iterable[bytes]) -> AsyncIterator[tuple[str, bytes, bool]]:
@@ -43,17 +63,74 @@ def manifest(name: str) -> bytes:
     return build([Entry(path=name, mode=0o644, size=1, chunks=(chunk,))]).encode()
 
 
-async def test_what_one_sent_is_his_whatever_others_send(content: Content) -> None:
-    mine = manifest("mine")
-    await content.put(KIM, parts([b"x", mine]))
-    await content.put(EVE, parts(manifest(f"f{number}") for number in range(MANY)))
-    assert await content.may_use(KIM, digest_of(mine))
-    # Of each there is a bound: what was sent long ago is to be sent again.
-    assert await content.may_use(EVE, digest_of(manifest(f"f{MANY - 1}")))
-    assert not await content.may_use(EVE, digest_of(manifest("f0")))
+async def test_what_was_sent_counts_for_a_day_at_least(content: Content, clock: HandClock) -> None:
+    root = digest_of(manifest("mine"))
+    await content.put(KIM, parts([b"x", manifest("mine")]))
+    await content.put(EVE, parts([manifest("mine")]))
+    clock.now += PERIOD_S
+    assert await content.forget_sent() == 0
+    assert await content.may_use(KIM, root)
+    assert not await content.may_use(EVE, root), "its file was sent by somebody else"
+    # Asking counts as sending: whoever works with it every day sends it once.
+    assert await content.missing(KIM, [root, digest_of(b"x")]) == []
+    clock.now += PERIOD_S
+    assert await content.missing(KIM, [root, digest_of(b"x")]) == []
+    clock.now += 2 * PERIOD_S
+    assert await content.forget_sent() == 7
+    assert await content.missing(KIM, [root, digest_of(b"x")]) == [root, digest_of(b"x")]
+    assert not await content.may_use(KIM, root)
 
 
-async def test_what_one_was_shown_he_reads_whatever_others_are_shown(content: Content) -> None:
+async def test_a_new_version_sends_what_the_one_before_has_not(
+    content: Content, clock: HandClock, history: History
+) -> None:
+    first, second = manifest("first"), manifest("second")
+    await content.put(KIM, parts([b"x", first]))
+    dataset = Dataset(owner="kim", name="mnist", created_at=1.0)
+    await history.catalogue.put_dataset_version(
+        dataset, digest=digest_of(first), size_bytes=1, file_count=1
+    )
+    clock.now += 3 * PERIOD_S
+    await content.forget_sent()
+    root, blobs = digest_of(second), [digest_of(b"x"), digest_of(second)]
+    # The same again: nothing is sent, whenever that is.
+    unchanged = [digest_of(b"x"), digest_of(first)]
+    assert await content.missing(KIM, unchanged, root=digest_of(first)) == []
+    clock.now += 3 * PERIOD_S
+    assert await content.missing(EVE, blobs, root=root, bases=[digest_of(first)]) == blobs
+    assert await content.missing(KIM, blobs, root=root, bases=[digest_of(first)]) == [root]
+    await content.put(KIM, parts([second]))
+    assert await content.may_use(KIM, root)
+
+
+async def test_a_broken_upload_keeps_what_came(content: Content) -> None:
+    async def torn() -> AsyncIterator[tuple[str, bytes, bool]]:
+        async for part in parts([b"%d" % number for number in range(BATCH_BLOBS)]):
+            yield part
+        yield digest_of(b"ab"), b"a", False
+
+    with pytest.raises(InvalidRequest):
+        await content.put(KIM, torn())
+    came = [digest_of(b"%d" % number) for number in range(BATCH_BLOBS)]
+    assert await content.missing(KIM, [*came, digest_of(b"ab")]) == [digest_of(b"ab")]
+
+
+async def test_a_caller_sends_no_more_than_a_bound(
+    content: Content, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "MOST_SENT", 3)
+    await content.put(KIM, parts([b"1", b"2", b"3"]))
+    await content.put(KIM, parts([b"1", b"2", b"3"]))  # nothing new
+    with pytest.raises(TooLarge):
+        await content.put(KIM, parts([b"4"]))
+    assert await content.put(EVE, parts([b"4"])) == 1
+    clock.now += PERIOD_S
+    assert await content.put(KIM, parts([b"4"])) == 1
+
+
+async def test_what_one_was_shown_he_reads_whatever_others_are_shown(
+    content: Content, clock: HandClock
+) -> None:
     mine = manifest("mine")
     root = digest_of(mine)
     await content.put(EVE, parts([mine]))
@@ -63,6 +140,9 @@ async def test_what_one_was_shown_he_reads_whatever_others_are_shown(content: Co
     assert [one async for one in content.read(KIM, root, ())] == [(root, mine)]
     with pytest.raises(NotFound):
         await anext(content.read(EVE, digest_of(b"0"), ()))
+    clock.now += SHOWN_FOR_S  # a right that was withdrawn meanwhile
+    with pytest.raises(NotFound):
+        await anext(content.read(KIM, root, ()))
 
 
 class Upload:
@@ -123,3 +203,18 @@ async def test_one_caller_brings_one_large_blob_at_a_time(content: Content) -> N
 async def test_a_call_may_bring_several_large_blobs(content: Content) -> None:
     blobs = [bytes([number]) * (BATCH_BYTES + 1) for number in range(3)]
     assert await content.put(KIM, parts([blobs[0], b"small", *blobs[1:]])) == 4
+
+
+@pytest.mark.parametrize("before", [0, BATCH_BLOBS])
+async def test_wrong_bytes_make_nobody_a_sender(content: Content, before: int) -> None:
+    await content.put(EVE, parts([b"secret"]))
+    secret = digest_of(b"secret")
+
+    async def guessed() -> AsyncIterator[tuple[str, bytes, bool]]:
+        async for part in parts([b"%d" % number for number in range(before)]):
+            yield part
+        yield secret, b"guess", True
+
+    with pytest.raises(WrongDigest):
+        await content.put(KIM, guessed())
+    assert await content.missing(KIM, [secret]) == [secret]

@@ -119,7 +119,7 @@ async def test_only_what_is_overdue_is_lost(history: SqliteHistory) -> None:
 
 
 class Everything:
-    async def check(self, *_: object) -> None:
+    async def check(self, *_: object, **__: object) -> None:
         return
 
 

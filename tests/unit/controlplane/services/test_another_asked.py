@@ -1,4 +1,4 @@
-"""Control planes that have not heard what another one was sent, nor what it has shown."""
+"""What was sent to one control plane counts at another; what was shown is asked for again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def session(digest: str) -> pb.CreateSessionRequest:
 
 
 @pytest.mark.parametrize("kind", ["session", "dataset"])
-async def test_what_one_was_sent_is_sent_again_to_the_other(packed: Packed, kind: str) -> None:
+async def test_what_one_was_sent_counts_at_the_other(packed: Packed, kind: str) -> None:
     async with asking() as (_, standby, client):
         sent = await upload(client, packed)
         client.rpc.ways.worked(standby.address)
@@ -63,10 +63,25 @@ async def test_what_one_was_sent_is_sent_again_to_the_other(packed: Packed, kind
                 return await client.sessions.create(session(sent.digest))
             return await client.datasets.create_version(version)
 
+        assert await make()
+        assert client.rpc.ways.now == standby.address
+
+
+@pytest.mark.parametrize("kind", ["session", "dataset"])
+async def test_what_was_sent_too_long_ago_is_sent_again(packed: Packed, kind: str) -> None:
+    async with asking() as (leader, _, client):
+        sent = await upload(client, packed)
+        await leader.on.history.sent.forget(before=1 << 30)
+        version = datasets_pb2.CreateDatasetVersionRequest(name="digits", digest=sent.digest)
+
+        async def make() -> object:
+            if kind == "session":
+                return await client.sessions.create(session(sent.digest))
+            return await client.datasets.create_version(version)
+
         with pytest.raises(MissingBlobs):
             await make()
         assert await made_of(client, packed, make)
-        assert client.rpc.ways.now == standby.address
 
 
 async def test_what_one_has_shown_the_other_is_asked_for(packed: Packed, tmp_path: Path) -> None:

@@ -377,9 +377,9 @@ async def test_a_large_manifest_keeps_nobody_waiting(rig: Rig) -> None:
         await go_on.wait()
         return work()
 
-    rig.plane.content._run = held
     manifest, blobs = tree(a=b"one")
     await send(kim, blobs)
+    rig.plane.content._run = held
     pushing = asyncio.ensure_future(push(kim, "digits", manifest))
     await started.wait()
     assert not (await lee.sessions.ListSessions(pb.ListSessionsRequest())).sessions

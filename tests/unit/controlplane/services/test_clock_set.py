@@ -79,7 +79,7 @@ async def test_a_leader_whose_clock_is_behind_goes_on_from_what_is_written() -> 
         late = session(attempts=(failed,), attempt=1, created_at=failed_at - 200)
         await _write(on.store, replace(late, not_before=failed_at + 300, bad_attempts=1))
         async with _leading(replace(on, clock=SystemClock())) as rig:
-            user = await rig.user("kim")
+            user = await rig.user("lee")
             assert failed_at <= await _created_at(user) < failed_at + WHILE_S
             known = rig.plane.state.session(late.id)
             assert known is not None

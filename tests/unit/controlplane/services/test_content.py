@@ -37,7 +37,9 @@ def tree(**files: bytes) -> tuple[Manifest, dict[str, bytes]]:
     return manifest, {manifest.digest: manifest.encode(), **blobs}
 
 
-async def send(user: Stubs, blobs: dict[str, bytes], *, part: int = 1 << 19) -> int:
+async def send(
+    user: Stubs, blobs: dict[str, bytes], *, part: int = 1 << 19, session_id: str = ""
+) -> int:
     async def requests():
         for digest, data in blobs.items():
             for start in range(0, max(len(data), 1), part):
@@ -46,7 +48,7 @@ async def send(user: Stubs, blobs: dict[str, bytes], *, part: int = 1 << 19) -> 
                     data=data[start : start + part],
                     last=start + part >= len(data),
                 )
-                yield content_pb2.PutBlobsRequest(blobs=[blob])
+                yield content_pb2.PutBlobsRequest(blobs=[blob], session_id=session_id)
 
     response = await user.content.PutBlobs(requests())
     return response.stored

@@ -267,7 +267,7 @@ async def test_who_is_removed_is_a_member_of_nothing_and_neither_is_their_namesa
     assert await names(root) == ["vision"]
     left = (await get(root)).project
     assert (list(left.members), left.settings.owner) == ([], "")
-    await root.accounts.CreateUser(accounts_pb2.CreateUserRequest(name="kim"))
+    await root.accounts.CreateUser(accounts_pb2.CreateUserRequest(name="kim", restore=True))
     assert list((await get(root)).project.members) == []
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, Manifest, build
-from nsml.v1 import checkpoints_pb2, content_pb2, resources_pb2, sessions_pb2
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from nsml.v1 import (
+    backups_pb2,
+    checkpoints_pb2,
+    content_pb2,
+    media_pb2,
+    resources_pb2,
+    sessions_pb2,
+)
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, serving, surroundings, until
 from tests.unit.controlplane.services.test_content import push, read, send, tree
-from tests.unit.controlplane.services.test_sessions import refused
+from tests.unit.controlplane.services.test_media import commit, file_of
+from tests.unit.controlplane.services.test_sessions import _all, refused
 
 
 @pytest.fixture
@@ -156,9 +167,162 @@ async def test_who_has_the_same_content_may_use_it(rig: Rig) -> None:
     manifest, blobs = tree(key=b"homework")
     await send(kim, blobs)
     await push(kim, "homework", manifest)
-    asked = content_pb2.FindMissingBlobsRequest(digests=list(blobs), root=manifest.digest)
-    assert not (await kim.content.FindMissingBlobs(asked)).missing
-    assert list((await lee.content.FindMissingBlobs(asked)).missing) == [manifest.digest]
+    assert await missing(kim, *blobs, root=manifest.digest) == set()
+    assert await missing(lee, *blobs, root=manifest.digest) == set(blobs)
     await send(lee, {manifest.digest: manifest.encode()})
-    assert not (await lee.content.FindMissingBlobs(asked)).missing
+    assert (await refused(push(lee, "mine", manifest)))[1] == "MISSING_BLOBS"
+    assert await missing(lee, *blobs, root=manifest.digest) == {digest_of(b"homework")}
+    await send(lee, blobs)
+    assert await missing(lee, *blobs, root=manifest.digest) == set()
     assert (await push(lee, "mine", manifest)).version == 1
+
+
+SECRET = b"the PIN of kim is 4711"
+KINDS = ("dataset", "code", "code of an ended session", "checkpoint", "media", "log", "upload")
+
+
+async def missing(who: Stubs, *digests: str, **given: Any) -> set[str]:
+    request = content_pb2.FindMissingBlobsRequest(digests=digests, **given)
+    return set((await who.content.FindMissingBlobs(request)).missing)
+
+
+async def made_by_kim(rig: Rig, kim: Stubs, kind: str, agent: Agent) -> list[str]:
+    """Something private with `SECRET` in it; the digests of its blobs, the manifest first."""
+    name = file_of(1) if kind == "media" else "key"
+    manifest, blobs = tree(**{name: SECRET})
+    if kind == "log":  # what the platform itself archives is of no manifest
+        await rig.on.objects.put(digest_of(SECRET), SECRET)
+        return [digest_of(SECRET)]
+    if kind in {"checkpoint", "media"}:
+        session = await kim.submit()
+        await agent.assignments(1)
+        await send(agent.stubs, blobs, session_id=session.id)
+        if kind == "media":
+            made = media_pb2.MediaContent(file=name)
+            await agent.stubs.media.CommitMedia(commit(session.id, manifest.digest, made))
+        else:
+            await agent.stubs.checkpoints.CommitCheckpoint(saved(session.id, manifest.digest))
+        return list(blobs)
+    await send(kim, blobs)
+    if kind == "dataset":
+        await push(kim, "secret", manifest)
+    elif kind.startswith("code"):
+        session = await kim.submit(bundle_digest=manifest.digest)
+        [assignment] = await agent.assignments(1)
+        if kind != "code":
+            await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+            await agent.assignments(0)
+            await until(lambda: _has_left(rig, session.id), "it is exported")
+    return list(blobs)
+
+
+async def _has_left(rig: Rig, session: str) -> bool:
+    return rig.plane.state.session(session) is None
+
+
+def saved(session: str, digest: str) -> checkpoints_pb2.CommitCheckpointRequest:
+    made = checkpoints_pb2.CommitCheckpointRequest(
+        session_id=session, attempt=1, name="best", digest=digest, size_bytes=1, file_count=1
+    )
+    made.saved_at.GetCurrentTime()
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["another node", "the same node"])
+async def test_nobody_gets_bytes_for_a_digest(rig: Rig, kind: str, where: str) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    is_same = where == "the same node"
+    agent = await (await rig.agent("a", gpus=2 if is_same else 1)).connect()
+    theirs = await made_by_kim(rig, kim, kind, agent)
+    if agent.orders is None or not agent.orders.assignments:
+        await kim.submit()
+        await agent.assignments(1)
+    # A session of lee runs on the node: of it the node may read and send, in its name alone.
+    others = agent if is_same else await (await rig.agent("b")).connect()
+    own = await lee.submit()
+    await others.assignments(1 + is_same)
+    for digest in theirs:
+        # Listed as a file in each kind of manifest, and read as a root and as a part of what was sent.
+        crafted = listing(digest)
+        files = build([Entry(path=file_of(2), mode=0o644, size=1, chunks=(ChunkRef(digest, 1),))])
+        for who in (lee, others.stubs):
+            for one in (crafted, files):
+                await send(who, {one.digest: one.encode()}, session_id=own.id)
+        assert (await refused(push(lee, "mine", crafted)))[1] == "MISSING_BLOBS"
+        assert (await refused(lee.submit(bundle_digest=crafted.digest)))[1] == "MISSING_BLOBS"
+        shown = commit(own.id, files.digest, media_pb2.MediaContent(file=file_of(2)))
+        assert (await refused(others.stubs.media.CommitMedia(shown)))[1] == "MISSING_BLOBS"
+        save = saved(own.id, crafted.digest)
+        assert (await refused(others.stubs.checkpoints.CommitCheckpoint(save)))[
+            1
+        ] == "MISSING_BLOBS"
+        assert await missing(others.stubs, digest, session_id=own.id) == {digest}
+        readers = [lee] if is_same and kind == "code" else [lee, others.stubs]
+        for who in readers:
+            for root in (digest, crafted.digest, files.digest):
+                assert (await refused(read(who, root, digest)))[0] == "NOT_FOUND"
+        backup = backups_pb2.GetBackupBlobsRequest(digests=[digest])
+        for who in (lee, others.stubs):
+            answers = who.backups.GetBackupBlobs(backup)
+            assert (await refused(_all(answers)))[0] == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_learns_what_others_have_stored(rig: Rig, kind: str) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent("a")).connect()
+    theirs = await made_by_kim(rig, kim, kind, agent)
+    own = await lee.submit()
+    stranger = (await rig.agent("b")).stubs
+    nobodys = digest_of(b"nobody's")
+    asked: list[set[str]] = []
+    sound = rig.on.objects.has_missing
+
+    async def has_missing(digests: Collection[str]) -> set[str]:
+        asked.append(set(digests))
+        return await sound(digests)
+
+    rig.on.objects.has_missing = has_missing  # type: ignore[method-assign]
+    for who, given in (
+        (lee, {}),
+        (lee, {"root": theirs[0]}),
+        (lee, {"bases": [theirs[0]]}),
+        (stranger, {}),
+        (stranger, {"session_id": own.id}),
+        (agent.stubs, {"session_id": own.id}),
+    ):
+        assert await missing(who, *theirs, nobodys, **given) == {*theirs, nobodys}
+    # The object store is not asked, so that the time tells nothing either.
+    assert not any(asked)
+    for who in (lee, stranger):
+        assert await send(who, {digest_of(SECRET): SECRET}) == 1
+        assert await send(who, {nobodys: b"nobody's"}) == 1
+        assert await send(who, {nobodys: b"nobody's"}) == 0
+    assert not any(asked)
+    assert await missing(lee, digest_of(SECRET), nobodys) == set()
+
+
+async def test_what_a_node_was_shown_it_reads_while_the_session_is_there(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    own, _ = await kim.submit(), await kim.submit()
+    await agent.assignments(2)
+    digest = await save(agent, own.id)
+    await get(agent.stubs, own.id, own.id)
+    assert await read(agent.stubs, digest)
+    for assignment in await agent.assignments(2):
+        if assignment.replica.session_id == own.id:
+            await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+    await agent.assignments(1)
+    assert (await refused(read(agent.stubs, digest)))[0] == "NOT_FOUND"
+
+
+async def test_what_one_control_plane_was_sent_counts_at_another() -> None:
+    async with surroundings() as on, serving(on) as one, serving(on) as other:
+        kim = await one.user("kim")
+        there = await other.also(kim)
+        manifest, blobs = tree(key=b"x")
+        await send(kim, blobs)
+        assert await missing(there, *blobs, root=manifest.digest) == set()
+        assert (await push(there, "mine", manifest)).version == 1

@@ -345,7 +345,7 @@ async def test_secrets_go_with_their_user_and_a_later_one_gets_none(rig: Rig) ->
     [assignment] = await agent.assignments(1)
     assert "kim, who submitted it, was removed" in assignment.secrets[0].problem
     await agent.close()
-    again = await rig.user("kim")
+    again = await rig.user("kim", restore=True)
     assert left
     assert await names(again) == []
     await put(again, value=b"of the second kim")
@@ -366,7 +366,7 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
     monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", dies)
     await rig.plane.accounts.delete_user("kim")
     assert (await rig.on.store.list("secret/")).items
-    again = await rig.user("kim")
+    again = await rig.user("kim", restore=True)
     assert await names(again) == []
     assert (await refused(remove(again)))[0] == "NOT_FOUND"
 
@@ -393,7 +393,7 @@ async def test_what_an_earlier_user_left_opens_for_no_later_one(rig: Rig, monkey
     monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", nothing)
     monkeypatch.setattr(rig.plane.secrets, "check", nothing)
     await rig.plane.accounts.delete_user("kim")
-    await (await rig.user("kim")).submit(secrets=USE)
+    await (await rig.user("kim", restore=True)).submit(secrets=USE)
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
     assert assignment.secrets[0].problem == "secret TOKEN of kim was removed"

@@ -120,4 +120,4 @@ async def test_a_later_user_of_the_name_has_none(rig: Rig) -> None:
     await put(await rig.user("kim"))
     root = await rig.user("root", role=Role.ADMIN)
     await root.accounts.DeleteUser(accounts_pb2.DeleteUserRequest(name="kim"))
-    assert await origin(await rig.user("kim")) == ""
+    assert await origin(await rig.user("kim", restore=True)) == ""

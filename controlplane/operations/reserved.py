@@ -1,0 +1,17 @@
+"""Names that nobody new may take: the platform's own."""
+
+from __future__ import annotations
+
+from controlplane.domain.errors import InvalidRequest
+from nsml.reserved import is_reserved_for_platform
+
+
+def check_not_reserved(name: str, what: str) -> str:
+    """The name of a new user, project or node (`what`), if it does not look like the platform's own."""
+    if is_reserved_for_platform(name, of_node=what == "node"):
+        raise InvalidRequest(
+            f"no {what} can be called {name}",
+            why="the name looks like one of the platform itself",
+            attempt="another name",
+        )
+    return name
