@@ -63,6 +63,7 @@ from nsml.clock import SystemClock
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
+from nsml.local_peers import SESSION_UIDS
 from nsml.lossy import LossyText
 from nsml.urls import without_password
 
@@ -162,16 +163,30 @@ class Listeners:
         """What answers over HTTP; None where nobody listens for that."""
         if self._http_socket is None:
             return None
-        from controlplane.web import Web  # noqa: PLC0415 - a tenth of a second for who needs it
+        # A tenth of a second for who needs it.
+        from controlplane.gateway.guard import Rules, networks  # noqa: PLC0415
+        from controlplane.web import Web  # noqa: PLC0415
+        from nsml.connections import Limits  # noqa: PLC0415
 
+        settings = self._settings
+        own = names_of_this_host(settings.hosts)
+        rules = Rules(
+            hosts=frozenset(name.lower() for name in (*own, *settings.http_hosts)),
+            session_uids=SESSION_UIDS if settings.http_sessions == "refused" else range(0),
+            own=frozenset(own),
+            refused=networks(settings.http_refused),
+        )
         return Web(
             plane,
             self._http_socket,
             identity=self._identity if self._has_https else None,
-            token_file=self._settings.metrics_token_file,
+            token_file=settings.metrics_token_file,
             url=self._http_url(),
             server=str(self.socket or self.plain or ""),
-            visdom_python=self._settings.visdom_python,
+            visdom_python=settings.visdom_python,
+            rules=rules,
+            limits=Limits(per_address=settings.http_connections),
+            proxies=settings.http_proxies,
         )
 
     @property
