@@ -13,7 +13,7 @@ from controlplane.gateway.figures import Known, figures, take
 from controlplane.gateway.guard import Guard, Rules
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
-from controlplane.gateway.rpcs import CallCounts
+from controlplane.gateway.rpcs import CallCounts, unary_methods
 from controlplane.gateway.viewers import Viewers
 from nsml.concurrency import TaskGroup
 
@@ -60,7 +60,7 @@ class Web:
         limits: Limits | None = None,
         proxies: Sequence[str] = (),
     ) -> None:
-        self.calls = CallCounts(TABLE, time.monotonic)
+        self.calls = CallCounts(unary_methods(TABLE), time.monotonic)
         self.serves = False
         self._conditions = plane.health.conditions
         known = _known(plane)
