@@ -203,8 +203,9 @@ async def code_of(
                 pass
         else:
             await call
-    except grpc.aio.AioRpcError as error:
-        return error.code().name, error.details() or ""
+    except grpc.aio.AioRpcError:
+        # What the server said: a write that is cut short by the answer is an error of the client's own.
+        return (await call.code()).name, await call.details() or ""
     return "OK", ""
 
 
