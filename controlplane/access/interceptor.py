@@ -20,7 +20,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from controlplane.access.current import begin_call, set_caller
+from controlplane.access.current import begin_call, current_call, set_caller
 from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
 from controlplane.access.secret import Secret, parse_secret, short
 from controlplane.access.table import Change, refusal
@@ -271,7 +271,7 @@ class _Record:
         self._context = context
         self._request: Any = None
         self._is_done = False
-        self._call = begin_call()
+        self._call = begin_call() if self._audit is not None else None
 
     @property
     def needs_request(self) -> bool:
@@ -280,18 +280,18 @@ class _Record:
 
     def asked(self, request: Any) -> None:
         """Note the first request."""
-        if self._request is None and self._audit is not None:
+        if self._request is None and self._call is not None:
             self._request = request
             self._call.target = name_in(request, self._change.target)
 
     def answered(self, answer: Any) -> None:
         """Note the answer."""
-        if self._audit is not None and self._change.answer:
+        if self._call is not None and self._change.answer:
             self._call.target = name_in(answer, self._change.answer)
 
     async def write(self, who: Caller, code: str) -> None:
         """Have the row written, once; it is an attempt of nobody's to find things out that is not signed in."""
-        if self._audit is None or self._is_done or self._call.is_elsewhere:
+        if self._audit is None or self._is_done or current_call().is_elsewhere:
             return
         self._is_done = True
         if is_dry_run(self._change, self._request):
@@ -302,6 +302,8 @@ class _Record:
 
     async def ended(self, who: Caller, error: BaseException | None) -> None:
         """Have the row written of a call that has ended, with an error or without."""
+        if self._audit is None or self._is_done:
+            return
         unset = "OK" if error is None else "UNKNOWN"
         await self.write(who, code_name(self._context.code(), unset))
 

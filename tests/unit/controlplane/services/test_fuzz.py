@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import struct
@@ -194,12 +195,22 @@ async def code_of(
     timeout = WITHIN_S if one.server_streaming else 30
     kinds = {True: "stream", False: "unary"}
     make = getattr(channel, f"{kinds[one.client_streaming]}_{kinds[one.server_streaming]}")
+    timeout = WITHIN_S if one.server_streaming else 30
+    kinds = {True: "stream", False: "unary"}
+    make = getattr(channel, f"{kinds[one.client_streaming]}_{kinds[one.server_streaming]}")
     asked = list(data)
-    given = iter(asked) if one.client_streaming else asked[0]
-    call = make(method)(given, metadata=who.metadata, timeout=timeout)
+    call = make(method)(
+        *(() if one.client_streaming else asked), metadata=who.metadata, timeout=timeout
+    )
+    if one.client_streaming:
+        # A call that is refused while its requests are written is one all the same.
+        with contextlib.suppress(Exception):
+            for message in asked:
+                await call.write(message)
+            await call.done_writing()
     try:
         if one.server_streaming:
-            async for _ in call:
+            while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
         else:
             await call
