@@ -13,7 +13,7 @@ from controlplane.objects.s3 import _read_credentials
 from controlplane.surroundings import _tls
 from nodeagent.production import _token
 from nsml.client.contexts import Context, ContextError
-from nsml.client.trust import TrustError, signing_request, make_key
+from nsml.client.trust import TrustError, make_key, signing_request
 from nsml.private_files import Exposed, read_private
 from nsml.settings import SettingsError
 
