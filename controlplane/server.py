@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -98,6 +99,8 @@ GRPC_OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 2_000),
     # For each connection, so that one client cannot lock out the others.
     ("grpc.max_concurrent_streams", 1_000),
+    # One without calls is closed: its client opens another one when it has something to ask.
+    ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
@@ -108,6 +111,27 @@ GRPC_OPTIONS: Final = (
     # A port that somebody else has is an error, not half of the calls.
     ("grpc.so_reuseport", 0),
 )
+
+
+_OWN_FILES: Final = 256
+"""File descriptors that are for databases, logs and HTTP."""
+_MOST_FILES: Final = 1 << 16
+_LISTENERS: Final = 4
+_LEAST_CONNECTIONS: Final = 64
+
+
+def connection_limit(open_files: int) -> int:
+    """How many connections each gRPC listener may have: together they leave file descriptors for everything else."""
+    return max(_LEAST_CONNECTIONS, (open_files - _OWN_FILES) // _LISTENERS)
+
+
+def _grpc_options() -> tuple[tuple[str, int], ...]:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = connection_limit(min(open_files, _MOST_FILES))
+    return (*GRPC_OPTIONS, ("grpc.max_allowed_incoming_connections", limit))
 
 
 def _make_folder(data: Path) -> None:
@@ -278,7 +302,7 @@ async def _serve(
 ) -> None:
     on, cluster = stood
     door = _Door()
-    server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
+    server = grpc.aio.server(interceptors=[door], options=_grpc_options())
     listeners = Listeners(server, settings, on.authority)
     member = settings.member or f"{socket.gethostname()}-{os.getpid()}"
     character = Character(
