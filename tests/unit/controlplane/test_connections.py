@@ -19,20 +19,26 @@ def test_listeners_leave_file_descriptors_for_the_rest() -> None:
     assert connection_limit(100) == 64
 
 
-async def opened(port: int, *, with_preface: bool) -> asyncio.StreamReader:
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def opened(port: int, *, with_preface: bool) -> Line:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     if with_preface:
         writer.write(PREFACE)
-    return reader
+    return reader, writer
 
 
-async def is_closed(reader: asyncio.StreamReader) -> None:
+async def is_closed(line: Line) -> None:
+    """Return once the server has closed it."""
+    reader, writer = line
     async with asyncio.timeout(60):
         try:
             while await reader.read(4096):
                 pass
         except ConnectionResetError:
             pass
+    writer.close()
 
 
 async def test_idle_and_unfinished_connections_are_closed_and_those_over_the_limit(
@@ -54,7 +60,7 @@ async def test_idle_and_unfinished_connections_are_closed_and_those_over_the_lim
     try:
         idle = [await opened(port, with_preface=True) for _ in range(MOST)]
         for one in idle:
-            assert await one.read(9)  # settings: it is taken
+            assert await one[0].read(9)  # settings: it is taken
         over = await opened(port, with_preface=True)
         await is_closed(over)
         # Another listener has a limit of its own.
