@@ -93,4 +93,4 @@ def audit(
             count, actor=actor, method=method, target=target, since=start
         )
     )
-    write_list(app, found, columns=_COLUMNS, record=_record)
+    write_list(app, found, columns=_COLUMNS, record=_record, name="target", none="no such rows")
