@@ -93,6 +93,7 @@ def platform() -> Generator[tuple[Platform, Mapping[str, str]], None, None]:
         folder = Path(tempfile.mkdtemp(prefix="nsml-"))
         stack.callback(shutil.rmtree, folder)
         (folder / "token").write_text("token\n")
+        (folder / "token").chmod(0o600)
         running = Platform()
         stack.callback(running.close)
         environment = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "Commands": {
+        "audit": ("cli.audit:audit", "Show who changed what, and what was refused."),
         "backup": ("cli.backup:backup", "Write the whole platform into FOLDER, while it runs."),
         "join-token": ("cli.admin:join_token", "Make a secret with which machines become nodes."),
         "restore": ("cli.backup:restore", "Put a platform back from a backup."),

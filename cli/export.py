@@ -185,11 +185,13 @@ def _paths(
 
     The folder is made where there is none.
     """
+    from nsml.folders import folder_name
+
     folder.mkdir(exist_ok=True)
     names = [session.name.replace("/", "_") for session in sessions]
     for session, name in zip(sessions, names, strict=True):
         unique = name if names.count(name) == 1 else f"{name}_{session.id}"
-        yield session, folder / f"{unique}.{chosen.value}"
+        yield session, folder / f"{folder_name(unique)}.{chosen.value}"
 
 
 @contextmanager

@@ -5,7 +5,8 @@ Nothing is read at import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal
 
@@ -109,6 +110,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: str = ""
     """Listener for /healthz, /readyz and /metrics: HOST:PORT, on the loopback without TLS, elsewhere
     with the platform's. Empty: none."""
+
+    http_hosts: tuple[str, ...] = ()
+    """Further host names under which browsers reach that listener, such as the name of a reverse proxy. Addresses,
+    `localhost`, the names of this host and those in `hosts` are accepted in any case; under other names nothing is shown,
+    because a page of another site could point its own name at us."""
+
+    http_proxies: tuple[str, ...] = ()
+    """Addresses and networks of reverse proxies before that listener: what they say in X-Forwarded-For and
+    X-Forwarded-Proto is believed, and they may open as many connections as there are."""
+
+    http_connections: int = 100
+    """How many connections one address may have open there at once. The loopback and proxies have no such limit."""
+
+    http_sessions: Literal["refused", "answered"] = "refused"
+    """Whether programs of sessions on this machine are answered there, as their accounts show (ids from 1900000000 on,
+    where the agent is root). /healthz, /readyz and /metrics answer them in any case."""
+
+    http_refused: tuple[str, ...] = ()
+    """Addresses and networks that are not answered there either, such as those of nodes, from which sessions come."""
 
     metrics_token_file: Path | None = None
     """A file for us alone with a token of at least 16 bytes, which reads /metrics and nothing else; read at
@@ -345,6 +365,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("etcd_quota_bytes", self.etcd_quota_bytes >= 0, "0 (not known) or more"),
             ("floor_bytes", (self.floor_bytes or 0) >= 0, "0 (none) or more"),
             *_limit_problems(self),
+            ("http_connections", 1 <= self.http_connections <= 450, "1 to 450"),
+            ("http_proxies", _are_networks(self.http_proxies), "addresses or networks"),
+            ("http_refused", _are_networks(self.http_refused), "addresses or networks"),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:
@@ -378,6 +401,15 @@ def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "session_metric_names", settings.session_metric_names >= 1, "1 or more"
     yield "user_store_share", 0 <= settings.user_store_share <= 1, "0 (no limit) to 1"
+
+
+def _are_networks(texts: Sequence[str]) -> bool:
+    try:
+        for text in texts:
+            ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

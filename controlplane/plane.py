@@ -85,6 +85,7 @@ from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
+from controlplane.services.audit import AuditServicer
 from controlplane.services.backups import BackupServicer
 from controlplane.services.checkpoints import CheckpointServicer
 from controlplane.services.content import ContentServicer
@@ -109,6 +110,7 @@ from nsml.concurrency import TaskGroup
 from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2_grpc,
+    audit_pb2_grpc,
     backups_pb2_grpc,
     checkpoints_pb2_grpc,
     content_pb2_grpc,
@@ -481,6 +483,7 @@ class ControlPlane:
             group.create_task(self.state.follow(), name="state")
             group.create_task(self.members.run(), name="members")
             group.create_task(self.submitter.run(), name="submit")
+            group.create_task(self._audit.run(), name="audit")
             group.create_task(self.secrets.keep_renewed(), name="secrets")
             if self._on.keys is not None:
                 group.create_task(self._on.keys.run(), name="keys")
@@ -582,7 +585,9 @@ class ControlPlane:
 
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""
-        door = AccessInterceptor(self.identities, TABLE, limiter=self.limiter, refuse=refuse)
+        door = AccessInterceptor(
+            self.identities, TABLE, limiter=self.limiter, refuse=refuse, audit=self._audit
+        )
         return door, Throttle(self.admission), self._passing_on, Freshness(self.state)
 
     def add_services(self, server: Any) -> None:
@@ -633,11 +638,15 @@ class ControlPlane:
             ),
             (
                 projects_pb2_grpc.add_ProjectServiceServicer_to_server,
-                ProjectServicer(self.projects, self.state, self._audit, clock=on.clock),
+                ProjectServicer(self.projects, self.state, clock=on.clock),
             ),
             (telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, self._telemetry()),
             (views_pb2_grpc.add_ViewServiceServicer_to_server, ViewServicer(self.views)),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
+            (
+                audit_pb2_grpc.add_AuditServiceServicer_to_server,
+                AuditServicer(self._audit, on.history.ledger),
+            ),
         ]
         for add, servicer in services:
             add(servicer, server)
@@ -679,7 +688,6 @@ class ControlPlane:
             requeuer=Requeuer(writer, on.clock, notice_s=self.character.notice_s),
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
-            audit=self._audit,
             followers=followers,
             reports=self._reports,
             searches=Searches(followers=followers, run=on.run),
@@ -754,7 +762,6 @@ class ControlPlane:
             contacts=self.contacts,
             keeper=self.keeper,
             usages=self.usages,
-            audit=self._audit,
             facts=facts,
             states=self.node_states,
         )

@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -63,6 +64,7 @@ from nsml.clock import SystemClock
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
+from nsml.local_peers import SESSION_UIDS
 from nsml.lossy import LossyText
 from nsml.urls import without_password
 
@@ -97,6 +99,8 @@ GRPC_OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 2_000),
     # For each connection, so that one client cannot lock out the others.
     ("grpc.max_concurrent_streams", 1_000),
+    # One without calls is closed: its client opens another one when it has something to ask.
+    ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
@@ -107,6 +111,27 @@ GRPC_OPTIONS: Final = (
     # A port that somebody else has is an error, not half of the calls.
     ("grpc.so_reuseport", 0),
 )
+
+
+_OWN_FILES: Final = 256
+"""File descriptors that are for databases, logs and HTTP."""
+_MOST_FILES: Final = 1 << 16
+_LISTENERS: Final = 4
+_LEAST_CONNECTIONS: Final = 64
+
+
+def connection_limit(open_files: int) -> int:
+    """How many connections each gRPC listener may have: together they leave file descriptors for everything else."""
+    return max(_LEAST_CONNECTIONS, (open_files - _OWN_FILES) // _LISTENERS)
+
+
+def _grpc_options() -> tuple[tuple[str, int], ...]:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = connection_limit(min(open_files, _MOST_FILES))
+    return (*GRPC_OPTIONS, ("grpc.max_allowed_incoming_connections", limit))
 
 
 def _make_folder(data: Path) -> None:
@@ -162,16 +187,30 @@ class Listeners:
         """What answers over HTTP; None where nobody listens for that."""
         if self._http_socket is None:
             return None
-        from controlplane.web import Web  # noqa: PLC0415 - a tenth of a second for who needs it
+        # A tenth of a second for who needs it.
+        from controlplane.gateway.guard import Rules, networks  # noqa: PLC0415
+        from controlplane.web import Web  # noqa: PLC0415
+        from nsml.connections import Limits  # noqa: PLC0415
 
+        settings = self._settings
+        own = names_of_this_host(settings.hosts)
+        rules = Rules(
+            hosts=frozenset(name.lower() for name in (*own, *settings.http_hosts)),
+            session_uids=SESSION_UIDS if settings.http_sessions == "refused" else range(0),
+            own=frozenset(own),
+            refused=networks(settings.http_refused),
+        )
         return Web(
             plane,
             self._http_socket,
             identity=self._identity if self._has_https else None,
-            token_file=self._settings.metrics_token_file,
+            token_file=settings.metrics_token_file,
             url=self._http_url(),
             server=str(self.socket or self.plain or ""),
-            visdom_python=self._settings.visdom_python,
+            visdom_python=settings.visdom_python,
+            rules=rules,
+            limits=Limits(per_address=settings.http_connections),
+            proxies=settings.http_proxies,
         )
 
     @property
@@ -263,7 +302,7 @@ async def _serve(
 ) -> None:
     on, cluster = stood
     door = _Door()
-    server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
+    server = grpc.aio.server(interceptors=[door], options=_grpc_options())
     listeners = Listeners(server, settings, on.authority)
     member = settings.member or f"{socket.gethostname()}-{os.getpid()}"
     character = Character(

@@ -25,6 +25,7 @@ from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.interface import StoreUnavailable
 from controlplane.store.open import open_store
 from controlplane.versions import bring_forward, look_at, wait_for_one_version
+from nsml import private_files
 from nsml.clock import elapsed, in_own_thread, in_thread
 
 if TYPE_CHECKING:
@@ -322,5 +323,5 @@ def _tls(settings: Settings) -> Tls | None:
     return Tls(
         ca=settings.etcd_ca.read_bytes(),
         certificate=None if certificate is None else certificate.read_bytes(),
-        key=None if key is None else key.read_bytes(),
+        key=None if key is None else private_files.read_private(str(key)),
     )

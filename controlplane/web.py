@@ -10,18 +10,21 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers
 from controlplane.gateway.figures import Known, figures, take
+from controlplane.gateway.guard import Guard, Rules
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
-from controlplane.gateway.rpcs import CallCounts
+from controlplane.gateway.rpcs import CallCounts, unary_methods
 from controlplane.gateway.viewers import Viewers
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
     from pathlib import Path
 
     from controlplane.access.listeners import Identity
     from controlplane.plane import ControlPlane
+    from nsml.connections import Limits
 
 
 class Web:
@@ -34,6 +37,9 @@ class Web:
         url: where browsers reach it.
         server: where programs of this machine call the control plane; "" for nowhere.
         visdom_python: see Settings.
+        rules: who is answered.
+        limits: what one client may take.
+        proxies: see HttpServer.
 
     Attributes:
         calls: counts what the gRPC server answers; one of its interceptors.
@@ -50,8 +56,11 @@ class Web:
         url: str = "",
         server: str = "",
         visdom_python: Path | None = None,
+        rules: Rules | None = None,
+        limits: Limits | None = None,
+        proxies: Sequence[str] = (),
     ) -> None:
-        self.calls = CallCounts(TABLE, time.monotonic)
+        self.calls = CallCounts(unary_methods(TABLE), time.monotonic)
         self.serves = False
         self._conditions = plane.health.conditions
         known = _known(plane)
@@ -65,7 +74,9 @@ class Web:
         )
         self._views = plane.views
         self._views.viewing = Viewers(url=url, server=server, visdom_python=visdom_python)
-        self._server = HttpServer(app, taken, identity)
+        self._server = HttpServer(
+            Guard(app, rules or Rules()), taken, identity, limits=limits, proxies=proxies
+        )
 
     async def serve(self) -> None:
         """Answer until `stop`; views end then."""

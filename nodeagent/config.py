@@ -17,6 +17,7 @@ from nodeagent.environments.allowed import ANY, is_pattern
 from nodeagent.gang_network import is_mode
 from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
+from nsml.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
 from nsml.settings import SettingsError
 
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
@@ -119,10 +120,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How sessions are separated; `auto`: the strongest that this machine allows, containers also where
     their engine comes up after the agent."""
 
-    uid_first: int = 1_900_000_000
+    uid_first: int = FIRST_SESSION_UID
     """First of the ids that an agent with root gives its users on this machine, and caches of theirs."""
 
-    uid_count: int = 65_536
+    uid_count: int = SESSION_UID_COUNT
     """How many such ids there are."""
 
     engine_socket: Path = Path("/var/run/docker.sock")

@@ -38,6 +38,7 @@ from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError
 from nsml.clock import Offload
 from nsml.content.errors import ContentError
+from nsml.folders import is_one_name
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.units import counted
@@ -122,6 +123,9 @@ class DataHook:
     async def prepare(self, draft: Draft) -> None:
         """Have every dataset here, and mount it."""
         for dataset in draft.assignment.spec.datasets:
+            if not is_one_name(dataset_name(dataset)):
+                text = f"{dataset.name!r} is no name of a dataset"
+                raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
             try:
                 tree = await self._trees.get(dataset.digest)
                 await self._admit(tree, draft)

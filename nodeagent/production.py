@@ -86,6 +86,7 @@ from nsml.client.rpc import HASTY, Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
+from nsml.private_files import read_private
 from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()
@@ -243,7 +244,7 @@ class ChannelMaker:
         key, certificate = self._settings.key_file, self._settings.certificate_file
         return grpc.ssl_channel_credentials(
             _read(authority),
-            None if key is None else _read(key),
+            None if key is None else _read_secret(key),
             None if certificate is None else _read(certificate),
         )
 
@@ -285,7 +286,14 @@ def _open_as_many_files_as_allowed() -> None:
 
 
 def _token(path: Path) -> str:
-    return _read(path).decode().strip()
+    return _read_secret(path).decode().strip()
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        return read_private(str(path))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _read(path: Path) -> bytes:

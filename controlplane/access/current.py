@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, PeerCaller, UserCaller
@@ -15,6 +16,39 @@ current_caller: ContextVar[Caller] = ContextVar("current_caller")
 def set_caller(who: Caller) -> None:
     """Say who makes the current call: for the interceptor, and for tests of single servicers."""
     current_caller.set(who)
+
+
+@dataclass(slots=True)
+class Call:
+    """What becomes known of a call while it is served, for the audit trail.
+
+    Attributes:
+        target: the name of what it changes.
+        is_elsewhere: another control plane answered it, and has its row.
+    """
+
+    target: str = ""
+    is_elsewhere: bool = False
+
+
+_current_call: ContextVar[Call] = ContextVar("current_call")
+
+
+def begin_call() -> Call:
+    """Note that a call begins: for the interceptor."""
+    call = Call()
+    _current_call.set(call)
+    return call
+
+
+def current_call() -> Call:
+    """The call that is being served; outside of one, a call of nobody's."""
+    return _current_call.get(None) or Call()
+
+
+def note_target(name: str) -> None:
+    """Say by its full name what the current call changes."""
+    current_call().target = name
 
 
 def caller() -> Caller:

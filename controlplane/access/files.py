@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from nsml import private_files
+from nsml.private_files import Exposed
 
-class Exposed(PermissionError):
-    """Others may read the file, so what it says is no secret any more.
+if TYPE_CHECKING:
+    from pathlib import Path
 
-    Attributes:
-        content: what it says, so that it can be made worthless.
-    """
-
-    def __init__(self, path: Path, content: bytes) -> None:
-        super().__init__(f"{path} may be read by others: chmod 600, and renew the secret")
-        self.content = content
+__all__ = ["Exposed", "read_private", "write_private"]
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -47,11 +43,6 @@ def read_private(path: Path) -> bytes | None:
         Exposed: others may read it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        return private_files.read_private(str(path), flags=os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read()
-        if os.fstat(file.fileno()).st_mode & 0o077:
-            raise Exposed(path, content)
-        return content

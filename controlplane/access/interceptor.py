@@ -7,20 +7,25 @@ call, so that a typing error never turns into somebody else's answer.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from controlplane.access.current import set_caller
+from controlplane.access.current import begin_call, current_call, set_caller
 from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
 from controlplane.access.secret import Secret, parse_secret, short
-from controlplane.access.table import refusal
-from controlplane.domain.errors import NotSignedIn, NsmlError
+from controlplane.access.table import Change, refusal
+from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of, row_of
+from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from controlplane.access.table import Row
+    from controlplane.operations.auditing import Audit
 
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -52,6 +58,12 @@ _log = structlog.get_logger()
 
 _BEARER = "Bearer "
 
+REQUEST_WITHIN_S: Final = 60.0
+"""How long a call may take to send the one request that it has: 4 MiB at most."""
+MOST_ANONYMOUS: Final = 100
+"""Calls without a credential that one address may have open at once, and all of them together."""
+MOST_ANONYMOUS_OF_ALL: Final = 1_000
+
 ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
 
@@ -66,11 +78,14 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         *,
         limiter: FailureLimiter,
         refuse: Refuse,
+        audit: Audit | None = None,
     ) -> None:
         self._identities = identities
         self._table = table
         self._limiter = limiter
         self._refuse = refuse
+        self._audit = audit
+        self._anonymous = AnonymousCalls()
 
     async def intercept_service(  # type: ignore[override] # the stubs forget None
         self,
@@ -85,24 +100,32 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def guard(self, handler: Handler, method: str) -> Handler:
         """Return `handler` so that it runs only for callers whom the table lets through."""
+        row = self._table.get(method)
+        parse = handler.request_deserializer or bytes
 
-        def welcome(context: Context) -> _Welcome:
+        def begin(context: Context) -> _Admission:
             # Once for all messages of a stream: gRPC makes a copy of all facts for each question.
             shown = _Shown.by(context)
-            return _Welcome(partial(self._why_not, shown, method), partial(self._refuse, context))
+            return _Admission(
+                partial(self._why_not, shown, method),
+                partial(self._refuse, context),
+                parse=parse,
+                record=_Record(self._audit, method, row.change if row else None, context),
+                anonymous=self._anonymous.of(shown.address),
+            )
 
-        return _behind(welcome, handler)
+        return _behind(begin, handler)
 
-    async def _why_not(self, shown: _Shown, method: str) -> NsmlError | None:
-        """Return why the call is refused as things are now; else None, and its caller is set."""
+    async def _why_not(self, shown: _Shown, method: str) -> tuple[Caller, NsmlError | None]:
+        """Return who calls, and why the call is refused as things are now; where it is not, its caller is set."""
         try:
             who = await self._identify(shown)
         except NsmlError as error:
-            return error
+            return AnonymousCaller(), error
         refused = refusal(self._table, method, who)
         if refused is None:
             set_caller(who)
-        return refused
+        return who, refused
 
     async def _identify(self, shown: _Shown) -> Caller:
         if shown.authorization is not None:
@@ -198,7 +221,94 @@ def _certificate(context: Context) -> tuple[str, bytes] | None:
     return bytes(next(iter(names))).decode(), bytes(next(iter(pems)))
 
 
-class _Welcome:
+class AnonymousCalls:
+    """How many calls of nobody known are open, by their addresses: who needs no token can open many."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def of(self, address: str) -> _AnonymousCall:
+        """A call from an address, which does not count yet."""
+        return _AnonymousCall(self._open, address)
+
+
+@dataclass(slots=True)
+class _AnonymousCall:
+    among: Counter[str]
+    address: str
+    counts: bool = False
+
+    def enter(self) -> NsmlError | None:
+        """Count it; why it is refused, where it is one too many."""
+        if (
+            self.among[self.address] >= MOST_ANONYMOUS
+            or self.among.total() >= MOST_ANONYMOUS_OF_ALL
+        ):
+            return Unavailable(
+                "too many calls without a token are open from this address",
+                attempt="again in a moment, or nsml login HOST",
+            )
+        self.among[self.address] += 1
+        self.counts = True
+        return None
+
+    def leave(self) -> None:
+        if self.counts:
+            self.counts = False
+            self.among[self.address] -= 1
+            self.among += Counter()  # without those that have none
+
+
+class _Record:
+    """The row of one call in the audit trail, where it has one."""
+
+    def __init__(
+        self, audit: Audit | None, method: str, change: Change | None, context: Context
+    ) -> None:
+        self._audit = audit if change else None
+        self._method = method
+        self._change = change or Change()
+        self._context = context
+        self._request: Any = None
+        self._is_done = False
+        self._call = begin_call() if self._audit is not None else None
+
+    @property
+    def needs_request(self) -> bool:
+        """Whether the row is to name something that only the request knows."""
+        return self._audit is not None and bool(self._change.target)
+
+    def asked(self, request: Any) -> None:
+        """Note the first request."""
+        if self._request is None and self._call is not None:
+            self._request = request
+            self._call.target = name_in(request, self._change.target)
+
+    def answered(self, answer: Any) -> None:
+        """Note the answer."""
+        if self._call is not None and self._change.answer:
+            self._call.target = name_in(answer, self._change.answer)
+
+    async def write(self, who: Caller, code: str) -> None:
+        """Have the row written, once; it is an attempt of nobody's to find things out that is not signed in."""
+        if self._audit is None or self._is_done or current_call().is_elsewhere:
+            return
+        self._is_done = True
+        if is_dry_run(self._change, self._request):
+            return
+        row = row_of(who, self._method, self._request, outcome_of(code))
+        at_once = not self._change.is_frequent and bool(row.actor)
+        await self._audit.record(row, at_once=at_once)
+
+    async def ended(self, who: Caller, error: BaseException | None) -> None:
+        """Have the row written of a call that has ended, with an error or without."""
+        if self._audit is None or self._is_done:
+            return
+        unset = "OK" if error is None else "UNKNOWN"
+        await self.write(who, code_name(self._context.code(), unset))
+
+
+class _Admission:
     """Of one call: asked again for each of its messages, and gone for good once it is refused.
 
     What was refused only because the store did not answer stays refused too: the method has seen
@@ -207,16 +317,24 @@ class _Welcome:
 
     def __init__(
         self,
-        why_not: Callable[[], Awaitable[NsmlError | None]],
+        why_not: Callable[[], Awaitable[tuple[Caller, NsmlError | None]]],
         refuse: Callable[[NsmlError], Awaitable[NoReturn]],
+        *,
+        parse: Callable[[bytes], Any],
+        record: _Record,
+        anonymous: _AnonymousCall,
     ) -> None:
         self._why_not = why_not
         self._refuse = refuse
+        self._parse = parse
+        self._anonymous = anonymous
         self._refused: NsmlError | None = None
+        self.record = record
+        self.who: Caller = AnonymousCaller()
 
     async def refusal(self) -> NsmlError | None:
         if self._refused is None:
-            self._refused = await self._why_not()
+            self.who, self._refused = await self._why_not()
         return self._refused
 
     async def check(self) -> None:
@@ -224,59 +342,136 @@ class _Welcome:
         if error is not None:
             await self._refuse(error)
 
-    async def only_while(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        async for request in requests:
+    async def admit(self, requests: AsyncIterator[bytes]) -> None:
+        """Let the caller in, or refuse the call; what somebody known was refused is in the trail by its name."""
+        error = await self.refusal()
+        if error is None and isinstance(self.who, AnonymousCaller):
+            error = self._refused = self._anonymous.enter()
+        if error is None:
+            return
+        if self.record.needs_request and not isinstance(self.who, AnonymousCaller):
+            with contextlib.suppress(NsmlError):
+                self.record.asked(await self._next(requests))
+        await self._refuse(error)
+
+    async def whole(self, requests: AsyncIterator[bytes]) -> Any:
+        """The request of a call that has one."""
+        try:
+            request = await self._next(requests)
+        except NsmlError as error:
+            await self._refuse(error)
+        self.record.asked(request)
+        return request
+
+    async def each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        """The requests of a stream, while its caller may go on."""
+        async for data in requests:
             if await self.refusal() is not None:
                 return
+            try:
+                request = self._parsed(data)
+            except InvalidRequest as error:
+                self._refused = error
+                return
+            self.record.asked(request)
             yield request
 
+    async def _next(self, requests: AsyncIterator[bytes]) -> Any:
+        try:
+            async with asyncio.timeout(REQUEST_WITHIN_S):
+                data = await anext(aiter(requests), None)
+        except TimeoutError:
+            raise Unavailable(f"no whole request came within {REQUEST_WITHIN_S:g} s") from None
+        if data is None:
+            raise InvalidRequest("the call has no request")
+        return self._parsed(data)
 
-def _behind(welcome: Callable[[Context], _Welcome], handler: Handler) -> Handler:
-    """Return a handler of the same shape that admits the caller first, in the call's own task.
+    def _parsed(self, data: bytes) -> Any:
+        try:
+            return self._parse(data)
+        except DecodeError:
+            raise InvalidRequest(
+                "the request cannot be read",
+                why="it is no message of this kind, or a text in it is no UTF-8",
+            ) from None
+
+    async def asked(self, requests: AsyncIterator[bytes], *, is_stream: bool) -> Any:
+        """Admit the caller, and return what the method is called with."""
+        await self.admit(requests)
+        return self.each(requests) if is_stream else await self.whole(requests)
+
+    @contextlib.asynccontextmanager
+    async def recorded(self) -> AsyncIterator[None]:
+        """Around the whole call: its row in the audit trail is there once this is left."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._anonymous.leave()
+            await self.record.ended(self.who, error)
+
+
+def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler:
+    """Return a handler that admits the caller first, in the call's own task, and only then reads what it asks.
+
+    Requests come as bytes, one after the other, also where there is only one: gRPC would wait for it without a limit
+    before anybody knows who calls, and answer what it cannot read with an error of its own.
 
     A stream that outlives its caller's credential carries nothing more: to the method its requests
     end, as if the caller had closed them, and instead of the next response comes the refusal.
     """
-    inner, make = _shape_of(handler)
+    inner, is_stream = _inner_of(handler), handler.request_streaming
 
-    def given(request: Any, caller: _Welcome) -> Any:
-        return caller.only_while(request) if handler.request_streaming else request
-
-    async def answer(request: Any, context: Context) -> Any:
-        caller = welcome(context)
-        await caller.check()
-        try:
-            answered = await inner(given(request, caller), context)
-        except NotImplementedError:
-            # what generated servicers raise for methods that nobody wrote
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
-        if handler.request_streaming:
-            await caller.check()
+    async def answer(requests: AsyncIterator[bytes], context: Context) -> Any:
+        call = begin(context)
+        async with call.recorded():
+            request = await call.asked(requests, is_stream=is_stream)
+            try:
+                answered = await inner(request, context)
+            except NotImplementedError:
+                # what generated servicers raise for methods that nobody wrote
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
+            if is_stream:
+                await call.check()
+            call.record.answered(answered)
         return answered
 
-    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-        caller = welcome(context)
-        await caller.check()
-        async with aclosing(inner(given(request, caller), context)) as responses:
-            async for response in responses:
-                await caller.check()
-                yield response
-        if handler.request_streaming:
-            await caller.check()
+    async def stream(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        call = begin(context)
+        async with call.recorded():
+            request = await call.asked(requests, is_stream=is_stream)
+            async with aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    await call.check()
+                    yield response
+                    # It goes on for as long as its caller likes.
+                    await call.record.write(call.who, "OK")
+            if is_stream:
+                await call.check()
 
-    guarded = stream if inspect.isasyncgenfunction(inner) else answer
-    return make(
-        guarded,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
+    guarded: Any = stream if inspect.isasyncgenfunction(inner) else answer
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
     )
+    made: Handler = make(
+        guarded, request_deserializer=bytes, response_serializer=handler.response_serializer
+    )
+    return made
 
 
-def _shape_of(handler: Handler) -> tuple[Callable[..., Any], Callable[..., Handler]]:
-    shapes: dict[tuple[bool, bool], tuple[Any, Any]] = {
-        (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-        (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-        (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-        (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
+def _inner_of(handler: Handler) -> Callable[..., Any]:
+    shapes: dict[tuple[bool, bool], Any] = {
+        (False, False): handler.unary_unary,
+        (False, True): handler.unary_stream,
+        (True, False): handler.stream_unary,
+        (True, True): handler.stream_stream,
     }
-    return shapes[bool(handler.request_streaming), bool(handler.response_streaming)]
+    inner: Callable[..., Any] = shapes[
+        bool(handler.request_streaming), bool(handler.response_streaming)
+    ]
+    return inner

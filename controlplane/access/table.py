@@ -35,32 +35,66 @@ class Door(enum.Flag):
     """Other control planes, by certificate: with calls of agents that they pass on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What the audit trail says of a call that changes something.
+
+    Attributes:
+        target: path of the request's field that names what is changed, such as `name` or `target.session`; "": the
+            method changes what is the caller's own, and there is one of it.
+        answer: path of the answer's field that has the name, where only the answer knows it.
+        dry_run: a field of the request: where it is set, nothing changes.
+        is_frequent: the row is written soon after the answer, not before it.
+    """
+
+    target: str = ""
+    answer: str = ""
+    dry_run: str = ""
+    is_frequent: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Who may call a method, and what the method itself checks about the things it touches."""
+    """Who may call a method, and what the method itself checks about the things it touches.
+
+    `change` is None for methods that change nothing.
+    """
 
     doors: Door
     rule: str
+    change: Change | None = None
 
 
 _EVERYBODY = Door.ANONYMOUS | Door.USER | Door.NODE
 
 _SESSIONS = {
-    "CreateSession": Row(Door.USER, "The session belongs to the caller; datasets must be visible."),
+    "CreateSession": Row(
+        Door.USER,
+        "The session belongs to the caller; datasets must be visible.",
+        Change(answer="session.name", dry_run="validate_only", is_frequent=True),
+    ),
     "GetSession": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListSessions": Row(Door.USER, "Only visible sessions are listed."),
     "WatchSessions": Row(Door.USER, "Only visible sessions are sent, as of each change."),
     "StopSession": Row(
-        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="session", is_frequent=True),
     ),
     "RequeueSession": Row(
-        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="session", is_frequent=True),
     ),
     "RemoveSession": Row(
-        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="session", is_frequent=True),
     ),
     "UpdateSession": Row(
-        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="session", is_frequent=True),
     ),
     "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "SearchLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
@@ -75,16 +109,28 @@ _SESSIONS = {
         "Of invisible sessions only place, owner, size and age. Invisible projects are NOT_FOUND.",
     ),
     "OpenTunnel": Row(
-        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="target.session", is_frequent=True),
     ),
 }
 
 _AGENTS = {
     "Control": Row(
-        Door.NODE | Door.PEER, "Register names the caller's own node; reports are of its replicas."
+        Door.NODE | Door.PEER,
+        "Register names the caller's own node; reports are of its replicas.",
+        Change(target="register.node", is_frequent=True),
     ),
-    "Ingest": Row(Door.NODE, "Chunks are of replicas that run or ran on the caller's node."),
-    "Tunnel": Row(Door.NODE | Door.PEER, "The tunnel was asked of the caller's node."),
+    "Ingest": Row(
+        Door.NODE,
+        "Chunks are of replicas that run or ran on the caller's node.",
+        Change(is_frequent=True),
+    ),
+    "Tunnel": Row(
+        Door.NODE | Door.PEER,
+        "The tunnel was asked of the caller's node.",
+        Change(target="tunnel_id", is_frequent=True),
+    ),
 }
 
 _CONTENT = {
@@ -92,7 +138,11 @@ _CONTENT = {
         Door.USER | Door.NODE,
         "Of blobs that the caller has sent or may read; all others are missing, stored or not.",
     ),
-    "PutBlobs": Row(Door.USER | Door.NODE, "Content is named by its digest, which is verified."),
+    "PutBlobs": Row(
+        Door.USER | Door.NODE,
+        "Content is named by its digest, which is verified.",
+        Change(target="blobs.digest", is_frequent=True),
+    ),
     "GetBlobs": Row(
         Door.USER | Door.NODE,
         "Read through a manifest that the caller may see; nodes: of sessions placed on them.",
@@ -109,6 +159,7 @@ _CHECKPOINTS = {
     "CommitCheckpoint": Row(
         Door.NODE,
         "The session runs or ran on the caller's node; content that the node sent for it.",
+        Change(target="session_id", is_frequent=True),
     ),
 }
 
@@ -117,12 +168,15 @@ _MEDIA = {
     "CommitMedia": Row(
         Door.NODE,
         "The replica runs or ran on the caller's node; content that the node sent for it.",
+        Change(target="session_id", is_frequent=True),
     ),
 }
 
 _DATASETS = {
     "CreateDatasetVersion": Row(
-        Door.USER, "The dataset is the caller's; content that the caller sent or may read."
+        Door.USER,
+        "The dataset is the caller's, or the caller is an administrator; content that the caller sent or may read.",
+        Change(target="name", dry_run="validate_only", is_frequent=True),
     ),
     "ListDatasets": Row(Door.USER, "Only visible datasets are listed."),
     "GetDataset": Row(Door.USER, "Invisible datasets are NOT_FOUND."),
@@ -131,54 +185,78 @@ _DATASETS = {
 _NODES = {
     "ListNodes": Row(Door.USER, "Names of invisible sessions are left out."),
     "GetNode": Row(Door.USER, "Names of invisible sessions are left out, and counted."),
-    "DrainNode": Row(Door.ADMIN, "No rule beyond the door."),
-    "ResumeNode": Row(Door.ADMIN, "No rule beyond the door."),
-    "FenceNode": Row(Door.ADMIN, "No rule beyond the door."),
-    "RemoveNode": Row(Door.ADMIN, "No rule beyond the door."),
+    "DrainNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "ResumeNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "FenceNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "RemoveNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "GetCluster": Row(Door.USER, "Sums only, and why nodes take nothing."),
 }
 
 _ACCOUNTS = {
     "GetCaller": Row(Door.USER | Door.NODE, "Tells callers who they are."),
-    "CreateUser": Row(Door.ADMIN, "No rule beyond the door."),
+    "CreateUser": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "ListUsers": Row(Door.ADMIN, "No rule beyond the door."),
-    "DeleteUser": Row(Door.ADMIN, "The last administrator stays."),
-    "CreateToken": Row(Door.USER, "For oneself; administrators for anybody."),
-    "RevokeToken": Row(Door.USER, "The caller's own token; administrators all of anybody's."),
-    "CreateJoinToken": Row(Door.ADMIN, "No rule beyond the door."),
+    "DeleteUser": Row(Door.ADMIN, "The last administrator stays.", Change(target="name")),
+    "CreateToken": Row(
+        Door.USER, "For oneself; administrators for anybody.", Change(target="user")
+    ),
+    "RevokeToken": Row(
+        Door.USER, "The caller's own token; administrators all of anybody's.", Change(target="user")
+    ),
+    "CreateJoinToken": Row(Door.ADMIN, "No rule beyond the door.", Change()),
     "JoinNode": Row(
-        _EVERYBODY, "The secret of a join token decides; a node may renew its own certificate."
+        _EVERYBODY,
+        "The secret of a join token decides; a node may renew its own certificate.",
+        Change(target="node"),
     ),
 }
 
 _SECRETS = {
-    "SetSecret": Row(Door.USER, "For oneself: nobody sets another's secrets."),
+    "SetSecret": Row(
+        Door.USER, "For oneself: nobody sets another's secrets.", Change(target="name")
+    ),
     "ListSecrets": Row(Door.USER, "The caller's own; administrators anybody's. Never a value."),
-    "RemoveSecret": Row(Door.USER, "The caller's own; administrators anybody's."),
+    "RemoveSecret": Row(
+        Door.USER, "The caller's own; administrators anybody's.", Change(target="name")
+    ),
 }
 
 _VIEWS = {
-    "OpenView": Row(Door.USER, "Invisible sessions are NOT_FOUND; shown with the caller's token."),
+    "OpenView": Row(
+        Door.USER,
+        "Invisible sessions are NOT_FOUND; shown with the caller's token.",
+        Change(target="sessions"),
+    ),
     "ListViews": Row(Door.USER, "The caller's own; administrators everybody's."),
-    "StopView": Row(Door.USER, "The caller's own; administrators all. Others NOT_FOUND."),
+    "StopView": Row(
+        Door.USER, "The caller's own; administrators all. Others NOT_FOUND.", Change(target="id")
+    ),
 }
 
 _PROJECTS = {
-    "CreateProject": Row(Door.ADMIN, "No rule beyond the door."),
+    "CreateProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "GetProject": Row(
         Door.USER, "Members; administrators all. Others NOT_FOUND. Invisible sessions are counted."
     ),
     "ListProjects": Row(Door.USER, "Those of which the caller is a member; administrators all."),
-    "UpdateProject": Row(Door.ADMIN, "No rule beyond the door."),
-    "DeleteProject": Row(Door.ADMIN, "No rule beyond the door."),
+    "UpdateProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "DeleteProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "ChangeMembers": Row(
-        Door.USER, "Its owner; administrators all. Members are denied, others NOT_FOUND."
+        Door.USER,
+        "Its owner; administrators all. Members are denied, others NOT_FOUND.",
+        Change(target="name"),
     ),
 }
 
 _BACKUPS = {
-    "CreateBackup": Row(Door.ADMIN, "Everything, but no key of the platform: secrets stay sealed."),
+    "CreateBackup": Row(
+        Door.ADMIN, "Everything, but no key of the platform: secrets stay sealed.", Change()
+    ),
     "GetBackupBlobs": Row(Door.ADMIN, "Any blob, by its digest alone."),
+}
+
+_AUDIT = {
+    "ListAuditRows": Row(Door.ADMIN, "No rule beyond the door."),
 }
 
 _TELEMETRY = {
@@ -193,10 +271,10 @@ _HEALTH = {
     "Watch": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
 }
 _WEBHOOKS = {
-    "SetWebhook": Row(Door.USER, "For oneself."),
+    "SetWebhook": Row(Door.USER, "For oneself.", Change()),
     "GetWebhook": Row(Door.USER, "The caller's own; never more of it than the host."),
-    "RemoveWebhook": Row(Door.USER, "The caller's own."),
-    "TestWebhook": Row(Door.USER, "The caller's own."),
+    "RemoveWebhook": Row(Door.USER, "The caller's own.", Change()),
+    "TestWebhook": Row(Door.USER, "The caller's own.", Change()),
 }
 
 _REFLECTION = {
@@ -217,6 +295,7 @@ _SERVICES = {
     "nsml.v1.WebhookService": _WEBHOOKS,
     "nsml.v1.ProjectService": _PROJECTS,
     "nsml.v1.BackupService": _BACKUPS,
+    "nsml.v1.AuditService": _AUDIT,
     "nsml.v1.TelemetryService": _TELEMETRY,
     "grpc.health.v1.Health": _HEALTH,
     "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,

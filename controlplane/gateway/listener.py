@@ -4,55 +4,62 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-import uvicorn
-
 from controlplane.gateway.extras import shows_dashboards
-from nsml.serving import SETTINGS
+from controlplane.gateway.guard import is_within, networks
+from nsml import serving
+from nsml.connections import Connections, Limits
+from nsml.hosts import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    import socket
+    from collections.abc import Callable, Generator, Sequence
 
     from starlette.types import ASGIApp
 
     from controlplane.access.authority import KeyPair
     from controlplane.access.listeners import Identity
 
-MOST_CONNECTIONS: Final = 500
-IDLE_S: Final = 30
-"""So long a connection stays on which nothing is asked."""
 STOP_WITHIN_S: Final = 1
 """So long what is being answered may take when we stop."""
 _MOST_HEADERS: Final = 32 << 10
 
 
-class HttpServer(uvicorn.Server):
+class HttpServer(serving.HttpServer):
     """Answers on a socket; `serve` ends orderly when `should_exit` is set.
 
     Args:
         identity: whose certificate is shown; None: without TLS.
+        limits: what one client may take.
+        proxies: addresses and networks of reverse proxies: each speaks for many clients, and says for which.
     """
 
-    def __init__(self, app: ASGIApp, taken: socket.socket, identity: Identity | None) -> None:
-        options = dict(SETTINGS)
+    def __init__(
+        self,
+        app: ASGIApp,
+        taken: socket.socket,
+        identity: Identity | None,
+        *,
+        limits: Limits | None = None,
+        proxies: Sequence[str] = (),
+    ) -> None:
+        options: dict[str, Any] = {}
         if not shows_dashboards():
             options["ws"] = "none"  # there is nothing to connect to
         if identity is not None:
             context = _context(identity)
             options["ssl_context_factory"] = lambda *_: context
+        if proxies:
+            options |= {"proxy_headers": True, "forwarded_allow_ips": list(proxies)}
         super().__init__(
-            uvicorn.Config(
-                app,
-                loop="none",
-                limit_concurrency=MOST_CONNECTIONS,
-                timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=STOP_WITHIN_S,
-                h11_max_incomplete_event_size=_MOST_HEADERS,
-                **options,
-            )
+            app,
+            Connections(limits or Limits(), _speaks_for_many(proxies)),
+            loop="none",
+            timeout_graceful_shutdown=STOP_WITHIN_S,
+            h11_max_incomplete_event_size=_MOST_HEADERS,
+            **options,
         )
         self._taken = taken
 
@@ -64,6 +71,19 @@ class HttpServer(uvicorn.Server):
     async def run_until_told(self) -> None:
         """Serve until `should_exit`."""
         await self.serve(sockets=[self._taken])
+
+
+def _speaks_for_many(proxies: Sequence[str]) -> Callable[[str], bool]:
+    """Whether an address has no limit of its own.
+
+    The loopback has none: ssh and reverse proxies of this machine come from there.
+    """
+    known = networks(proxies)
+
+    def speaks(address: str) -> bool:
+        return is_loopback(address) or is_within(address, known)
+
+    return speaks
 
 
 def _context(identity: Identity) -> ssl.SSLContext:

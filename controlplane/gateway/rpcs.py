@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf import descriptor_pool
+
+from controlplane.access.trail import code_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """Upper bounds of what is told of durations; the last bucket, without a bound, is not listed."""
-
-_CODES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 @dataclass(slots=True)
@@ -38,7 +39,8 @@ class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Counts calls of one request and one answer. Streams last as long as their callers like.
 
     Args:
-        methods: those that are counted, as `/SERVICE/METHOD`: labels stay bounded whatever is called.
+        methods: those that are counted, as `/SERVICE/METHOD`, each with one request and one answer: labels stay
+            bounded whatever is called.
         monotonic: seconds.
 
     Attributes:
@@ -62,12 +64,18 @@ class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Return the method's handler, counted if it is one of ours and no stream."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or handler.unary_unary is None or method not in self._methods:
+        if handler is None or method not in self._methods:
             return handler
         return self._counted(handler, method)
 
     def _counted(self, handler: Handler, method: str) -> Handler:
-        inner: Any = handler.unary_unary
+        # The door reads the one request itself.
+        inner: Any = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        make: Any = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
 
         async def answer(request: Any, context: Any) -> Any:
             begun = self._monotonic()
@@ -75,24 +83,30 @@ class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 answered = await inner(request, context)
             except BaseException:
                 # What was set by `abort`; an error that nobody foresaw has none, and gRPC says UNKNOWN.
-                self._count(method, _name(context.code(), "UNKNOWN"), begun)
+                self._count(method, code_name(context.code(), "UNKNOWN"), begun)
                 raise
-            self._count(method, _name(context.code(), "OK"), begun)
+            self._count(method, code_name(context.code(), "OK"), begun)
             return answered
 
-        return grpc.unary_unary_rpc_method_handler(
+        counted: Handler = make(
             answer,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+        return counted
 
     def _count(self, method: str, code: str, begun: float) -> None:
         self.ended[method, code] = self.ended.get((method, code), 0) + 1
         self.durations.setdefault(method, Durations()).add(self._monotonic() - begun)
 
 
-def _name(code: grpc.StatusCode | int, unset: str) -> str:
-    """Of a status code as a context has it: 0 until it is set, then what it was set to."""
-    if isinstance(code, grpc.StatusCode):
-        return code.name
-    return _CODES.get(code, unset) if code else unset
+def unary_methods(methods: Iterable[str]) -> tuple[str, ...]:
+    """Those of `methods` with one request and one answer, as the contract has them."""
+    pool = descriptor_pool.Default()
+    found = []
+    for method in methods:
+        service, _, name = method.removeprefix("/").partition("/")
+        one = pool.FindServiceByName(service).methods_by_name[name]
+        if not (one.client_streaming or one.server_streaming):
+            found.append(method)
+    return tuple(found)

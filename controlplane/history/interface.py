@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from controlplane.history.values import (
         Ages,
         AttemptCharge,
+        AuditQuery,
         AuditRow,
         Checkpoint,
         Chunk,
@@ -525,6 +526,12 @@ class Ledger(Protocol):
         self, *, after: int = 0, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
         """Rows in order with their numbers, those behind `after`."""
+        ...
+
+    async def newest_audited(
+        self, query: AuditQuery, *, before: int | None = None, limit: int = 100
+    ) -> tuple[tuple[int, AuditRow], ...]:
+        """Rows that a query asks for with their numbers, the newest first; those before `before`."""
         ...
 
 

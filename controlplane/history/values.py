@@ -587,6 +587,16 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Which rows are asked for; "" and 0: any."""
+
+    actor: str = ""
+    method: str = ""
+    target: str = ""
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCharge:
     """What one ended attempt held: `seconds` of `gpu_thousandths`."""
 

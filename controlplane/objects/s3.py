@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from obstore.store import S3Store
 
 from nsml.hosts import is_loopback
+from nsml.private_files import read_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,7 +148,7 @@ def _read_credentials(file: Path, profile: str) -> S3Credential:
     """
     found = configparser.RawConfigParser()
     try:
-        found.read_string(file.read_text(encoding="utf-8"))
+        found.read_string(read_private(str(file)).decode())
     except OSError as error:
         raise ValueError(f"cannot read the credentials in {file}: {error.strerror}") from error
     except (configparser.Error, UnicodeDecodeError):

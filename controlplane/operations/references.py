@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
@@ -13,6 +14,7 @@ from controlplane.operations import records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from controlplane.domain.identity import Owned
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.state import LiveState
@@ -34,7 +36,7 @@ class References:
             NotFound: it fits nothing that the caller may see.
         """
         session = await self._find(caller, parse_reference(text))
-        if session is None or not may_see(caller, session):
+        if session is None:
             raise _not_found(text)
         return session
 
@@ -84,38 +86,52 @@ class References:
 
     async def _find(self, caller: UserCaller, reference: SessionReference) -> Session | None:
         owner = caller.user.name
+        sees = partial(may_see, caller)
         if reference.id or reference.name:
-            return await self._by_key(reference)
+            return await self._by_key(reference, sees)
         if reference.recent:
             return await self._recent(caller, reference.recent)
         if reference.dataset:
             name = f"{owner}/{reference.dataset}/{reference.number}"
-            return await self._by_key(SessionReference(name=name))
+            return await self._by_key(SessionReference(name=name), sees)
         return await self._by_number(caller, reference.number)
 
-    async def _by_key(self, reference: SessionReference) -> Session | None:
-        known = self._known(reference) or await self._recorded(reference)
-        if known is not None:
+    async def _by_key(
+        self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
+    ) -> Session | None:
+        """The session of an id or a full name.
+
+        One that is not seen is looked for everywhere, like one that is not there: else the time of an answer would tell
+        which of them it is.
+        """
+        known = self._known(reference)
+        if known is not None and sees(known):
             return known
+        recorded = await self._recorded(reference, sees)
+        if recorded is not None:
+            return recorded
         # Another control plane may have made it a moment ago, or, by then, recorded its end.
         if reference.id:
             live = await self._state.renewed(reference.id)
         else:
             live = await self._state.renewed_by_name(reference.name)
-        return live or await self._recorded(reference)
+        seen = live is not None and sees(live)
+        return live if seen else await self._recorded(reference, sees)
 
     def _known(self, reference: SessionReference) -> Session | None:
         if reference.id:
             return self._state.session(reference.id)
         return self._state.by_name(reference.name)
 
-    async def _recorded(self, reference: SessionReference) -> Session | None:
+    async def _recorded(
+        self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
+    ) -> Session | None:
         catalogue = self._history.catalogue
         if reference.id:
             row = await catalogue.session(reference.id)
         else:
             row = await catalogue.session_by_name(reference.name)
-        return _decoded(row) if row else None
+        return _decoded(row) if row and sees(row) else None
 
     async def _recent(self, caller: UserCaller, count: int) -> Session | None:
         """The count-th last of the caller's own."""

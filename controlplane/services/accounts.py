@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from controlplane.access.current import caller, require_user
+from controlplane.access.current import caller, note_target, require_user
 from controlplane.access.limiter import FailureLimiter, address_of
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
@@ -117,6 +117,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         """Make a token for the caller or, by an administrator, for anybody."""
         asking = require_user()
         user = request.user or asking.user.name
+        note_target(user)
         _check_own(asking, user)
         issued = await self._accounts.create_token(user, _seconds(request))
         where = self._platform.user_address
@@ -132,6 +133,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     ) -> accounts_pb2.RevokeTokenResponse:
         """Make the token of this call invalid, or all of a user's."""
         asking = require_user()
+        note_target(request.user or asking.user.name)
         if not request.user:
             revoked = await self._accounts.revoke(asking.token)
         elif asking.is_admin:

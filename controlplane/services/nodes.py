@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
-    from controlplane.operations.auditing import Audit
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.contacts import Contacts
     from controlplane.operations.members import Members
@@ -95,7 +94,6 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         contacts: Contacts,
         keeper: NodeKeeper,
         usages: Usages,
-        audit: Audit,
         facts: ClusterFacts,
         states: NodeStates,
     ) -> None:
@@ -104,7 +102,6 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._contacts = contacts
         self._keeper = keeper
         self._usages = usages
-        self._audit = audit
         self._facts = facts
         self._states = states
 
@@ -151,10 +148,9 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         """Take nothing new."""
         who = require_user()
         after = seconds_of(request.move_after) if request.HasField("move_after") else None
-        async with self._audit.change(who, "NodeService/DrainNode", request.name):
-            node = await self._keeper.drain(
-                request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
-            )
+        node = await self._keeper.drain(
+            request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
+        )
         return pb.DrainNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -163,8 +159,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.ResumeNodeResponse:
         """Take sessions again."""
         who = require_user()
-        async with self._audit.change(who, "NodeService/ResumeNode", request.name):
-            node = await self._keeper.resume(request.name, asked_by=who.user.name)
+        node = await self._keeper.resume(request.name, asked_by=who.user.name)
         return pb.ResumeNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -173,10 +168,9 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.FenceNodeResponse:
         """What ran there is gone."""
         who = require_user()
-        async with self._audit.change(who, "NodeService/FenceNode", request.name):
-            node, had = await self._keeper.fence(
-                request.name, asked_by=who.user.name, reason=request.reason, force=request.force
-            )
+        node, had = await self._keeper.fence(
+            request.name, asked_by=who.user.name, reason=request.reason, force=request.force
+        )
         return pb.FenceNodeResponse(
             node=await self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
         )
@@ -186,8 +180,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, request: pb.RemoveNodeRequest, _: Context
     ) -> pb.RemoveNodeResponse:
         """Forget it."""
-        async with self._audit.change(require_user(), "NodeService/RemoveNode", request.name):
-            await self._keeper.remove(request.name)
+        await self._keeper.remove(request.name)
         return pb.RemoveNodeResponse()
 
     @answering

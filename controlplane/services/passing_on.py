@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 import grpc.aio
 
+from controlplane.access.current import current_call
 from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
 from controlplane.services.errors import DETAILS, refuse
@@ -42,6 +43,16 @@ LEADER_WITHIN_S: Final = 3.0
 """How long a call waits for a leader while there is none: longer than the lease of one that hangs."""
 ELSEWHERE_WITHIN_S: Final = 1.0
 """How long the leader may take for an answer that we can give, too, but less well."""
+
+_SAYS_NOTHING: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""Errors of a call to the leader after which nobody knows whether it was answered there."""
 
 CONTROL: Final = "/nsml.v1.AgentService/Control"
 """The stream that ends last: its agent is told who leads next."""
@@ -167,7 +178,12 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         seen = [(REVISION, said)] if (said := metadata_of(context, REVISION)) else []
         metadata = (*_credential(context), *seen, (PASSED, "1"))
         asked = call(request, metadata=metadata, timeout=within_s)
-        answered: bytes = await asked
+        try:
+            answered: bytes = await asked
+        except grpc.aio.AioRpcError as error:
+            current_call().is_elsewhere = error.code() not in _SAYS_NOTHING
+            raise
+        current_call().is_elsewhere = True
         # How new it is the leader says, too: see `freshness`.
         told = [(key, value) for key, value in await asked.trailing_metadata() if key == REVISION]
         context.set_trailing_metadata(told)
@@ -247,6 +263,7 @@ class Relay:
             response_deserializer=messages[1].FromString,
         )
         call = opened(requests, metadata=tuple(metadata))
+        current_call().is_elsewhere = True
         replaced = asyncio.create_task(self._replaced(leader), name="relay.replaced")
         # A leader that hangs says nothing, not even that it leads no more.
         replaced.add_done_callback(lambda _: call.cancel())

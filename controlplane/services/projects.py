@@ -19,10 +19,8 @@ from nsml.v1 import projects_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from contextlib import AbstractAsyncContextManager
 
     from controlplane.domain.values import Project, Quota, Session, Used
-    from controlplane.operations.auditing import Audit
     from controlplane.operations.projects import Projects
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
@@ -35,10 +33,9 @@ _MEASURES: Final = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessi
 class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     """Projects, and what they hold."""
 
-    def __init__(self, projects: Projects, state: LiveState, audit: Audit, *, clock: Clock) -> None:
+    def __init__(self, projects: Projects, state: LiveState, *, clock: Clock) -> None:
         self._projects = projects
         self._state = state
-        self._audit = audit
         self._clock = clock
 
     @answering
@@ -47,8 +44,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     ) -> pb.CreateProjectResponse:
         """Make one."""
         wish = _wish(request.settings)
-        async with self._change("CreateProject", request.name):
-            made = await self._projects.create(request.name, wish, request.members)
+        made = await self._projects.create(request.name, wish, request.members)
         return pb.CreateProjectResponse(project=self._shown(made))
 
     @answering
@@ -84,8 +80,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     ) -> pb.UpdateProjectResponse:
         """Change settings."""
         wish = _wish(request.settings, without_budget=request.without_budget)
-        async with self._change("UpdateProject", request.name):
-            changed = await self._projects.update(request.name, wish)
+        changed = await self._projects.update(request.name, wish)
         return pb.UpdateProjectResponse(project=self._shown(changed))
 
     @answering
@@ -93,8 +88,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.DeleteProjectRequest, _: Context
     ) -> pb.DeleteProjectResponse:
         """Remove one."""
-        async with self._change("DeleteProject", request.name):
-            await self._projects.delete(request.name)
+        await self._projects.delete(request.name)
         return pb.DeleteProjectResponse()
 
     @answering
@@ -102,14 +96,10 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.ChangeMembersRequest, _: Context
     ) -> pb.ChangeMembersResponse:
         """Add and remove members."""
-        async with self._change("ChangeMembers", request.name):
-            changed, unchanged = await self._projects.change_members(
-                request.name, add=request.add, remove=request.remove, asked_by=require_user()
-            )
+        changed, unchanged = await self._projects.change_members(
+            request.name, add=request.add, remove=request.remove, asked_by=require_user()
+        )
         return pb.ChangeMembersResponse(project=self._shown(changed), unchanged=sorted(unchanged))
-
-    def _change(self, method: str, name: str) -> AbstractAsyncContextManager[None]:
-        return self._audit.change(require_user(), f"ProjectService/{method}", name)
 
     def _used(self) -> dict[str, Used]:
         return {one.project: one for one in self._state.accounts.used(self._clock.time())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.access.current import require_user
+from controlplane.access.current import note_target, require_user
 from controlplane.domain.errors import Denied
 from controlplane.domain.identity import may_change
 from controlplane.services.convert.times import timestamp
@@ -44,6 +44,8 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
         self, request: pb.RemoveSecretRequest, _: Context
     ) -> pb.RemoveSecretResponse:
         """Remove one."""
+        if request.user:
+            note_target(f"{request.user}/{request.name}")
         await self._secrets.remove(_owner(request.user), request.name)
         return pb.RemoveSecretResponse()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.access.current import require_user
+from controlplane.access.current import note_target, require_user
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.operations.following import SessionWatch
 from controlplane.operations.listing import cursor_behind
@@ -29,12 +29,10 @@ from nsml.v1 import sessions_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
-    from contextlib import AbstractAsyncContextManager
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.operations.auditing import Audit
     from controlplane.operations.content import Content
     from controlplane.operations.following import Followers, LogPosition, Step
     from controlplane.operations.giving_way import Requeuer
@@ -68,7 +66,6 @@ class SessionOperations:
     requeuer: Requeuer
     remover: Remover
     updater: Updater
-    audit: Audit
     followers: Followers
     reports: LastReports
     searches: Searches
@@ -136,14 +133,6 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             ended_missing=page.lacks_ended,
         )
 
-    def _change(
-        self, who: UserCaller, method: str, session: Session
-    ) -> AbstractAsyncContextManager[None]:
-        """What somebody does with a session of another is for the audit trail."""
-        if who.user.name == session.owner:
-            return nullcontext()
-        return self._do.audit.change(who, f"SessionService/{method}", session.name)
-
     @streaming
     async def WatchSessions(  # noqa: N802
         self, request: pb.WatchSessionsRequest, _: Context
@@ -194,10 +183,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
         grace = seconds_of(request.grace) if request.HasField("grace") else None
-        async with self._change(who, "StopSession", session):
-            session = await self._do.stopper.stop(
-                session, asked_by=who.user.name, grace_s=grace, reason=request.reason
-            )
+        note_target(session.name)
+        session = await self._do.stopper.stop(
+            session, asked_by=who.user.name, grace_s=grace, reason=request.reason
+        )
         return pb.StopSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
@@ -207,10 +196,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Have it give way."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        async with self._change(who, "RequeueSession", session):
-            session = await self._do.requeuer.requeue(
-                session, asked_by=who.user.name, reason=request.reason, force=request.force
-            )
+        note_target(session.name)
+        session = await self._do.requeuer.requeue(
+            session, asked_by=who.user.name, reason=request.reason, force=request.force
+        )
         return pb.RequeueSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
@@ -220,8 +209,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Remove an ended one."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        async with self._change(who, "RemoveSession", session):
-            await self._do.remover.remove(session)
+        note_target(session.name)
+        await self._do.remover.remove(session)
         return pb.RemoveSessionResponse(name=session.name)
 
     @answering
@@ -231,12 +220,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Change memo or visibility."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        async with self._change(who, "UpdateSession", session):
-            session = await self._do.updater.update(
-                session,
-                memo=request.memo if request.HasField("memo") else None,
-                visibility=to_visibility(request.visibility),
-            )
+        note_target(session.name)
+        session = await self._do.updater.update(
+            session,
+            memo=request.memo if request.HasField("memo") else None,
+            visibility=to_visibility(request.visibility),
+        )
         return pb.UpdateSessionResponse(session=await self._presenter.session(session, who))
 
     @streaming

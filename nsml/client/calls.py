@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsml.client.ways import Ways
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
+    from nsml.v1 import audit_pb2 as audit
     from nsml.v1 import backups_pb2 as backups
     from nsml.v1 import checkpoints_pb2 as checkpoints
     from nsml.v1 import datasets_pb2 as datasets
@@ -89,6 +90,7 @@ class Client:
         self.webhooks = Webhooks(self.rpc)
         self.projects = Projects(self.rpc)
         self.backups = Backups(self.rpc)
+        self.audit = Audit(self.rpc)
         self.telemetry = Telemetry(self.rpc, self.clock)
 
 
@@ -547,6 +549,35 @@ class Views:
 
         request = pb.StopViewRequest(id=view_id)
         await self._rpc.unary("ViewService/StopView", request, pb.StopViewResponse)
+
+
+class Audit:
+    """AuditService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def rows(
+        self, limit: int, *, actor: str = "", method: str = "", target: str = "", since: float = 0.0
+    ) -> list[audit.AuditRow]:
+        """What was changed and refused, the newest first; for administrators."""
+        from google.protobuf.timestamp_pb2 import Timestamp
+
+        from nsml.v1 import audit_pb2 as pb
+
+        found: list[audit.AuditRow] = []
+        request = pb.ListAuditRowsRequest(
+            actor=actor, method=method, target=target, since=Timestamp(seconds=int(since))
+        )
+        while True:
+            request.page_size = min(_PAGE, limit - len(found))
+            answer = await self._rpc.unary(
+                "AuditService/ListAuditRows", request, pb.ListAuditRowsResponse
+            )
+            found += answer.rows
+            request.cursor = answer.next_cursor
+            if not request.cursor or len(found) >= limit:
+                return found
 
 
 class Secrets:

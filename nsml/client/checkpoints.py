@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def folder_of(checkpoint: Checkpoint, path: Path) -> Path:
     """Where it is fetched to: PATH/USER_DATASET_N/CHECKPOINT/model."""
-    session = checkpoint.session.replace("/", "_")
+    session = folder_name(checkpoint.session.replace("/", "_"))
     return path / session / folder_name(checkpoint.name) / "model"
 
 

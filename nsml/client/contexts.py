@@ -27,6 +27,8 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsml.private_files import Exposed, read_private
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -94,10 +96,14 @@ class Context(NamedTuple):
         if not self.token_file:
             return None
         try:
-            with open(self.token_file, encoding="utf-8", errors="replace") as file:
-                secret = file.read().strip()
+            secret = read_private(self.token_file).decode(errors="replace").strip()
         except FileNotFoundError:
             return None
+        except Exposed as error:
+            raise ContextError(
+                f"the token file {self.token_file} may be read by others on this machine",
+                advice=f"chmod 600 {self.token_file}\nnsml login {self.server}    if somebody may have read it",
+            ) from error
         except OSError as error:
             raise ContextError(
                 f"cannot read the token file {self.token_file}: {error.strerror}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.client.contexts import write_private
 from nsml.client.errors import ClientError, Unavailable
+from nsml.private_files import read_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +222,7 @@ def signing_request(key_file: Path, node: str) -> bytes:
     from cryptography.x509.oid import NameOID
 
     try:
-        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(read_private(str(key_file)), password=None)
     except (OSError, ValueError) as error:
         raise TrustError(f"cannot read the node's key {key_file}", why=str(error)) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -18,6 +18,7 @@ from controlplane.history.sql import logs, referring
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
+    AuditQuery,
     AuditRow,
     Channel,
     Checkpoint,
@@ -1041,6 +1042,20 @@ async def test_the_audit_trail_is_in_order(history: History) -> None:
     first = await history.ledger.audited(limit=2)
     rest = await history.ledger.audited(after=first[-1][0])
     assert [row for _, row in (*first, *rest)] == rows
+
+
+async def test_the_audit_trail_is_read_backwards_too(history: History) -> None:
+    rows = [
+        AuditRow(at=float(at), actor=("kim", "root")[at % 2], method="m", target=f"t{at % 3}")
+        for at in range(6)
+    ]
+    await history.ledger.audit(rows)
+    newest = await history.ledger.newest_audited(AuditQuery(), limit=4)
+    assert [row.at for _, row in newest] == [5.0, 4.0, 3.0, 2.0]
+    rest = await history.ledger.newest_audited(AuditQuery(), before=newest[-1][0])
+    assert [row.at for _, row in rest] == [1.0, 0.0]
+    query = AuditQuery(actor="root", method="m", target="t2", since=1.0)
+    assert [row.at for _, row in await history.ledger.newest_audited(query)] == [5.0]
 
 
 async def dumped(history: History) -> list[tuple[str, dict[str, Any]]]:

@@ -60,6 +60,7 @@ def user_of(platform: Platform, name: str, folder: Path, *more: str) -> dict[str
     file = folder / f"{name}.token"
     file.write_text(platform.nsml("admin", "user", "token", name).stdout.split()[-1])
     file.chmod(0o600)
+    file.chmod(0o600)
     return {"NSML_TOKEN_FILE": str(file)}
 
 

@@ -145,6 +145,7 @@ def test_wrong_token(platform, tmp_path):
     token = tmp_path / "token"
     token.write_text("nsml_wrong")
     token.chmod(0o600)
+    token.chmod(0o600)
     done = platform.nsml("ps", check=False, environment={"NSML_TOKEN_FILE": str(token)})
     assert done.returncode == 4, done.stderr
     assert "nsml login" in done.stderr

@@ -136,6 +136,7 @@ def test_what_was_destroyed_is_there_again(
     assert [item["memo"] for item in items] == ["", "the good one"]
     assert done(machine, "secret", "ls", "-o", "name").split() == ["hub"]
     (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
     kims = {"NSML_TOKEN_FILE": str(tmp_path / "token")}
     assert json.loads(done(machine, "ps", "-a", "-j", **kims))["items"] == []
     done(machine, "admin", "backup", str(folder))

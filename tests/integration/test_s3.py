@@ -126,6 +126,7 @@ async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: 
     with pytest.raises(ValueError, match="cannot read the credentials in"):
         open_bucket(url, service, {})
     file.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = very-secret\n")
+    file.chmod(0o600)
     with pytest.raises(ValueError, match=r"under \[default\]") as caught:
         open_bucket(url, service, {})
     assert "very-secret" not in str(caught.value)

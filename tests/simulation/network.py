@@ -286,6 +286,9 @@ class _Context:
     def set_code(self, code: grpc.StatusCode) -> None:
         self.code_ = code
 
+    def code(self) -> grpc.StatusCode | None:
+        return self.code_
+
     def set_details(self, details: str) -> None:
         self.details_ = details
 

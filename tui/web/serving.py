@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import uvicorn
-
-from nsml.serving import SETTINGS
+from nsml.connections import Connections, Limits
+from nsml.serving import HttpServer
 
 if TYPE_CHECKING:
     import socket
@@ -19,11 +18,13 @@ if TYPE_CHECKING:
 STOP_WITHIN_S: Final = 5
 
 
-class PageServer(uvicorn.Server):
+class PageServer(HttpServer):
     """Answers for a page; its visits end with it."""
 
     def __init__(self, app: ASGIApp, visits: Visits) -> None:
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=STOP_WITHIN_S, **SETTINGS))
+        # One client alone calls: a gateway, or the browser of this machine.
+        connections = Connections(Limits(), is_exempt=lambda _: True)
+        super().__init__(app, connections, timeout_graceful_shutdown=STOP_WITHIN_S)
         self._visits = visits
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
-from controlplane.history.values import AttemptCharge, AuditRow
+from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection, Database
 
 _CHARGE = ", ".join(field.name for field in fields(AttemptCharge))
+_ASKED = ("actor", "method", "target")
 _AUDIT = ", ".join(field.name for field in fields(AuditRow))
 
 
@@ -98,6 +99,28 @@ class SqlLedger:
         def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
             rows = connection.execute(
                 f"SELECT id, {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+            )
+            names = _AUDIT.split(", ")
+            return tuple(
+                (number, AuditRow(**dict(zip(names, row, strict=True)))) for number, *row in rows
+            )
+
+        return await self._database.read(work)
+
+    async def newest_audited(
+        self, query: AuditQuery, *, before: int | None = None, limit: int = 100
+    ) -> tuple[tuple[int, AuditRow], ...]:
+        """See Ledger."""
+        conditions = ["at >= :since"]
+        conditions += ["id < :before"] if before is not None else []
+        conditions += [f"{name} = :{name}" for name in _ASKED if getattr(query, name)]
+        values = {**asdict(query), "before": before, "limit": limit}
+
+        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
+            rows = connection.execute(
+                f"SELECT id, {_AUDIT} FROM audit WHERE {' AND '.join(conditions)} "
+                "ORDER BY id DESC LIMIT :limit",
+                values,
             )
             names = _AUDIT.split(", ")
             return tuple(

@@ -94,6 +94,7 @@ def home(tmp_path):
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "token").write_text(TOKEN + "\n")
+    (folder / "token").chmod(0o600)
     return folder
 
 

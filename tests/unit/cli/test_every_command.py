@@ -89,6 +89,7 @@ ARGUMENTS = {
     "node show": ["gpu-1"],
     "context ls": [],
     "admin user add": ["lee"],
+    "admin audit": [],
     "admin user ls": [],
     "admin user token": ["kim"],
     "admin join-token": [],

@@ -62,6 +62,7 @@ def test_flags_take_the_common_way(nsml, near, asked, words):
 
 def test_errors_are_those_of_the_common_way(nsml, server, near, home, asked, tmp_path):
     (home / "wrong").write_text("wrong\n")
+    (home / "wrong").chmod(0o600)
     for environ in (
         {"NSML_TOKEN_FILE": str(home / "wrong")},
         {"NSML_SERVER": f"unix:{tmp_path}/nobody"},

@@ -26,6 +26,7 @@ from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2,
     agents_pb2_grpc,
+    audit_pb2_grpc,
     backups_pb2_grpc,
     checkpoints_pb2_grpc,
     content_pb2_grpc,
@@ -63,6 +64,7 @@ class Stubs:
         self.webhooks = _As(webhooks_pb2_grpc.WebhookServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)
+        self.audit = _As(audit_pb2_grpc.AuditServiceStub(channel), self.metadata)
         self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)
 
     async def submit(self, *argv: str, **spec: Any) -> sessions_pb2.Session:

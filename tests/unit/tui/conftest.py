@@ -53,6 +53,7 @@ def dashboard(make_dashboard):
 def make_dashboard(server, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     context = Context(name="test", server=server.address, token_file=str(token))
     return partial(Dashboard, lambda: connect(context), clock=SystemClock(), platform="test")
 

@@ -28,6 +28,7 @@ LEFT = b"\x1b[?1049l"
 def test_however_it_ends_the_terminal_is_as_it_was(server, tmp_path, how, code):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     context = Context(name="test", server=server.address, token_file=str(token))
     contexts.save(Config(str(tmp_path), current="test", contexts={"test": context}))
     here, there = pty.openpty()

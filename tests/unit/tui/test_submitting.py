@@ -25,6 +25,7 @@ def submitting(make_dashboard, server, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     environ = {
         "NSML_SERVER": server.address,
         "NSML_TOKEN_FILE": str(token),

@@ -181,6 +181,7 @@ def test_a_platform_is_shown_as_in_a_terminal(server, tmp_path):
     server.state.add("kim/mnist/1", memo="first try")
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     context = Context(name="gpu-lab", server=server.address, token_file=str(token))
     contexts.save(Config(str(tmp_path), contexts={"gpu-lab": context}))
     with (

@@ -482,3 +482,50 @@ async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door
             await put
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert quiet.heard == [b"first"]
+
+
+async def open_calls(channel: grpc.aio.Channel, method: str, count: int, token: str) -> list[Any]:
+    """Calls whose one request never comes."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    return [channel.stream_unary(method)(metadata=metadata, timeout=60) for _ in range(count)]
+
+
+async def test_nobody_waits_for_the_request_of_a_stranger(door: Door) -> None:
+    async with serving(door) as channel:
+        for token, expected in (("", "UNAUTHENTICATED"), ("nsml_" + "x" * 43, "UNAUTHENTICATED")):
+            for call in await open_calls(channel, "/nsml.v1.SessionService/GetSession", 3, token):
+                assert (await call.code()).name == expected
+
+
+async def test_a_request_that_does_not_come_ends_its_call(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.access.interceptor.REQUEST_WITHIN_S", 0.1)
+    async with serving(door) as channel:
+        token = await tokens_of_somebody(door)
+        (call,) = await open_calls(channel, "/nsml.v1.SessionService/GetSession", 1, token)
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        assert "no whole request" in await call.details()
+
+
+async def test_strangers_have_so_many_calls_open_and_no_more(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.access.interceptor.MOST_ANONYMOUS", 3)
+    method = "/grpc.health.v1.Health/Check"
+    async with serving(door) as channel:
+        calls = await open_calls(channel, method, 4, "")
+        done, _ = await asyncio.wait(
+            [asyncio.ensure_future(call.code()) for call in calls],
+            return_when=asyncio.FIRST_COMPLETED,
+            timeout=60,
+        )
+        assert [one.result() for one in done] == [grpc.StatusCode.UNAVAILABLE]
+        # Those who show a token are served all the same, and room is given back.
+        token = await tokens_of_somebody(door)
+        assert (await outcome(channel, method, token)).startswith(OPEN)
+        for call in calls:
+            call.cancel()
+        async with asyncio.timeout(60):
+            while not (await outcome(channel, method, None)).startswith(OPEN):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)

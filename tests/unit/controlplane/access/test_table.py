@@ -32,6 +32,7 @@ DECLARED = {
     },
     "nsml.v1.AgentService": {"Control": "np", "Ingest": "n", "Tunnel": "np"},
     "nsml.v1.TelemetryService": {"ReadTelemetry": "u"},
+    "nsml.v1.AuditService": {"ListAuditRows": "A"},
     "nsml.v1.BackupService": {"CreateBackup": "A", "GetBackupBlobs": "A"},
     "nsml.v1.CheckpointService": {
         "ListCheckpoints": "un",

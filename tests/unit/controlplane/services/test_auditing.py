@@ -1,25 +1,28 @@
-"""Who changed what of projects, nodes and others' sessions is in the audit trail, once and for good."""
+"""Every call that changes something is in the audit trail, refusals included, once and for good."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from typing import Any
 
+import grpc
 import pytest
+from google.protobuf import descriptor_pool, message_factory
 
-from controlplane.domain.errors import NotLeader, StateConflict, Unavailable
-from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.access.table import TABLE, Door
+from controlplane.domain.identity import Role
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import AuditRow
-from controlplane.operations.auditing import Audit
-from nsml.v1 import nodes_pb2, projects_pb2
+from controlplane.operations.auditing import LEFT_OUT, MOST_REFUSALS, Audit
+from nsml.v1 import accounts_pb2, audit_pb2, nodes_pb2, projects_pb2, secrets_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tests.unit.controlplane.rig import Rig, platform
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 from tests.unit.controlplane.workbench import HandClock
 
-WHO = UserCaller(user=User(name="root"), token="ab12")
+READS = ("Get", "List", "Read", "Watch", "Find", "Search", "Explain", "Check", "Server")
 
 
 @pytest.fixture
@@ -28,8 +31,188 @@ async def rig():
         yield rig
 
 
-async def trail(rig: Rig) -> list[AuditRow]:
-    return [row for _, row in await rig.on.history.ledger.audited()]
+async def trail(rig: Rig, count: int = 0, *, of_users: bool = True) -> list[AuditRow]:
+    """What is written; a refusal is answered before its row is."""
+
+    async def found() -> list[AuditRow] | None:
+        await rig.plane._audit.flush()
+        rows = [row for _, row in await rig.on.history.ledger.audited(limit=1000)]
+        shown = [row for row in rows if not of_users or not row.actor.startswith("node ")]
+        return shown if len(shown) >= count else None
+
+    if not count:
+        return await found() or []
+    rows: list[AuditRow] = await until(found, f"{count} rows")
+    return rows
+
+
+def test_every_method_that_changes_something_says_what() -> None:
+    for method, row in TABLE.items():
+        name = method.rpartition("/")[2]
+        assert (row.change is None) == name.startswith(READS), method
+        if row.change is not None:
+            request, answer = messages_of(method)
+            for message, path in ((request, row.change.target), (answer, row.change.answer)):
+                assert not path or field_at(message, path) is not None, (method, path)
+            assert not row.change.dry_run or row.change.dry_run in request.DESCRIPTOR.fields_by_name
+
+
+def messages_of(method: str) -> tuple[Any, Any]:
+    """The kinds of request and answer."""
+    service, _, name = method.removeprefix("/").partition("/")
+    one = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
+    kinds = one.input_type, one.output_type
+    return tuple(message_factory.GetMessageClass(kind)() for kind in kinds)  # type: ignore[return-value]
+
+
+def field_at(message: Any, path: str) -> Any:
+    kind = message.DESCRIPTOR
+    for part in path.split("."):
+        field = kind.fields_by_name.get(part)
+        if field is None:
+            return None
+        kind = field.message_type
+    return field
+
+
+def naming(method: str, path: str) -> Any:
+    """A request in which the field that names what is changed says "what"."""
+    request, _ = messages_of(method)
+    if not path:
+        return request
+    message, (*above, last) = request, path.split(".")
+    for part in above:
+        inner = getattr(message, part)
+        message = inner.add() if hasattr(inner, "add") else inner
+    field = message.DESCRIPTOR.fields_by_name[last]
+    if field.is_repeated:
+        getattr(message, last).append("what")
+    else:
+        setattr(message, last, "what")
+    return request
+
+
+async def code_of_call(channel: Any, method: str, request: Any, stubs: Stubs) -> str:
+    service, _, name = method.removeprefix("/").partition("/")
+    shape = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
+    kinds = {True: "stream", False: "unary"}
+    kind = f"{kinds[shape.client_streaming]}_{kinds[shape.server_streaming]}"
+    call = getattr(channel, kind)(method, request_serializer=lambda one: one.SerializeToString())
+    asked = iter([request]) if shape.client_streaming else request
+    try:
+        made = call(asked, metadata=stubs.metadata, timeout=30)
+        if shape.server_streaming:
+            async for _ in made:
+                pass
+        else:
+            await made
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+    return "OK"
+
+
+CHANGING = {method: row for method, row in TABLE.items() if row.change is not None}
+
+
+async def test_each_changing_method_leaves_one_row_whoever_calls_it(rig: Rig) -> None:
+    root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
+    node_token = await rig.plane.accounts.create_node_token("n")
+    node = Stubs(await rig.channel(), node_token.secret.text)
+    callers = {"root": root, "kim": kim, "node n": node}
+    channel = await rig.channel()
+    seen = len(await trail(rig, of_users=False))
+    for method, row in CHANGING.items():
+        assert row.change is not None
+        for actor, stubs in callers.items():
+            request = naming(method, row.change.target)
+            code = await code_of_call(channel, method, request, stubs)
+            rows = await trail(rig, seen + 1, of_users=False)
+            assert len(rows) == seen + 1, (method, actor, code, rows[seen:])
+            seen += 1
+            found = rows[-1]
+            service, _, name = method.rpartition("/")
+            assert (found.actor, found.method) == (
+                actor,
+                f"{service.rpartition('.')[2]}/{name}",
+            )
+            assert found.outcome in {code, "UNKNOWN"}, (method, actor, code)
+            may = row.doors & (Door.NODE if actor.startswith("node") else Door.USER | Door.ADMIN)
+            if not may or (actor == "kim" and not row.doors & Door.USER):
+                assert found.outcome == "PERMISSION_DENIED", (method, actor)
+            if row.change.target:
+                assert "what" in found.target, (method, actor, found)
+
+
+async def test_strangers_leave_rows_too_but_no_flood_of_them(rig: Rig) -> None:
+    root = await rig.user("root", role=Role.ADMIN)
+    nobody = Stubs(await rig.channel(), "")
+    for _ in range(MOST_REFUSALS + 20):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await nobody.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a"))
+    rows = await trail(rig, MOST_REFUSALS)
+    assert [(row.actor, row.outcome) for row in rows] == [("", "UNAUTHENTICATED")] * MOST_REFUSALS
+    for number in range(MOST_REFUSALS + 20):
+        stop = root.sessions.StopSession(pb.StopSessionRequest(session=f"kim/None/{number + 1}"))
+        assert (await refused(stop))[0] == "NOT_FOUND"
+    assert len(await trail(rig, 2 * MOST_REFUSALS)) == 2 * MOST_REFUSALS
+
+
+async def test_no_secret_is_in_the_trail(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    root = await rig.user("root", role=Role.ADMIN)
+    await kim.secrets.SetSecret(secrets_pb2.SetSecretRequest(name="KEY", value=b"hush-hush"))
+    made = await root.accounts.CreateToken(accounts_pb2.CreateTokenRequest(user="kim"))
+    join = await root.accounts.CreateJoinToken(accounts_pb2.CreateJoinTokenRequest())
+    nobody = Stubs(await rig.channel(), "")
+    asked = accounts_pb2.JoinNodeRequest(secret="hush-join", node="n")
+    await refused(nobody.accounts.JoinNode(asked))
+    rows = await trail(rig, 4)
+    assert [(row.actor, row.method, row.target) for row in rows] == [
+        ("kim", "SecretService/SetSecret", "KEY"),
+        ("root", "AccountService/CreateToken", "kim"),
+        ("root", "AccountService/CreateJoinToken", ""),
+        ("", "AccountService/JoinNode", "n"),
+    ]
+    for secret in ("hush", made.token, join.token, kim.metadata[0][1].split()[1]):
+        assert secret not in repr(rows)
+
+
+async def test_what_is_only_checked_changes_nothing_and_leaves_no_row(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    spec = pb.SessionSpec(argv=["true"])
+    await kim.sessions.CreateSession(
+        pb.CreateSessionRequest(request_id="r", spec=spec, validate_only=True)
+    )
+    assert await trail(rig) == []
+    session = await kim.submit()
+    (row,) = await trail(rig)
+    assert (row.actor, row.target, row.outcome) == ("kim", session.name, "OK")
+    assert row.request_id
+
+
+async def test_administrators_read_the_trail_newest_first(rig: Rig) -> None:
+    root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
+    for name in ("a", "b", "c"):
+        await root.accounts.CreateUser(accounts_pb2.CreateUserRequest(name=name))
+    drain = kim.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a"))
+    assert (await refused(drain))[0] == "PERMISSION_DENIED"
+    page = await root.audit.ListAuditRows(audit_pb2.ListAuditRowsRequest(page_size=2))
+    assert [(row.actor, row.target, row.outcome) for row in page.rows] == [
+        ("kim", "a", "PERMISSION_DENIED"),
+        ("root", "c", "OK"),
+    ]
+    rest = await root.audit.ListAuditRows(
+        audit_pb2.ListAuditRowsRequest(cursor=page.next_cursor, actor="root")
+    )
+    assert [row.target for row in rest.rows] == ["b", "a"]
+    assert rest.next_cursor == ""
+    of_method = audit_pb2.ListAuditRowsRequest(method="NodeService/DrainNode")
+    assert len((await root.audit.ListAuditRows(of_method)).rows) == 1
+    for who, request, code in (
+        (kim, audit_pb2.ListAuditRowsRequest(), "PERMISSION_DENIED"),
+        (root, audit_pb2.ListAuditRowsRequest(cursor="x"), "INVALID_ARGUMENT"),
+    ):
+        assert (await refused(who.audit.ListAuditRows(request)))[0] == code
 
 
 async def test_what_administrators_change_is_in_the_trail(rig: Rig) -> None:
@@ -55,19 +238,22 @@ async def test_what_administrators_change_is_in_the_trail(rig: Rig) -> None:
     rows = await trail(rig)
     assert [(row.actor, row.method, row.target) for row in rows] == [
         ("root", "ProjectService/CreateProject", "vision"),
+        ("root", "ProjectService/CreateProject", "vision"),
         ("root", "ProjectService/UpdateProject", "vision"),
         ("kim", "ProjectService/ChangeMembers", "vision"),
         ("root", "ProjectService/DeleteProject", "vision"),
         ("root", "NodeService/DrainNode", "a"),
+        ("kim", "NodeService/DrainNode", "a"),
         ("root", "NodeService/ResumeNode", "a"),
         ("root", "NodeService/FenceNode", "a"),
         ("root", "NodeService/RemoveNode", "a"),
     ]
-    assert {row.outcome for row in rows} == {"OK"}
+    outcomes = [row.outcome for row in rows if row.outcome != "OK"]
+    assert outcomes == ["ALREADY_EXISTS", "PERMISSION_DENIED"]
     assert all(row.token and abs(row.at - time.time()) < 300 for row in rows)
 
 
-async def test_what_is_done_with_a_session_of_another_is_in_the_trail(rig: Rig) -> None:
+async def test_what_is_done_with_a_session_is_in_the_trail_by_its_full_name(rig: Rig) -> None:
     root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
     agent = await (await rig.agent(gpus=1)).connect()
     session = await kim.submit()
@@ -80,7 +266,9 @@ async def test_what_is_done_with_a_session_of_another_is_in_the_trail(rig: Rig) 
     await agent.report(assignment.replica, "FINALIZED", cause="PREEMPTED")
     await kim.reaches(session.id, "QUEUED", "PREPARING")
     await root.sessions.StopSession(pb.StopSessionRequest(session=session.id))
-    assert [(row.actor, row.method, row.target) for row in await trail(rig)] == [
+    assert [(row.actor, row.method, row.target) for row in await trail(rig, 5)] == [
+        ("kim", "SessionService/CreateSession", session.name),
+        ("kim", "SessionService/UpdateSession", session.name),
         ("root", "SessionService/UpdateSession", session.name),
         ("root", "SessionService/RequeueSession", session.name),
         ("root", "SessionService/StopSession", session.name),
@@ -90,9 +278,9 @@ async def test_what_is_done_with_a_session_of_another_is_in_the_trail(rig: Rig) 
 class Ledger:
     """Rows, while it answers."""
 
-    def __init__(self, *, is_away: bool = False) -> None:
+    def __init__(self) -> None:
         self.rows: list[AuditRow] = []
-        self.is_away = is_away
+        self.is_away = False
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -103,45 +291,55 @@ class Ledger:
         self.rows += rows
 
 
-@pytest.mark.parametrize(
-    ("error", "outcomes"),
-    [
-        (StateConflict("no"), []),
-        (NotLeader(""), []),
-        (Unavailable("who knows"), ["UNKNOWN"]),
-        (ValueError("a mistake"), ["UNKNOWN"]),
-        (asyncio.CancelledError(), ["UNKNOWN"]),
-    ],
-)
-async def test_what_was_refused_has_no_row_and_what_may_have_happened_has(
-    error: BaseException, outcomes: list[str]
-) -> None:
-    ledger = Ledger()
-    audit = Audit(ledger=ledger, clock=HandClock())  # type: ignore[arg-type]
-    with pytest.raises(type(error)):
-        async with audit.change(WHO, "NodeService/DrainNode", "a"):
-            raise error
-    assert [row.outcome for row in ledger.rows] == outcomes
+ROW = AuditRow(at=0.0, actor="root", method="NodeService/DrainNode", target="a")
 
 
 async def test_a_caller_who_goes_leaves_a_row_and_no_history_is_no_refusal() -> None:
     ledger = Ledger()
     ledger.gate.clear()
     audit = Audit(ledger=ledger, clock=HandClock())  # type: ignore[arg-type]
-    is_done = asyncio.Event()
-
-    async def drain() -> None:
-        async with audit.change(WHO, "NodeService/DrainNode", "a"):
-            is_done.set()
-
-    call = asyncio.ensure_future(drain())
-    await is_done.wait()
+    call = asyncio.ensure_future(audit.record(ROW, at_once=True))
+    await asyncio.sleep(0)
     call.cancel()
     ledger.gate.set()
     with contextlib.suppress(asyncio.CancelledError):
         await call
     assert [(row.at, row.outcome) for row in ledger.rows] == [(HandClock.now, "OK")]
     ledger.is_away = True
-    async with audit.change(WHO, "NodeService/DrainNode", "a"):
-        pass
+    await audit.record(ROW, at_once=True)
     assert len(ledger.rows) == 1
+
+
+async def test_rows_of_frequent_calls_go_together_and_none_is_lost_at_the_end() -> None:
+    ledger = Ledger()
+    audit = Audit(ledger=ledger, clock=HandClock())  # type: ignore[arg-type]
+    running = asyncio.ensure_future(audit.run())
+    await audit.record(ROW, at_once=False)
+
+    async def has_one() -> bool:
+        return len(ledger.rows) == 1
+
+    await until(has_one, "the first row is written")
+    for _ in range(3):
+        await audit.record(ROW, at_once=False)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert len(ledger.rows) == 4
+
+
+async def test_refusals_beyond_the_budget_are_counted_and_targets_are_plain() -> None:
+    ledger, clock = Ledger(), HandClock()
+    audit = Audit(ledger=ledger, clock=clock)  # type: ignore[arg-type]
+    no = AuditRow(
+        at=0.0, actor="kim", method="m", target="a\0\x1b[2J" + "x" * 9999, outcome="DENIED"
+    )
+    for _ in range(MOST_REFUSALS + 7):
+        await audit.record(no, at_once=True)
+    assert len(ledger.rows) == MOST_REFUSALS
+    assert all(row.target.isprintable() and len(row.target) < 300 for row in ledger.rows)
+    clock.now += 61
+    await audit.record(no, at_once=True)
+    told = ledger.rows[MOST_REFUSALS]
+    assert (told.outcome, told.target) == (LEFT_OUT, "7 further refusals")
+    assert len(ledger.rows) == MOST_REFUSALS + 2

@@ -15,6 +15,7 @@ def server():
 def context(server, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     return Context(name="test", server=server.address, token_file=str(token))
 
 

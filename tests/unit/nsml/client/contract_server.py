@@ -26,6 +26,8 @@ from nsml.content.manifest import decode
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
+    audit_pb2,
+    audit_pb2_grpc,
     backups_pb2,
     backups_pb2_grpc,
     checkpoints_pb2,
@@ -878,6 +880,25 @@ class Views(views_pb2_grpc.ViewServiceServicer):
         return views_pb2.StopViewResponse()
 
 
+class Audits(audit_pb2_grpc.AuditServiceServicer):
+    """Two rows, one of them on a second page."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def ListAuditRows(self, request, context):
+        rows = [
+            audit_pb2.AuditRow(actor="kim", method="NodeService/DrainNode", outcome="NOT_FOUND"),
+            audit_pb2.AuditRow(actor="root", method="AccountService/CreateUser", target="lee"),
+        ]
+        for row in rows:
+            row.at.seconds = EPOCH
+        found = [row for row in rows if request.actor in {"", row.actor}]
+        at = int(request.cursor or 0)
+        more = str(at + 1) if at + 1 < len(found) else ""
+        return audit_pb2.ListAuditRowsResponse(rows=found[at : at + 1], next_cursor=more)
+
+
 class Secrets(secrets_pb2_grpc.SecretServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1132,6 +1153,7 @@ class ContractServer:
         backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
         telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(Telemetry(), self.server)
         webhooks_pb2_grpc.add_WebhookServiceServicer_to_server(Webhooks(self.state), self.server)
+        audit_pb2_grpc.add_AuditServiceServicer_to_server(Audits(self.state), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
         views_pb2_grpc.add_ViewServiceServicer_to_server(Views(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)

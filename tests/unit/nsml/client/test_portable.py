@@ -51,6 +51,7 @@ print("all")
 def test_the_command_line_works(server, tmp_path):
     server.state.add("kim/mnist/1")
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     env = {
         "NSML_SERVER": server.address,
         "NSML_TOKEN_FILE": str(tmp_path / "token"),

@@ -1,0 +1,96 @@
+"""audit: who changed what on the platform."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App
+from cli.arguments import MOMENT
+from cli.group import command, pass_app
+from cli.output import write_list
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from nsml.v1.audit_pb2 import AuditRow
+
+_MOST = 100_000
+
+
+def _when(row: AuditRow, now: float) -> str:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import ago
+
+    return ago(now - seconds_of(row.at))
+
+
+_COLUMNS: tuple[Column[AuditRow], ...] = (
+    Column(key="when", title="When", cell=_when),
+    Column(key="actor", title="Who", cell=lambda row, _: row.actor or "-"),
+    Column(key="method", title="What", cell=lambda row, _: row.method),
+    Column(key="target", title="Of", cell=lambda row, _: row.target or "-"),
+    Column(key="outcome", title="Outcome", cell=lambda row, _: row.outcome),
+)
+
+
+def _record(row: AuditRow) -> dict[str, Any]:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    return {
+        "at": moment(seconds_of(row.at)),
+        "actor": row.actor,
+        "method": row.method,
+        "target": row.target,
+        "outcome": row.outcome,
+        "request_id": row.request_id,
+        "token": row.token,
+    }
+
+
+@command(
+    "audit",
+    reads=True,
+    examples=[
+        "nsml admin audit",
+        "nsml admin audit --user kim --since 24h",
+        "nsml admin audit --method NodeService/DrainNode -n 1000 -j",
+    ],
+)
+@click.option(
+    "--user", "actor", default="", metavar="NAME", help="Only by this user, or 'node NAME'."
+)
+@click.option("--method", default="", metavar="METHOD", help="Only this method of the contract.")
+@click.option("--target", default="", metavar="NAME", help="Only changes of this thing.")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Only since then: 24h, or a time.")
+@click.option(
+    "-n", "count", type=click.IntRange(1, _MOST), default=50, show_default=True, help="Most rows."
+)
+@pass_app
+def audit(
+    app: App,
+    *,
+    actor: str,
+    method: str,
+    target: str,
+    since: datetime | timedelta | None,
+    count: int,
+) -> None:
+    """Show who changed what, newest first.
+
+    Refused calls are listed with the reason; no secret is ever recorded.
+    """
+    start = 0.0
+    if isinstance(since, timedelta):
+        start = time.time() - since.total_seconds()
+    elif since is not None:
+        start = since.timestamp()
+    found = app.call(
+        lambda client: client.audit.rows(
+            count, actor=actor, method=method, target=target, since=start
+        )
+    )
+    write_list(app, found, columns=_COLUMNS, record=_record, name="target", none="no such rows")

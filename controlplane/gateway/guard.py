@@ -1,0 +1,142 @@
+"""What is refused before a path is looked at: foreign host names, sessions, and everything but health when all is busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import PlainTextResponse
+
+from nsml.clock import in_own_thread
+from nsml.hosts import is_loopback
+from nsml.local_peers import uid_of_peer
+from nsml.serving import CONNECTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from nsml.connections import Connection
+
+ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths that always answer, whatever host name they are asked under: they tell nothing, or need a token."""
+_LONGEST_NAME: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Who is answered.
+
+    Attributes:
+        hosts: names under which we are reached, in lower case and without ports. Addresses and loopback names are
+            accepted in any case: no other site's page can be loaded under them.
+        session_uids: accounts of sessions on this machine; empty: sessions are answered.
+        own: addresses of this machine.
+        refused: networks that are not answered.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    session_uids: range = range(0)
+    own: frozenset[str] = frozenset()
+    refused: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    def names(self, header: str) -> bool:
+        """Whether a Host header names this server."""
+        name = host_name(header)
+        return is_loopback(name) or _is_address(name) or name in self.hosts
+
+    def refuses(self, address: str) -> bool:
+        """Whether nobody at an address is answered."""
+        return is_within(address, self.refused)
+
+
+class Guard:
+    """Stands before the application."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or say why not."""
+        refusal = None if scope["path"] in ALWAYS else await self._why_not(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            status, *lines = refusal
+            answer = PlainTextResponse(
+                "".join(f"{line}\n" for line in lines),
+                status_code=int(status),
+                headers={"cache-control": "no-store", "connection": "close"},
+            )
+            await answer(scope, receive, send)
+
+    async def _why_not(self, scope: Scope) -> Sequence[str] | None:
+        """Status and words of a refusal."""
+        held: Connection | None = scope.get("state", {}).get(CONNECTION)
+        if held is not None and held.is_reserved:
+            return "503", "too many connections are open", "try again in a moment"
+        header = _header(scope, b"host")
+        if not self._rules.names(header):
+            name = host_name(header)[:_LONGEST_NAME]
+            return (
+                "421",
+                f"{name!r} is not a name of this server",
+                "a page of another site could use it to read what is shown here",
+                "open it under a name or address of the control plane, or add the name to http_hosts in its settings",
+            )
+        client, server = scope.get("client"), scope.get("server")
+        if client and (self._rules.refuses(client[0]) or await self._is_session(client, server)):
+            return (
+                "403",
+                "sessions are not answered here",
+                "http_sessions and http_refused in the settings of the control plane say so",
+            )
+        return None
+
+    async def _is_session(self, client: tuple[str, int], server: tuple[str, int] | None) -> bool:
+        uids = self._rules.session_uids
+        is_local = is_loopback(client[0]) or client[0] in self._rules.own
+        if not uids or not is_local or server is None:
+            return False
+        return await in_own_thread(lambda: uid_of_peer(client, server)) in uids
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, in lower case, without port and trailing dot."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def networks(texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Read addresses and networks; raises ValueError."""
+    return tuple(ip_network(text, strict=False) for text in texts)
+
+
+def is_within(address: str, among: Iterable[IPv4Network | IPv6Network]) -> bool:
+    """Whether an address is of one of the networks."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return any(found in network for network in among)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    values = [value for name, value in scope["headers"] if name == wanted]
+    return values[0].decode("latin-1") if len(values) == 1 else ""

@@ -1,0 +1,65 @@
+"""AuditService: the audit trail, for administrators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import AuditQuery
+from controlplane.operations.listing import page_size
+from controlplane.services.convert.times import seconds_of, timestamp
+from controlplane.services.errors import Context, answering
+from nsml.v1 import audit_pb2 as pb
+from nsml.v1 import audit_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.history.interface import Ledger
+    from controlplane.history.values import AuditRow
+    from controlplane.operations.auditing import Audit
+
+_LONGEST_CURSOR = 18
+
+
+class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
+    """Rows, the newest first."""
+
+    def __init__(self, audit: Audit, ledger: Ledger) -> None:
+        self._audit = audit
+        self._ledger = ledger
+
+    @answering
+    async def ListAuditRows(  # noqa: N802 - named by the contract
+        self, request: pb.ListAuditRowsRequest, _: Context
+    ) -> pb.ListAuditRowsResponse:
+        """A page."""
+        query = AuditQuery(
+            actor=request.actor,
+            method=request.method,
+            target=request.target,
+            since=seconds_of(request.since) if request.HasField("since") else 0.0,
+        )
+        before = _number(request.cursor) if request.cursor else None
+        size = page_size(request.page_size)
+        await self._audit.flush()
+        found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
+        page = found[:size]
+        cursor = str(page[-1][0]) if len(found) > size else ""
+        return pb.ListAuditRowsResponse(rows=[_message(row) for _, row in page], next_cursor=cursor)
+
+
+def _number(cursor: str) -> int:
+    if cursor.isascii() and cursor.isdigit() and len(cursor) <= _LONGEST_CURSOR:
+        return int(cursor)
+    raise InvalidRequest("the cursor is not one of this platform's")
+
+
+def _message(row: AuditRow) -> pb.AuditRow:
+    return pb.AuditRow(
+        at=timestamp(row.at),
+        actor=row.actor,
+        method=row.method,
+        target=row.target,
+        outcome=row.outcome,
+        request_id=row.request_id,
+        token=row.token,
+    )
