@@ -245,6 +245,8 @@ class Dashboard(App[None]):
     async def on_event(self, event: events.Event) -> None:
         """Take a key behind those before it."""
         if isinstance(event, InputEvent):
+            if not self.screen_stack:
+                return  # the dashboard is closing: Textual has taken its screens away
             self._expect()
         if isinstance(event, Key) and not event.is_forwarded:
             await self._key_order.take(event)

@@ -109,6 +109,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "join-token": Way.HANDED,
         "backup": Way.HANDED,
         "restore": Way.HANDED,
+        "audit": Way.SHOWN,
     },
 }
 """Of each command of `nsml`, by the word behind it where it has such."""

@@ -105,7 +105,7 @@ class Audit:
             await self._ledger.audit(rows)
         except NsmlError as error:
             for row in rows:
-                _log.error("audit.unwritten", reason=error.message, **asdict(row))
+                _log.warning("audit.unwritten", reason=error.message, **asdict(row))
 
     def _within_budget(self, row: AuditRow) -> list[AuditRow]:
         """The rows to write for a refusal: none once the actor has had many, and how many those were later."""

@@ -166,6 +166,7 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
+        paths[1].chmod(0o600)
         return paths
 
 

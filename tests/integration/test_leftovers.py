@@ -29,7 +29,9 @@ def test_that_never_ends(tmp_path):
             platform = stack.enter_context(contained_platform())
         else:
             platform = stack.enter_context(Platform(simulate_gpus=1))
-        name = platform.nsml("run", "--argv", "-q", "--", "sleep", "1000").stdout.strip()
+        code = tmp_path / "code"
+        code.mkdir()
+        platform.nsml("run", "--argv", "--", "sleep", "1000", cwd=code)
         while "RUNNING" not in platform.nsml("ps", "-o", "json").stdout.upper():
             time.sleep(0.1)
         if os.geteuid() == 0:

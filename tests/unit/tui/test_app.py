@@ -281,6 +281,7 @@ async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
         await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
         token.rmdir()
         token.write_text(whole)
+        token.chmod(0o600)
         await shows(pilot, "● live")
         server.state.log(session, b"goes on\n")
         await shows(pilot, "goes on")

@@ -43,6 +43,15 @@ async def test_what_is_typed_behind_a_key_that_asks_is_no_command(app):
         assert app.screen.query_one(Input).value == "mnist"
 
 
+async def test_keys_that_are_left_when_the_dashboard_closes_do_nothing(app):
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "39 of 39")
+    assert app.screen_stack == []
+    key = Key("slash", "/")
+    key._set_forwarded()
+    await app.on_event(key)
+
+
 async def test_keys_go_on_to_what_they_opened(app):
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "39 of 39")
