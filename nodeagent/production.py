@@ -586,6 +586,8 @@ async def _rules_kept(
     finally:
         if keeping is not None:
             keeping.cancel()
+        if found.network is not None:
+            found.network.close()
         if all(folders.of(one).exit.exists() for one in folders.ids()):
             try:
                 await in_thread(found.remove)

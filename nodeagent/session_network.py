@@ -115,6 +115,10 @@ def _run(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
+READY = 8
+"""Namespaces that are kept for the next sessions."""
+
+
 class SessionNetwork:
     """Makes the namespaces of sessions behind this agent's bridge. Blocking; used by several threads.
 
@@ -136,6 +140,8 @@ class SessionNetwork:
         self._gateway = subnet[1]
         self._next = random.randrange(subnet.num_addresses)  # noqa: S311 - an order, no secret
         self._turn = threading.Lock()
+        self._ready: list[int] = []
+        self._is_refilling = self._is_closed = False
 
     def create(self) -> None:
         """Make the bridge, where it is not there. Raises OSError."""
@@ -170,7 +176,46 @@ class SessionNetwork:
         return places
 
     def namespace(self) -> int:
-        """A descriptor of a new namespace with an address of its own. Raises OSError."""
+        """A descriptor of a new namespace with an address of its own, from those kept ready. Raises OSError."""
+        with self._turn:
+            descriptor = self._ready.pop() if self._ready else None
+            is_to_refill = not (self._is_refilling or self._is_closed)
+            self._is_refilling |= is_to_refill
+        if is_to_refill:
+            threading.Thread(target=self._refill, name="nsml-networks", daemon=True).start()
+        return self._make() if descriptor is None else descriptor
+
+    def close(self) -> None:
+        """Give back the namespaces that are ready; none is kept from now on."""
+        with self._turn:
+            self._is_closed = True
+            ready, self._ready = self._ready, []
+        for descriptor in ready:
+            os.close(descriptor)
+
+    def _refill(self) -> None:
+        """Keep some ready: a start would else wait while the kernel takes down those of ended sessions."""
+        descriptor = -1
+        while True:
+            with self._turn:
+                if descriptor >= 0 and not self._is_closed:
+                    self._ready.append(descriptor)
+                    descriptor = -1
+                if self._is_closed or len(self._ready) >= READY:
+                    self._is_refilling = False
+                    break
+            try:
+                descriptor = self._make()
+            except OSError as error:
+                # The next session tries again, and fails for the same reason.
+                log.warning("network.none_ready", reason=str(error))
+                with self._turn:
+                    self._is_refilling = False
+                break
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _make(self) -> int:
         with Netlink() as host:
             return new_namespace(lambda descriptor: self._furnish(host, descriptor))
 

@@ -43,6 +43,7 @@ from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.session_network import NetworkFacts, probe_network
 from nodeagent.shim import namespaces, seccomp
 from nsml.clock import SystemClock, in_thread
+from tests.e2e.programs import wait_for
 
 METADATA = "169.254.169.254"
 OUTSIDE, UPLINK = ipaddress.IPv4Address("203.0.113.2"), ipaddress.IPv4Interface("203.0.113.1/24")
@@ -693,3 +694,23 @@ def test_a_build_of_an_environment_reaches_no_more_than_a_session(
     )
     said = sandbox.ask(Task(argv=[str(base_python()), "-c", tries]), most=1000)
     assert said.split() == [b"closed", b"closed", b"open"]
+
+
+def test_namespaces_are_kept_ready_and_given_back(machine: Machine) -> None:
+    network = machine.facts.network
+    assert network is not None
+
+    def ready() -> int:
+        return len(network._ready)
+
+    try:
+        taken = [network.namespace() for _ in range(session_network.READY + 2)]
+        assert len({os.fstat(one).st_ino for one in taken}) == len(taken)
+        wait_for(lambda: ready() == session_network.READY, what="as many are ready")
+        for one in taken:
+            os.close(one)
+    finally:
+        network.close()
+    assert ready() == 0
+    os.close(network.namespace())
+    assert ready() == 0
