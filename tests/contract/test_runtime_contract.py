@@ -995,6 +995,7 @@ async def test_an_engine_knows_no_secret(docker: Bench) -> None:
         await soon(driver.wait(spec.replica_id))
 
 
+@pytest.mark.long("lasts as long as the gate of a container waits")
 async def test_an_image_whose_shell_reads_nothing_is_told(
     docker: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def stands(pid: int) -> bool:
     return False
 
 
+@pytest.mark.long("faults need time to show")
 def test_a_short_run_is_sound_and_leaves_nothing(temporary):
     seed = os.environ.get("NSML_SEED", "1")
     done = chaos("--seconds", "6", "--seed", seed, "--control-planes", "1", "--agents", "2",

@@ -185,6 +185,7 @@ def server():
         yield running
 
 
+@pytest.mark.long("a database that recovers, and agents that wait longer after each refusal")
 def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, tmp_path):
     with (
         server.database() as url,

@@ -87,6 +87,7 @@ def judge(platform: Platform, witnesses: Witnesses, stream: Stream, faults: Faul
     assert any(line.word == "end" for lines in witnesses.all().values() for line in lines)
 
 
+@pytest.mark.long("faults need time to show")
 def test_a_moment_of_faults():
     torment([], SHORT_S)
 

@@ -167,6 +167,7 @@ def _state(platform: Platform, session: str) -> str:
     return {one["name"]: one["state"] for one in platform.json("ps", "-a")["items"]}[session]
 
 
+@pytest.mark.long("reads every file that a session can see")
 def test_another_users_program_finds_nothing(platform, tmp_path):
     code = write_program(tmp_path / "code", PROGRAM)
     platform.nsml("secret", "set", "TOKEN", stdin=MARK)

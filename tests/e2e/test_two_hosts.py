@@ -81,6 +81,7 @@ def trained(platform: Platform, code: Path, reducer: str) -> None:
 
 
 @pytest.mark.parametrize("reducer", [pytest.param("ring", marks=pytest.mark.variant), "gloo"])
+@pytest.mark.long("two agents, and packages of numpy and torch on each")
 def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     one, other = hosts
     # the first agent reaches its control plane on the loopback: where others reach it must be said
@@ -106,6 +107,8 @@ def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
             platform.nsml("down", "-y", "--data", second, check=False, timeout_s=120)
 
 
+@pytest.mark.long("two engines, each of which loads the image")
+@pytest.mark.variant
 def test_containers_of_two_hosts_meet_where_that_is_allowed(hosts):
     image = required_image()
     one, other = hosts

@@ -543,7 +543,7 @@ def test_the_next_agent_finds_the_network_and_keeps_its_rules(machine: Machine) 
             assert facts.network is None or facts.network.subnet == own.subnet
             target = (str(UPLINK.ip), machine.ports["machine"])
             # The kernel limits the rate of its answers "no route".
-            with pytest.raises(OSError, match="No route|timed out"):
+            with pytest.raises(OSError, match=r"No route|timed out"):
                 inside(namespace, partial(socket.create_connection, target, 2))
             outside = (str(OUTSIDE), machine.ports["outside"])
             inside(namespace, partial(socket.create_connection, outside, 2)).close()
