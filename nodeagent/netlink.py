@@ -7,6 +7,7 @@ entered by threads that end afterwards: no other thread of the agent is ever in 
 from __future__ import annotations
 
 import errno
+import hashlib
 import ipaddress
 import os
 import socket
@@ -22,7 +23,7 @@ _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _NEWROUTE = 20, 24
 _ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 3, 4, 10, 12
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 1, 3, 4, 10, 12
 _IFLA_LINKINFO, _IFLA_NET_NS_FD = 18, 28
 _INFO_KIND, _INFO_DATA = 1, 2
 _VETH_INFO_PEER = 1
@@ -64,10 +65,14 @@ class Netlink:
         self._socket.close()
 
     def add_bridge(self, name: str) -> None:
-        """Make a bridge."""
-        self._change(
-            _NEWLINK, _link() + _text(_IFLA_IFNAME, name) + _kind("bridge"), _CREATE | _EXCL
-        )
+        """Make a bridge that keeps its hardware address.
+
+        One that was not given is that of some port, and changes as ports come and go: then what
+        others have learned of it is wrong, and their packets are lost until they ask again.
+        """
+        address = b"\x02" + hashlib.sha256(name.encode()).digest()[:5]  # locally administered
+        named = _text(_IFLA_IFNAME, name) + _attribute(_IFLA_ADDRESS, address)
+        self._change(_NEWLINK, _link() + named + _kind("bridge"), _CREATE | _EXCL)
 
     def add_pair(
         self, name: str, peer: str, namespace: int, *, mtu: int, bridge: int | None = None

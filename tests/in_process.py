@@ -17,6 +17,7 @@ from pathlib import Path
 
 import bench.platform
 from cli.app import App
+from cli.exits import ExitCode
 from cli.main import run
 
 LOOKING = {
@@ -48,17 +49,23 @@ def _is_free() -> bool:
 
 def look(
     arguments: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Run `nsml ARGUMENTS` here; what the program would have written, and its exit code."""
+) -> subprocess.CompletedProcess[str] | None:
+    """Run `nsml ARGUMENTS` here; what the program would have written, and its exit code.
+
+    None: the platform was not reached, and a program has to ask. gRPC holds an address that was away
+    back for all channels of a process, and what was away may be there again.
+    """
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(3)]
     stdin, stdout, stderr = streams
     app = App(environ=environment, stdin=stdin, stdout=stdout, stderr=stderr)
-    code = int(run(list(arguments), app))
+    code = run(list(arguments), app)
+    if code == ExitCode.UNAVAILABLE:
+        return None
     written = []
     for stream in (stdout, stderr):
         stream.flush()
         written.append(stream.buffer.getvalue().decode("utf-8", "surrogateescape"))
-    return subprocess.CompletedProcess(["nsml", *arguments], code, *written)
+    return subprocess.CompletedProcess(["nsml", *arguments], int(code), *written)
 
 
 class Platform(bench.platform.Platform):
@@ -74,8 +81,7 @@ class Platform(bench.platform.Platform):
         environment: dict[str, str],
         by: Sequence[str],
     ) -> subprocess.CompletedProcess[str]:
-        if stdin is None and not by and only_looks(arguments):
-            return look(arguments, environment)
-        return super()._run(
+        is_here = stdin is None and not by and only_looks(arguments)
+        return (look(arguments, environment) if is_here else None) or super()._run(
             arguments, cwd=cwd, stdin=stdin, timeout_s=timeout_s, environment=environment, by=by
         )

@@ -197,7 +197,9 @@ def _is_of(entry: Path, folder: Path) -> bool:
                 return True
     with contextlib.suppress(OSError):
         if (entry / "ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink():
-            return below in (entry / "mountinfo").read_bytes()
+            # Not where things are mounted: a namespace of somebody else's copies the machine's mounts.
+            lines = (entry / "mountinfo").read_bytes().splitlines()
+            return any(f"/{folder.name}/".encode() in line.split()[3] for line in lines)
     return False
 
 

@@ -96,18 +96,16 @@ class ControlPlaneProcess:
             "NSML_DATA": str(self.data / "none"),
             **environment,
         }
-        if not stdin and only_looks(arguments):
-            done = look(arguments, own)
-        else:
-            done = subprocess.run(
-                [str(Path(sys.executable).parent / "nsml"), *arguments],
-                env=own,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+        is_here = not stdin and only_looks(arguments)
+        done = (look(arguments, own) if is_here else None) or subprocess.run(
+            [str(Path(sys.executable).parent / "nsml"), *arguments],
+            env=own,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

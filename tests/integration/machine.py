@@ -41,9 +41,8 @@ class Machine:
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         own = {**self._environment(), **environment}
-        if program == (str(NSML),) and not stdin and only_looks(arguments):
-            return self._noted(look(arguments, own), arguments)
-        done = subprocess.run(
+        is_here = program == (str(NSML),) and not stdin and only_looks(arguments)
+        done = (look(arguments, own) if is_here else None) or subprocess.run(
             [*program, *arguments],
             env=own,
             cwd=cwd,
