@@ -23,8 +23,8 @@ MOST_HEAD_BYTES: Final = 64 << 10
 """The longest head of a request that is looked at; a longer one is refused."""
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,40} [^\r\n]* HTTP/1\.[0-9]\r?\n")
-_ITS_BEGINNING = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,40}( [^\r\n]*\r?)?")
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[0-9]\r?\n")
+_ITS_BEGINNING = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]*( [^\r\n]*\r?)?")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _REFUSAL = (
     "HTTP/1.1 421 Misdirected Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -94,7 +94,10 @@ def may_pass(begun: bytes, names: Iterable[str] = ()) -> bool | None:
     """
     if not _REQUEST_LINE.match(begun):
         whole = _ITS_BEGINNING.fullmatch(begun)
-        return None if whole and len(begun) < MOST_HEAD_BYTES else True
+        if not whole:
+            return True
+        # What may still be a request is none that may pass: a page can ask for a target of any length.
+        return None if len(begun) < MOST_HEAD_BYTES else False
     end = _HEAD_END.search(begun)
     if end is None:
         return None if len(begun) < MOST_HEAD_BYTES else False

@@ -94,7 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     metadata_addresses: tuple[str, ...] = METADATA_ADDRESSES
     """Addresses and ranges that no session reaches, but for names: metadata services of clouds, which give
-    the machine's credentials away. Kept where the agent is root and sessions have ids or networks of their own."""
+    the machine's credentials away. Kept where the agent is root and sessions have ids or networks of their own;
+    not for containers, whose way is the engine's."""
 
     gang_devices: tuple[str, ...] = ()
     """Nodes or folders of /dev that gangs get, for example /dev/infiniband."""

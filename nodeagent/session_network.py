@@ -453,7 +453,7 @@ def _try_connection(network: SessionNetwork, name: str) -> None:
         try:
             with (
                 _closed(new_namespace(furnish)) as outside,
-                _closed(network.namespace()) as session,
+                _closed(network._make()) as session,
             ):
                 _set(f"ipv4/conf/{link}/forwarding", "1")
                 with inside(outside, lambda: socket.create_server((str(far), 0))) as server:

@@ -206,8 +206,6 @@ class Admission:
                 self._upload_words(),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
-        if user:
-            self._uploads.use(user, size)
         async with contextlib.AsyncExitStack() as taken:
             if self._space is not None:
                 try:
@@ -219,6 +217,8 @@ class Admission:
                     raise Unavailable(
                         "the object store has no room", why=str(error), retry_after_s=_RETRY_S
                     ) from error
+            if user:
+                self._uploads.use(user, size)
             yield
 
     def _upload_words(self) -> str:
@@ -247,7 +247,7 @@ class Admission:
         all_used = self._reported.used(user) + size
         if not own.allows(own_used):
             limit = "session_log_bytes" if is_log else "session_metric_bytes"
-        elif not self._is_within_share(self._reported, all_used, size, HISTORY):
+        elif not self._may_have_reported(all_used, size):
             limit = "reported_bytes"
         if limit:
             self.refused[limit] += 1
@@ -257,6 +257,15 @@ class Admission:
         if self._space is not None:
             self._space.spend(HISTORY, size)
         return ""
+
+    def _may_have_reported(self, used: float, size: int) -> bool:
+        """Whether a user may have reported so much: what is over is lost, so a share counts beside others only.
+
+        Who reports alone fills the store to its floor, where nodes keep what comes until there is room.
+        """
+        if len(self._reported) <= 1:
+            return self._reported.allows(used)
+        return self._is_within_share(self._reported, used, size, HISTORY)
 
     def checkpoint(self, session_id: str) -> bool:
         """Count a checkpoint that a session reports; whether it may have so many."""

@@ -36,6 +36,7 @@ MOST_ACTORS: Final = 4096
 MOST_WAITING: Final = 10_000
 """Rows that wait to be written; with more, calls wait for theirs."""
 LONGEST_TARGET: Final = 256
+LONGEST_REQUEST_ID: Final = 64
 _EVERY_S: Final = 0.1
 
 _log = structlog.get_logger("operations.auditing")
@@ -72,8 +73,13 @@ class Audit:
             row: of a call that has ended.
             at_once: whether it is written when this returns; else it is soon.
         """
-        row = replace(row, at=self._clock.time(), target=_clean(row.target))
-        rows = [row] if row.outcome in {OK, UNKNOWN} else self._within_budget(row)
+        row = replace(
+            row,
+            at=self._clock.time(),
+            target=_clean(row.target, LONGEST_TARGET),
+            request_id=_clean(row.request_id, LONGEST_REQUEST_ID),
+        )
+        rows = [row] if row.outcome == OK else self._within_budget(row)
         if not rows:
             return
         if at_once or len(self._waiting) >= MOST_WAITING:
@@ -108,7 +114,10 @@ class Audit:
                 _log.warning("audit.unwritten", reason=error.message, **asdict(row))
 
     def _within_budget(self, row: AuditRow) -> list[AuditRow]:
-        """The rows to write for a refusal: none once the actor has had many, and how many those were later."""
+        """The rows to write for a call that may have done nothing: none once the actor has had many of them.
+
+        How many those were is written later.
+        """
         now, rows = self._clock.monotonic(), [row]
         known = self._refusals.get(row.actor)
         if known is None or now - known.since >= WINDOW_S:
@@ -126,7 +135,7 @@ class Audit:
         return rows
 
 
-def _clean(text: str) -> str:
-    """Without what a database or a terminal does not take, and no longer than a name."""
-    printable = "".join(one if one.isprintable() else "?" for one in text[:LONGEST_TARGET])
-    return printable + ("..." if len(text) > LONGEST_TARGET else "")
+def _clean(text: str, longest: int) -> str:
+    """Return `text` without what a database or a terminal does not take, cut to `longest` characters."""
+    printable = "".join(one if one.isprintable() else "?" for one in text[:longest])
+    return printable + ("..." if len(text) > longest else "")

@@ -102,7 +102,11 @@ def request(*hosts, target="/", version="1.1"):
         (b"PRI * HTTP/2.0\r\n\r\n", True),
         (b"\x16\x03\x01", True),
         (b"SSH-2.0-OpenSSH_9.6\r\n", True),
-        (b"a line that is long" * MOST_HEAD_BYTES, True),
+        (b"a line that is long" * MOST_HEAD_BYTES, False),
+        (b"GET /" + b"a" * MOST_HEAD_BYTES, False),
+        (b"A" * 41 + b" / HTTP/1.1\r\nHost: evil.example\r\n\r\n", False),
+        (b"A" * MOST_HEAD_BYTES, False),
+        (b"a line that ends\n" + b"x" * MOST_HEAD_BYTES, True),
     ],
 )
 def test_which_beginnings_are_passed_on(begun, passes):

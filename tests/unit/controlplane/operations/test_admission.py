@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,17 @@ async def test_a_log_over_its_limit_is_cut_visibly_and_goes_on_when_there_is_roo
     page = await history.streams.read_log("s1")
     assert b"is left out" in page.data
     await history.close()
+
+
+async def test_who_reports_alone_has_the_store_to_its_floor_and_beside_others_a_share(
+    small_disk: Path,
+) -> None:
+    world = World(small_disk, store_share=0.5)
+    await world.space.look()
+    report = partial(world.admission.report, size=4 << 20, is_log=True)
+    assert [report("eve", "s1") for _ in range(5)] == [""] * 5, "20 of 32 MiB"
+    assert report("kim", "s2") == ""
+    assert report("eve", "s1") == "reported_bytes"
 
 
 async def test_reports_stay_on_their_nodes_while_the_history_is_at_its_floor() -> None:

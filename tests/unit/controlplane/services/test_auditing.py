@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -343,3 +344,13 @@ async def test_refusals_beyond_the_budget_are_counted_and_targets_are_plain() ->
     told = ledger.rows[MOST_REFUSALS]
     assert (told.outcome, told.target) == (LEFT_OUT, "7 further refusals")
     assert len(ledger.rows) == MOST_REFUSALS + 2
+
+
+async def test_calls_that_nobody_waits_for_have_a_budget_and_request_ids_are_short() -> None:
+    ledger = Ledger()
+    audit = Audit(ledger=ledger, clock=HandClock())  # type: ignore[arg-type]
+    left = replace(ROW, actor="", outcome="UNKNOWN", request_id="x" * 4_000_000)
+    for _ in range(MOST_REFUSALS + 7):
+        await audit.record(left, at_once=True)
+    assert len(ledger.rows) == MOST_REFUSALS
+    assert max(len(row.request_id) for row in ledger.rows) < 100
