@@ -24,7 +24,8 @@ _NEWADDR, _NEWROUTE = 20, 24
 _ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 1, 3, 4, 10, 12
-_IFLA_LINKINFO, _IFLA_NET_NS_FD = 18, 28
+_IFLA_LINKINFO, _IFLA_AF_SPEC, _IFLA_NET_NS_FD = 18, 26, 28
+_IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS = 8, b"\x01"
 _INFO_KIND, _INFO_DATA = 1, 2
 _VETH_INFO_PEER = 1
 _BRPORT_ISOLATED = 33
@@ -93,6 +94,20 @@ class Netlink:
         """Have a port of a bridge reach no other isolated port of it."""
         isolated = _attribute(_BRPORT_ISOLATED, b"\x01")
         self._change(_SETLINK, _link(index, family=_AF_BRIDGE) + _nested(_IFLA_PROTINFO, isolated))
+
+    def keep_without_address(self, index: int) -> None:
+        """Give an interface no IPv6 address of its own when it is set up.
+
+        It needs none to be a port of a bridge, and every address that comes to a machine or leaves it makes
+        browsers there abort what they load (ERR_NETWORK_CHANGED). A kernel without IPv6 has none to give.
+        """
+        mode = _attribute(_IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS)
+        spec = _nested(_IFLA_AF_SPEC, _nested(socket.AF_INET6, mode))
+        try:
+            self._change(_SETLINK, _link(index) + spec)
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
+                raise
 
     def set_up(self, index: int) -> None:
         """Have an interface work."""

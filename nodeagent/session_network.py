@@ -149,6 +149,7 @@ class SessionNetwork:
             with suppress(FileExistsError):
                 host.add_bridge(self.bridge)
             index = host.index_of(self.bridge)
+            host.keep_without_address(index)
             own = ipaddress.IPv4Interface((self._gateway, self.subnet.prefixlen))
             host.add_address(index, own)
             host.set_up(index)
@@ -233,6 +234,7 @@ class SessionNetwork:
             raise OSError(f"all addresses of {self.subnet} are in use")
         port = host.index_of(name)
         host.isolate(port)
+        host.keep_without_address(port)
         host.set_up(port)
         _set(f"ipv6/conf/{_INTERFACE}/disable_ipv6", "1")
         _set("ipv4/ping_group_range", "0\t2147483647")
@@ -443,6 +445,7 @@ def _try_connection(network: SessionNetwork, name: str) -> None:
         def furnish(descriptor: int) -> None:
             host.add_pair(link, _INTERFACE, descriptor, mtu=1500)
             index = host.index_of(link)
+            host.keep_without_address(index)
             host.add_address(index, ipaddress.IPv4Interface((near, 30)))
             host.set_up(index)
             with Netlink() as own:

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ import pytest
 from PIL import Image
 
 PATIENCE_S = 60.0
+_WITHOUT_NETLINK = (sys.executable, "-m", "tests.without_netlink")
 
 
 def required_chromium() -> str:
@@ -76,7 +78,7 @@ class Page:
         # The protocol's ends are 3 and 4.
         command = f'exec "$@" 3<&{theirs} 4>&{said}'
         self._process = subprocess.Popen(
-            ["bash", "-c", command, "chromium", program, *options],
+            [*("bash", "-c", command, "chromium"), *_WITHOUT_NETLINK, program, *options],
             pass_fds=(theirs, said),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

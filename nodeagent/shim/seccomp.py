@@ -118,7 +118,11 @@ def load(machine: str | None = None) -> None:
 
     The caller has no way to new privileges (PR_SET_NO_NEW_PRIVS).
     """
-    code = program(machine or os.uname().machine)
+    attach(program(machine or os.uname().machine))
+
+
+def attach(code: bytes) -> None:
+    """Put a filter that is assembled on the caller and all that it starts, for good. Raises OSError."""
     kept = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
     pointer = ctypes.create_string_buffer(header, len(header))

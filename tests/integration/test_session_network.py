@@ -570,6 +570,30 @@ def test_the_machines_end_keeps_its_hardware_address(machine: Machine) -> None:
         os.close(namespace)
 
 
+def test_a_session_brings_the_machine_no_address(machine: Machine) -> None:
+    network = machine.facts.network
+    assert network is not None
+    groups = 1 << 4 | 1 << 8  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as heard:
+        heard.bind((0, groups))
+        heard.settimeout(
+            3.0
+        )  # of IPv6 one comes when nobody else was found to have it, a second or two later
+        here = {name for _, name in socket.if_nameindex()}
+        namespaces = [network.namespace() for _ in range(4)]
+        ports = {name for _, name in socket.if_nameindex()} - here
+        own = {socket.if_nametoindex(name) for name in (network.bridge, *ports)}
+        try:
+            while True:
+                message = heard.recv(1 << 16)
+                (index,) = struct.unpack_from("=I", message, 20)
+                assert index not in own
+        except TimeoutError:
+            pass
+    for namespace in namespaces:
+        os.close(namespace)
+
+
 async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:
     target = ("127.0.0.1", machine.ports["loopback"])
     answer = await sessions.answer(f"print(json.dumps(reaches({target})))", gang=GangNetwork())
