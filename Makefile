@@ -76,6 +76,7 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.endtoend --nodes 1000 --json
 	$(BIN)/python -m bench.startup --json
 	$(BIN)/python -m bench.scheduler --speed --json
+	$(BIN)/python -m bench.calls --json
 	$(BIN)/python -m bench.sdk --json
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.history --json

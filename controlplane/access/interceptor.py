@@ -25,11 +25,13 @@ from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_o
 from controlplane.access.secret import Secret, parse_secret, short
 from controlplane.access.table import Change, refusal
 from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of, row_of
+from controlplane.access.wrapping import Wrapper, method_of, with_raw_requests
 from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from types import TracebackType
     from typing import Protocol
 
     from controlplane.access.table import Row
@@ -68,7 +70,7 @@ ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class AccessInterceptor(Wrapper):
     """Finds out who calls, looks into the table, and sets `current_caller` for the method."""
 
     def __init__(
@@ -80,6 +82,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         refuse: Refuse,
         audit: Audit | None = None,
     ) -> None:
+        super().__init__()
         self._identities = identities
         self._table = table
         self._limiter = limiter
@@ -87,18 +90,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._audit = audit
         self._anonymous = AnonymousCalls()
 
-    async def intercept_service(  # type: ignore[override] # the stubs forget None
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the method's handler behind the door; None for a method that nobody serves."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        return self.guard(handler, handler_call_details.method)
-
-    def guard(self, handler: Handler, method: str) -> Handler:
+    def wrap(self, handler: Handler, method: str) -> Handler:
         """Return `handler` so that it runs only for callers whom the table lets through."""
         row = self._table.get(method)
         parse = handler.request_deserializer or bytes
@@ -109,6 +101,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return _Admission(
                 partial(self._why_not, shown, method),
                 partial(self._refuse, context),
+                read=context.read,
                 parse=parse,
                 record=_Record(self._audit, method, row.change if row else None, context),
                 anonymous=self._anonymous.of(shown.address),
@@ -320,12 +313,14 @@ class _Admission:
         why_not: Callable[[], Awaitable[tuple[Caller, NsmlError | None]]],
         refuse: Callable[[NsmlError], Awaitable[NoReturn]],
         *,
+        read: Callable[[], Awaitable[Any]],
         parse: Callable[[bytes], Any],
         record: _Record,
         anonymous: _AnonymousCall,
     ) -> None:
         self._why_not = why_not
         self._refuse = refuse
+        self._read = read
         self._parse = parse
         self._anonymous = anonymous
         self._refused: NsmlError | None = None
@@ -342,7 +337,7 @@ class _Admission:
         if error is not None:
             await self._refuse(error)
 
-    async def admit(self, requests: AsyncIterator[bytes]) -> None:
+    async def admit(self) -> None:
         """Let the caller in, or refuse the call; what somebody known was refused is in the trail by its name."""
         error = await self.refusal()
         if error is None and isinstance(self.who, AnonymousCaller):
@@ -351,13 +346,13 @@ class _Admission:
             return
         if self.record.needs_request and not isinstance(self.who, AnonymousCaller):
             with contextlib.suppress(NsmlError):
-                self.record.asked(await self._next(requests))
+                self.record.asked(await self._first())
         await self._refuse(error)
 
-    async def whole(self, requests: AsyncIterator[bytes]) -> Any:
+    async def whole(self) -> Any:
         """The request of a call that has one."""
         try:
-            request = await self._next(requests)
+            request = await self._first()
         except NsmlError as error:
             await self._refuse(error)
         self.record.asked(request)
@@ -376,13 +371,14 @@ class _Admission:
             self.record.asked(request)
             yield request
 
-    async def _next(self, requests: AsyncIterator[bytes]) -> Any:
+    async def _first(self) -> Any:
+        # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
         try:
             async with asyncio.timeout(REQUEST_WITHIN_S):
-                data = await anext(aiter(requests), None)
+                data = await self._read()
         except TimeoutError:
             raise Unavailable(f"no whole request came within {REQUEST_WITHIN_S:g} s") from None
-        if data is None:
+        if data is grpc.aio.EOF:  # type: ignore[attr-defined]
             raise InvalidRequest("the call has no request")
         return self._parsed(data)
 
@@ -397,21 +393,18 @@ class _Admission:
 
     async def asked(self, requests: AsyncIterator[bytes], *, is_stream: bool) -> Any:
         """Admit the caller, and return what the method is called with."""
-        await self.admit(requests)
-        return self.each(requests) if is_stream else await self.whole(requests)
+        await self.admit()
+        return self.each(requests) if is_stream else await self.whole()
 
-    @contextlib.asynccontextmanager
-    async def recorded(self) -> AsyncIterator[None]:
-        """Around the whole call: its row in the audit trail is there once this is left."""
-        error: BaseException | None = None
-        try:
-            yield
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._anonymous.leave()
-            await self.record.ended(self.who, error)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The call's row in the audit trail is there once it has ended.
+        self._anonymous.leave()
+        await self.record.ended(self.who, error)
 
 
 def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler:
@@ -423,11 +416,10 @@ def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler
     A stream that outlives its caller's credential carries nothing more: to the method its requests
     end, as if the caller had closed them, and instead of the next response comes the refusal.
     """
-    inner, is_stream = _inner_of(handler), handler.request_streaming
+    inner, is_stream = method_of(handler), handler.request_streaming
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> Any:
-        call = begin(context)
-        async with call.recorded():
+        async with begin(context) as call:
             request = await call.asked(requests, is_stream=is_stream)
             try:
                 answered = await inner(request, context)
@@ -440,8 +432,7 @@ def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler
         return answered
 
     async def stream(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
-        call = begin(context)
-        async with call.recorded():
+        async with begin(context) as call:
             request = await call.asked(requests, is_stream=is_stream)
             async with aclosing(inner(request, context)) as responses:
                 async for response in responses:
@@ -452,26 +443,4 @@ def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler
             if is_stream:
                 await call.check()
 
-    guarded: Any = stream if inspect.isasyncgenfunction(inner) else answer
-    make: Any = (
-        grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
-        else grpc.stream_unary_rpc_method_handler
-    )
-    made: Handler = make(
-        guarded, request_deserializer=bytes, response_serializer=handler.response_serializer
-    )
-    return made
-
-
-def _inner_of(handler: Handler) -> Callable[..., Any]:
-    shapes: dict[tuple[bool, bool], Any] = {
-        (False, False): handler.unary_unary,
-        (False, True): handler.unary_stream,
-        (True, False): handler.stream_unary,
-        (True, True): handler.stream_stream,
-    }
-    inner: Callable[..., Any] = shapes[
-        bool(handler.request_streaming), bool(handler.response_streaming)
-    ]
-    return inner
+    return with_raw_requests(handler, stream if inspect.isasyncgenfunction(inner) else answer)

@@ -12,9 +12,10 @@ import grpc.aio
 from google.protobuf import descriptor_pool
 
 from controlplane.access.trail import code_name
+from controlplane.access.wrapping import Wrapper, method_of, with_method
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
@@ -35,7 +36,7 @@ class Durations:
         self.seconds += seconds
 
 
-class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class CallCounts(Wrapper):
     """Counts calls of one request and one answer. Streams last as long as their callers like.
 
     Args:
@@ -51,31 +52,17 @@ class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(
         self, methods: Collection[str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self._methods = frozenset(methods)
         self._monotonic = monotonic
         self.ended: dict[tuple[str, str], int] = {}
         self.durations: dict[str, Durations] = {}
 
-    async def intercept_service(  # type: ignore[override] # the stubs forget None
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    def wrap(self, handler: Handler, method: str) -> Handler:
         """Return the method's handler, counted if it is one of ours and no stream."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method not in self._methods:
+        if method not in self._methods:
             return handler
-        return self._counted(handler, method)
-
-    def _counted(self, handler: Handler, method: str) -> Handler:
-        # The door reads the one request itself.
-        inner: Any = handler.stream_unary if handler.request_streaming else handler.unary_unary
-        make: Any = (
-            grpc.stream_unary_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
+        inner = method_of(handler)
 
         async def answer(request: Any, context: Any) -> Any:
             begun = self._monotonic()
@@ -88,12 +75,7 @@ class CallCounts(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._count(method, code_name(context.code(), "OK"), begun)
             return answered
 
-        counted: Handler = make(
-            answer,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-        return counted
+        return with_method(handler, answer)
 
     def _count(self, method: str, code: str, begun: float) -> None:
         self.ended[method, code] = self.ended.get((method, code), 0) + 1

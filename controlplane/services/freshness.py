@@ -11,10 +11,9 @@ import inspect
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
 from controlplane.access.current import caller
 from controlplane.access.interceptor import metadata_of
+from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import AnonymousCaller
 from controlplane.services.errors import as_refusal, refuse
@@ -22,12 +21,11 @@ from controlplane.store.interface import StoreError
 from nsml.metadata import REVISION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
+    from controlplane.access.wrapping import Handler
     from controlplane.operations.state import LiveState
     from controlplane.services.errors import Context
-
-    Handler = grpc.RpcMethodHandler[Any, Any]
 
 CATCH_UP_S: Final = 5.0
 """How long a caller who knows more than we do waits for us."""
@@ -35,33 +33,20 @@ CATCH_UP_S: Final = 5.0
 _MOST_DIGITS: Final = 18
 
 
-class Freshness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class Freshness(Wrapper):
     """Has each call wait until we know what its caller knows, and says in each answer what that is."""
 
     def __init__(self, state: LiveState) -> None:
+        super().__init__()
         self._state = state
 
-    async def intercept_service(  # type: ignore[override] # the stubs forget None
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    def wrap(self, handler: Handler, method: str) -> Handler:  # noqa: ARG002 - for all alike
         """Return the method's handler, which catches up first."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler.request_streaming:
             # What agents say in streams is looked up in the store where we do not know it.
             return handler
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                self._streaming(handler.unary_stream),
-                request_deserializer=handler.request_deserializer,
-                response_serializer=handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._answering(handler.unary_unary),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        catching_up = self._streaming if handler.response_streaming else self._answering
+        return with_method(handler, catching_up(method_of(handler)))
 
     def _answering(self, inner: Any) -> Any:
         async def answer(request: Any, context: Context) -> Any:

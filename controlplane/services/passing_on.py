@@ -13,28 +13,27 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import grpc
 import grpc.aio
 
 from controlplane.access.current import current_call
 from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
+from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
 from controlplane.services.errors import DETAILS, refuse
 from nsml.metadata import RELAY, REVISION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from google.protobuf.message import Message
 
     from controlplane.access.peers import Peers
+    from controlplane.access.wrapping import Handler
     from controlplane.domain.identity import NodeCaller
     from controlplane.loops.leader import LeaderLoop
     from controlplane.services.errors import Context
     from controlplane.store.election import Leader
     from nsml.clock import Clock
-
-    Handler = grpc.RpcMethodHandler[Any, Any]
 
 PASSED: Final = "nsml-passed-on"
 """Metadata of a call that another control plane passes on."""
@@ -63,10 +62,11 @@ LEADER_KNOWS_BEST: Final = frozenset(
 """Only the leader hears the nodes; while there is none, others answer with what they know."""
 
 
-class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class PassingOn(Wrapper):
     """Behind the door: every handler, with the leader at hand."""
 
     def __init__(self, *, leading: LeaderLoop, peers: Peers, clock: Clock) -> None:
+        super().__init__()
         self._leading = leading
         self._peers = peers
         self._clock = clock
@@ -75,29 +75,13 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._is_stopping = False
         self._has_handed_over = False
 
-    async def intercept_service(  # type: ignore[override] # the stubs forget None
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    def wrap(self, handler: Handler, method: str) -> Handler:
         """Return the method's handler, which turns to the leader where it must."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
+        inner = method_of(handler)
         if handler.unary_unary is not None:
-            return self._answered(handler, handler_call_details.method)
-        if handler.stream_stream is not None and _is_generator(handler.stream_stream):
-            return grpc.stream_stream_rpc_method_handler(
-                self._dismissible(handler.stream_stream, handler_call_details.method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.unary_stream is not None and _is_generator(handler.unary_stream):
-            return grpc.unary_stream_rpc_method_handler(
-                self._dismissible(handler.unary_stream, handler_call_details.method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
+            return self._answered(handler, method)
+        if _is_generator(inner):
+            return with_method(handler, self._dismissible(inner, method))
         return handler
 
     async def dismiss(self, *, has_handed_over: bool, within_s: float = 0.0) -> None:

@@ -11,20 +11,18 @@ import inspect
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
 from controlplane.access.current import caller
+from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import TooLarge
 from controlplane.domain.identity import UserCaller
 from controlplane.services.errors import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
+    from controlplane.access.wrapping import Handler
     from controlplane.operations.admission import Admission
     from controlplane.services.errors import Context
-
-    Handler = grpc.RpcMethodHandler[Any, Any]
 
 RECORD_BYTES: Final = 1 << 10
 """What a change counts for beside its request: keys, and a record that it rewrites."""
@@ -50,31 +48,20 @@ RECORDED: Final = frozenset({"/nsml.v1.DatasetService/CreateDatasetVersion"})
 """Those that add to the history, and are refused while it is at its floor."""
 
 
-class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class Throttle(Wrapper):
     """Asks the admission about streams and changes of users; agents and other control planes pass."""
 
     def __init__(self, admission: Admission) -> None:
+        super().__init__()
         self._admission = admission
 
-    async def intercept_service(  # type: ignore[override] # the stubs forget None
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    def wrap(self, handler: Handler, method: str) -> Handler:
         """Return the method's handler; of most methods as it is."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None:
-            return None
         if handler.request_streaming or handler.response_streaming:
             # Agents' streams carry much, and are nobody's watch.
             return handler if method.startswith(AGENTS) else self._counted(handler)
         if method in CHANGES or method in RECORDED:
-            return grpc.unary_unary_rpc_method_handler(
-                self._changing(handler.unary_unary, method),
-                request_deserializer=handler.request_deserializer,
-                response_serializer=handler.response_serializer,
-            )
+            return with_method(handler, self._changing(method_of(handler), method))
         return handler
 
     def _changing(self, inner: Any, method: str) -> Any:
@@ -96,7 +83,7 @@ class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return answer
 
     def _counted(self, handler: Handler) -> Handler:
-        inner, make = _shape_of(handler)
+        inner = method_of(handler)
         is_generator = inspect.isasyncgenfunction(inner)
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -115,11 +102,7 @@ class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             finally:
                 self._closed(user)
 
-        return make(
-            stream if is_generator else answer,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return with_method(handler, stream if is_generator else answer)
 
     async def _opened(self, context: Context) -> str:
         """Count a call that stays open, or end it; whose it is, "" where that is no user."""
@@ -135,12 +118,3 @@ class Throttle(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def _closed(self, user: str) -> None:
         if user:
             self._admission.close_stream(user)
-
-
-def _shape_of(handler: Any) -> tuple[Callable[..., Any], Callable[..., Handler]]:
-    shapes: dict[tuple[bool, bool], tuple[Any, Any]] = {
-        (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-        (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-        (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-    }
-    return shapes[bool(handler.request_streaming), bool(handler.response_streaming)]

@@ -292,6 +292,9 @@ class _Context:
     def set_details(self, details: str) -> None:
         self.details_ = details
 
+    async def read(self) -> Any:
+        return await self._call.read_request()
+
     async def send_initial_metadata(self, metadata: Any) -> None:
         """Nobody waits for it here."""
 
@@ -319,6 +322,7 @@ class _Call:
         self._down: asyncio.Queue[Any] = asyncio.Queue()
         self._outcome: grpc.aio.AioRpcError | None = None
         self._context = _Context(self)
+        self._parse: Callable[[bytes], Any] = bytes
         self.callbacks: list[Callable[[], None]] = []
         self.is_broken = False
         self.deadline: float | None = None
@@ -443,7 +447,8 @@ class _Call:
             or handler.stream_unary
             or handler.stream_stream
         )
-        requests = self._requests(handler.request_deserializer)
+        self._parse = handler.request_deserializer
+        requests = self._requests()
         argument = requests if handler.request_streaming else await anext(requests)
         result = function(argument, self._context)
         if handler.response_streaming:
@@ -467,9 +472,14 @@ class _Call:
         """A message comes down that nobody sends now."""
         self._down.put_nowait(data)
 
-    async def _requests(self, deserialize: Any) -> AsyncIterator[Any]:
-        while (item := await self._up.get()) is not _END:
-            yield deserialize(item)
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (request := await self.read_request()) is not grpc.aio.EOF:
+            yield request
+
+    async def read_request(self) -> Any:
+        """The server's next request; grpc.aio.EOF at the end."""
+        item = await self._up.get()
+        return grpc.aio.EOF if item is _END else self._parse(item)
 
     def time_remaining(self) -> float | None:
         """Seconds of the caller's deadline; None when it has none."""
