@@ -81,7 +81,7 @@ class Checkpoints:
             raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
         if not await self._content.may_use(
             caller, check_digest(saved.digest), session_id=saved.session_id
-        ) or await self._content.is_incomplete(saved.digest):
+        ) or await self._content.is_incomplete(caller, saved.digest):
             raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
         await self._history.catalogue.put_checkpoint(
             Checkpoint(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -21,16 +21,14 @@ from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identit
 from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
+from controlplane.operations.manifests import Manifests
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
-from nsml.content import manifest as manifests
-from nsml.content.errors import ContentError
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterable,
-        AsyncIterator,
         Awaitable,
         Callable,
         Collection,
@@ -42,9 +40,9 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.operations.manifests import Listing
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock, Offload
-    from nsml.content.manifest import Manifest
 
 MOST_ASKED: Final = 10_000
 """Digests in one question."""
@@ -85,8 +83,8 @@ NOTED_BLOBS: Final = 4_096
 NOTED_BYTES: Final = 32 << 20
 """An upload notes who sent it each time so much is stored: one that breaks repeats no more than that."""
 
-MEMBERS: Final = 1_000_000
-"""Digests of which it is remembered that a manifest lists them."""
+MOST_READING: Final = 16
+"""Calls of one user that read blobs at once; the next ones wait. A slow reader's blob stays in memory."""
 
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
 
@@ -115,8 +113,7 @@ class Content:
         self._state = state
         self._clock = clock
         self._run = run
-        self._checking = asyncio.Lock()
-        self._members: Recent[str, frozenset[str]] = Recent(MEMBERS, weigh=len)
+        self._manifests = Manifests(objects, run)
         self._complete: Recent[str, float] = Recent(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
@@ -168,7 +165,7 @@ class Content:
             if not await self._may_read(caller, root):
                 continue
             try:
-                theirs |= left & {root, *await self._blobs_of(root)}
+                theirs |= left & {root, *await self._blobs_of(sender, root)}
             except NotFound:
                 continue  # it was lost, and is to be sent with all that it lists
         if fresh := {digest for digest in theirs if noted.get(digest) != period}:
@@ -253,7 +250,7 @@ class Content:
         if await self._unsent(senders, {root}):
             return False
         try:
-            listed = await self._blobs_of(root)
+            listed = await self._blobs_of(sender, root)
         except NotFound:
             return False
         if await self._unsent(senders, listed):
@@ -270,7 +267,7 @@ class Content:
                 left.difference_update(await self._history.sent.among(sender, some, since=since))
         return left
 
-    async def is_incomplete(self, root: str) -> bool:
+    async def is_incomplete(self, caller: Caller, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing; asked before something refers to it.
 
         What is aside is taken back: who was told that it is here has not sent it.
@@ -280,7 +277,7 @@ class Content:
         if found_at is not None and now - found_at < FOUND_FOR_S:
             return False
         try:
-            needed = {root} | await self._blobs_of(root)
+            needed = {root} | await self._blobs_of(identity_of(caller), root)
         except NotFound:
             return True
         absent = await self._objects.has_missing(needed)
@@ -291,20 +288,9 @@ class Content:
         self._complete.keep(root, now)
         return False
 
-    async def manifest(self, root: str) -> Manifest:
-        """The manifest that is stored under a digest.
-
-        Raises:
-            NotFound: there is none.
-            InvalidRequest: what is there is no manifest.
-        """
-        data = await self._objects.get(check_digest(root))
-        try:
-            # One at a time: large ones must not take all threads.
-            async with self._checking:
-                return await self._run(partial(manifests.decode, data))
-        except ContentError as error:
-            raise InvalidRequest(f"{root[:12]} is not a manifest", why=str(error)) from error
+    async def listing(self, caller: Caller, root: str, *, is_with_sizes: bool = False) -> Listing:
+        """What a manifest lists; see `Manifests.listing`."""
+        return await self._manifests.listing(identity_of(caller), root, is_with_sizes=is_with_sizes)
 
     def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
         """Note that the caller was given this digest by a call that checked the right to it.
@@ -318,8 +304,11 @@ class Content:
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
-    ) -> AsyncIterator[tuple[str, bytes]]:
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
         """The blobs asked for, in order; the manifest alone when none is.
+
+        Waits while a user has too many such calls, or one that reads a large manifest: what slow readers have not
+        taken stays in memory.
 
         Raises:
             NotFound: the root is not the caller's to see, or a digest is not part of it.
@@ -328,21 +317,26 @@ class Content:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
         if not await self._may_read(caller, check_digest(root)):
             raise NotFound(f"there is no content {root[:12]}")
+        who = identity_of(caller)
         if any(digest != root for digest in digests):
-            _check_members(root, await self._blobs_of(root), digests)
-        for digest in digests or [root]:
-            try:
-                yield digest, await self._objects.get(digest)
-            except BlobNotFound:
-                raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
+            _check_members(root, await self._blobs_of(who, root), digests)
+        turns = self._turns.setdefault(who, _Turns())
+        # An agent reads for many sessions, and as fast as its disk takes it.
+        async with nullcontext() if isinstance(caller, NodeCaller) else turns.reading:
+            for digest in digests or [root]:
+                try:
+                    async with AsyncExitStack() as turn:
+                        if digest == root and not isinstance(caller, NodeCaller):
+                            await turn.enter_async_context(turns.manifest)
+                        data = await self._objects.get(digest)
+                        if len(data) <= BATCH_BYTES:
+                            await turn.aclose()
+                        yield digest, data
+                except BlobNotFound:
+                    raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
 
-    async def _blobs_of(self, root: str) -> frozenset[str]:
-        """What a manifest lists; a large tree is read in many calls, and checked once."""
-        known = self._members.get(root)
-        if known is None:
-            known = frozenset((await self.manifest(root)).blobs())
-            self._members.keep(root, known)
-        return known
+    async def _blobs_of(self, who: str, root: str) -> frozenset[str]:
+        return (await self._manifests.listing(who, root)).blobs
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
         match caller:
@@ -376,10 +370,12 @@ class Content:
 
 
 class _Turns:
-    """Of one caller: for his calls, and for a blob that is larger than a batch."""
+    """Of one caller: calls that bring blobs, that read them, and blobs larger than a batch either way."""
 
     def __init__(self) -> None:
         self.calls = asyncio.Semaphore(MOST_SENDING)
+        self.reading = asyncio.Semaphore(MOST_READING)
+        self.manifest = asyncio.Lock()
         self.large = asyncio.Lock()
 
 

@@ -76,11 +76,11 @@ class Datasets:
         self.check(caller, name, visibility, message)
         check_digest(digest)
         if not await self._content.may_use(caller, digest) or await self._content.is_incomplete(
-            digest
+            caller, digest
         ):
             raise MissingBlobs("the dataset has not been sent completely", attempt=SEND_IT)
-        manifest = await self._content.manifest(digest)
-        if not manifest.entries:
+        listing = await self._content.listing(caller, digest)
+        if not listing.file_count:
             raise InvalidRequest("a dataset has at least one file")
         owner = caller.user
         known = await self._history.catalogue.dataset(owner.name, name)
@@ -96,8 +96,8 @@ class Datasets:
         version, created = await self._history.catalogue.put_dataset_version(
             dataset,
             digest=digest,
-            size_bytes=manifest.size,
-            file_count=len(manifest.entries),
+            size_bytes=listing.size,
+            file_count=listing.file_count,
             message=message,
         )
         return DatasetListing(dataset, version), created

@@ -19,7 +19,7 @@ from nsml._frames import REPORT
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
@@ -81,14 +81,13 @@ class Shown:
         await self._rights.check(caller.node, session_id, attempt, rank, joined_at=caller.joined_at)
         if len(files) > MOST_AT_ONCE:
             raise TooLarge(f"at most {MOST_AT_ONCE} files at a time")
-        sizes: dict[str, int] = {}
+        sizes: Mapping[str, int] = {}
         if root:
             if not await self._content.may_use(
                 caller, check_digest(root), session_id=session_id
-            ) or await self._content.is_incomplete(root):
+            ) or await self._content.is_incomplete(caller, root):
                 raise MissingBlobs(f"media {root[:12]} have not been sent completely")
-            manifest = await self._content.manifest(root)
-            sizes = {entry.path: entry.size for entry in manifest.entries}
+            sizes = (await self._content.listing(caller, root, is_with_sizes=True)).sizes or {}
         await self._history.media.settle(
             session_id, attempt, rank, [_checked(one, root, sizes) for one in files]
         )
@@ -128,7 +127,7 @@ def why_lost(session: Session, attempt: int, rank: int, now: float) -> str:
     return f"{node} did not send it within {SETTLED_WITHIN_S / 60:g} minutes of its attempt's end"
 
 
-def _checked(told: MediaContent, root: str, sizes: dict[str, int]) -> MediaContent:
+def _checked(told: MediaContent, root: str, sizes: Mapping[str, int]) -> MediaContent:
     if not FILE_NAME.fullmatch(told.file):
         raise InvalidRequest(f"{told.file[:100]!r} is not a file of media")
     if told.why_lost:

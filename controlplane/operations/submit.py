@@ -208,9 +208,10 @@ class Submitter:
         root = spec.bundle_digest
         if not root:
             return
-        if not await self._content.may_use(
-            UserCaller(user=owner), root
-        ) or await self._content.is_incomplete(root):
+        caller = UserCaller(user=owner)
+        if not await self._content.may_use(caller, root) or await self._content.is_incomplete(
+            caller, root
+        ):
             raise MissingBlobs(
                 "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
             )

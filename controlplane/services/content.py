@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import caller
@@ -60,13 +61,15 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         """Blobs of one manifest; many small ones share a message."""
         batch: list[pb.Blob] = []
         size = 0
-        async for digest, data in self._content.read(caller(), request.root, request.digests):
-            for blob in _cut(digest, data):
-                if batch and size + len(blob.data) > MESSAGE_BYTES:
-                    yield pb.GetBlobsResponse(blobs=batch)
-                    batch, size = [], 0
-                batch.append(blob)
-                size += len(blob.data)
+        read = self._content.read(caller(), request.root, request.digests)
+        async with aclosing(read) as blobs:
+            async for digest, data in blobs:
+                for blob in _cut(digest, data):
+                    if batch and size + len(blob.data) > MESSAGE_BYTES:
+                        yield pb.GetBlobsResponse(blobs=batch)
+                        batch, size = [], 0
+                    batch.append(blob)
+                    size += len(blob.data)
         if batch:
             yield pb.GetBlobsResponse(blobs=batch)
 

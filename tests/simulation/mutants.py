@@ -286,7 +286,7 @@ def without_blobs(patch: Patch) -> None:
     async def may_use(self: Content, *_: Any, **__: Any) -> bool:
         return True
 
-    async def is_incomplete(self: Content, _: str) -> bool:
+    async def is_incomplete(self: Content, _: Any, __: str) -> bool:
         return False
 
     patch.setattr(checkpoints, "put_tree", put_tree)

@@ -294,7 +294,7 @@ async def test_a_reference_that_comes_between_the_look_and_the_removal(world: Wo
     one = tree("a")
     await world.send(one)
     world.clock.now += GRACE
-    assert not await world.content.is_incomplete(one.root)
+    assert not await world.content.is_incomplete(KIM, one.root)
     assert (await world.look()).put_aside == 2
     await world.save("best", one.root)
     assert await world.is_whole(one)
@@ -314,7 +314,7 @@ async def test_who_was_told_that_it_is_here_need_not_send_it(world: World) -> No
     world.clock.now += GRACE
     await world.look()
     assert await world.content.missing(KIM, list(one.blobs)) == list(one.blobs)
-    assert not await world.content.is_incomplete(one.root), "it is taken back"
+    assert not await world.content.is_incomplete(KIM, one.root), "it is taken back"
     await world.save("best", one.root)
     await world.collect()
     assert await world.is_whole(one)
@@ -325,12 +325,12 @@ async def test_what_was_found_complete_once_is_looked_at_again(world: World, gon
     """Whatever is remembered of a manifest, a reference is refused when a part of it is removed."""
     one = tree("a")
     await world.send(one)
-    assert not await world.content.is_incomplete(one.root)
+    assert not await world.content.is_incomplete(KIM, one.root)
     world.clock.now += FOUND_FOR_S
     lost = one.root if gone == "root" else digest_of(b"a")
     await world.objects.put_aside(lost, lambda: True)
     await world.objects.delete(lost)
-    assert await world.content.is_incomplete(one.root)
+    assert await world.content.is_incomplete(KIM, one.root)
 
 
 async def test_what_is_aside_and_was_sent_again_stays(world: World) -> None:
@@ -494,7 +494,7 @@ class Life:
             if self._random.random() < 0.3:
                 self._world.content = self._world.new_content()  # another control plane
             self._since[number] = self._world.clock.now
-            if await self._world.content.is_incomplete(one.root):
+            if await self._world.content.is_incomplete(KIM, one.root):
                 self.refused += 1
             else:
                 await self.turn()

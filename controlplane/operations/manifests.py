@@ -1,0 +1,264 @@
+"""What manifests list, read within limits: whoever sends one decides how large it is, and whether it is one.
+
+One is read at a time for each kind, small and large; callers take turns, whatever each of them asks for, and who waits
+holds no bytes. Large ones are read by a process of their own, with a limit of memory: parsing fifty megabytes
+would stop all other calls for a second, and leave a gigabyte behind. What is no manifest is remembered too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections import OrderedDict, deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest, LimitReached
+from controlplane.domain.names import check_digest
+from controlplane.operations.recent import Recent
+from nsml.content import manifest as manifests
+from nsml.content.errors import ContentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from controlplane.objects.interface import ObjectStore
+    from nsml.clock import Offload
+    from nsml.content.manifest import Manifest
+
+SMALL_BYTES: Final = 1 << 20
+"""Manifests up to this size are read in a thread: about 8,000 files, some 100 ms."""
+
+MOST_WAITING: Final = 64
+"""Calls of one caller that wait for their turn to have a manifest read."""
+
+MEMBERS: Final = 1_000_000
+"""Blobs of which it is remembered that a manifest lists them."""
+
+REFUSED: Final = 4_096
+"""Manifests of which it is remembered why they are none, or that they are large."""
+
+READ_WITHIN_S: Final = 300.0
+MEMORY_BYTES: Final = 4 << 30
+"""Address space of the process that reads a large manifest: one of a million files takes 1.6 GB."""
+
+_NICE: Final = 10
+_REFUSED_CODE: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a manifest lists.
+
+    Attributes:
+        blobs: digests of its chunks.
+        sizes: bytes of each file, by its path; None where only their number was asked for.
+        size: bytes of all files.
+        file_count: how many files.
+    """
+
+    blobs: frozenset[str]
+    sizes: Mapping[str, int] | None = None
+    size: int
+    file_count: int
+
+
+class Manifests:
+    """Reads manifests from the object store.
+
+    Args:
+        run: for small ones.
+    """
+
+    def __init__(self, objects: ObjectStore, run: Offload) -> None:
+        self._objects = objects
+        self._run = run
+        self._small, self._large = Turns(MOST_WAITING), Turns(MOST_WAITING)
+        self._large_ones: Recent[str, None] = Recent(REFUSED)
+        self._known: Recent[str, Listing] = Recent(MEMBERS, weigh=_weight)
+        self._refused: Recent[str, str] = Recent(REFUSED)
+
+    async def listing(self, who: str, root: str, *, is_with_sizes: bool = False) -> Listing:
+        """What the manifest stored under a digest lists; `who` waits for it.
+
+        Raises:
+            NotFound: there is none.
+            InvalidRequest: what is there is no manifest, or takes too much to read.
+            LimitReached: too many calls of `who` wait already.
+        """
+        check_digest(root)
+        if known := self._remembered(root, is_with_sizes=is_with_sizes):
+            return known
+        if root not in self._large_ones:
+            async with self._small.turn(who):
+                # Somebody before us may have wanted the same.
+                if known := self._remembered(root, is_with_sizes=is_with_sizes):
+                    return known
+                data = await self._objects.get(root)
+                if len(data) <= SMALL_BYTES:
+                    return await self._read(root, data, is_with_sizes=is_with_sizes)
+                self._large_ones.keep(root, None)
+                del data  # who waits holds nothing
+        async with self._large.turn(who):
+            if known := self._remembered(root, is_with_sizes=is_with_sizes):
+                return known
+            data = await self._objects.get(root)
+            return await self._read(root, data, is_with_sizes=is_with_sizes)
+
+    def _remembered(self, root: str, *, is_with_sizes: bool) -> Listing | None:
+        if why := self._refused.get(root):
+            raise _no_manifest(root, why)
+        known = self._known.get(root)
+        return None if known is None or (is_with_sizes and known.sizes is None) else known
+
+    async def _read(self, root: str, data: bytes, *, is_with_sizes: bool) -> Listing:
+        try:
+            if len(data) > SMALL_BYTES:
+                known = await _read_apart(data, is_with_sizes=is_with_sizes)
+            else:
+                known = _listing(await self._run(partial(manifests.decode, data)))
+        except ContentError as error:
+            self._refused.keep(root, str(error))
+            raise _no_manifest(root, str(error)) from error
+        except _TooMuch as error:
+            raise _no_manifest(root, str(error)) from error
+        self._known.keep(root, known)
+        return known
+
+
+class Turns:
+    """A lock whose holders take turns: of several who wait, each gets it before one gets it twice.
+
+    Args:
+        most_waiting: calls of one of them that may wait.
+    """
+
+    def __init__(self, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._is_held = False
+
+    @asynccontextmanager
+    async def turn(self, who: str) -> AsyncIterator[None]:
+        """Hold the lock. Raises LimitReached where too many calls of `who` wait."""
+        if self._is_held:
+            await self._wait(who)
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, who: str) -> None:
+        queue = self._queues.setdefault(who, deque())
+        if len(queue) >= self._most_waiting:
+            raise LimitReached(
+                f"{len(queue)} of your calls wait for manifests to be read",
+                attempt="the same once some of them have ended",
+            )
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._pass_on()  # it came at the same moment
+            raise
+
+    def _pass_on(self) -> None:
+        while self._queues:
+            who, queue = self._queues.popitem(last=False)
+            while queue and queue[0].done():
+                queue.popleft()  # its call has ended
+            if queue:
+                queue.popleft().set_result(None)
+                if queue:
+                    self._queues[who] = queue  # behind the others
+                return
+        self._is_held = False
+
+
+class _TooMuch(Exception):
+    """A manifest cannot be read within the limits; another time it may."""
+
+
+def _no_manifest(root: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{root[:12]} is not a manifest", why=why)
+
+
+def _weight(listing: Listing) -> int:
+    return len(listing.blobs) + len(listing.sizes or ())
+
+
+def _listing(manifest: Manifest) -> Listing:
+    return Listing(
+        blobs=frozenset(manifest.blobs()),
+        sizes={entry.path: entry.size for entry in manifest.entries},
+        size=manifest.size,
+        file_count=len(manifest.entries),
+    )
+
+
+async def _read_apart(data: bytes, *, is_with_sizes: bool) -> Listing:
+    """Read a manifest in a process of its own. Raises ContentError or _TooMuch."""
+    command = (sys.executable, "-P", "-m", __name__, *(("--sizes",) if is_with_sizes else ()))
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(READ_WITHIN_S):
+            answer, _ = await process.communicate(data)
+    except TimeoutError:
+        raise _TooMuch(f"reading it takes longer than {READ_WITHIN_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode == _REFUSED_CODE:
+        raise ContentError(answer.decode())
+    if process.returncode:
+        raise _TooMuch(f"reading it takes more than {MEMORY_BYTES >> 30} GiB of memory")
+    head, _, rest = answer.partition(b"\n")
+    facts = json.loads(head)
+    digests, _, sizes = rest.partition(b"\n")
+    return Listing(
+        blobs=frozenset(digests.decode("ascii").split()),
+        sizes=json.loads(sizes) if is_with_sizes else None,
+        size=facts["size"],
+        file_count=facts["files"],
+    )
+
+
+def main() -> None:
+    """Read a manifest from standard input; a line of facts, one of digests and one of sizes to standard output."""
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the control plane
+    try:
+        manifest = manifests.decode(sys.stdin.buffer.read())
+    except ContentError as error:
+        sys.stdout.buffer.write(str(error).encode("utf-8", "replace"))
+        sys.stdout.flush()
+        sys.exit(_REFUSED_CODE)
+    out = sys.stdout.buffer
+    out.write(json.dumps({"size": manifest.size, "files": len(manifest.entries)}).encode() + b"\n")
+    out.write(" ".join(manifest.blobs()).encode() + b"\n")
+    if "--sizes" in sys.argv:
+        out.write(json.dumps({entry.path: entry.size for entry in manifest.entries}).encode())
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()
