@@ -44,7 +44,8 @@ def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
 
     window = head
     ended = False
-    while window:
+    # A window can be used up with the file still going on: four of the longest chunks fill one.
+    while window or not ended:
         if not ended:
             window += _read(file, _WINDOW - len(window))
             ended = len(window) < _WINDOW

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from fastcdc.fastcdc_py import fastcdc_py
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nsml.content.chunks import AVERAGE_CHUNK, MAX_CHUNK, MIN_CHUNK, WHOLE_BELOW, chunks_of
@@ -46,6 +46,32 @@ def test_large_files_are_cut_within_bounds_and_nothing_is_lost(size: int) -> Non
     assert b"".join(chunks) == data
     assert all(MIN_CHUNK <= len(chunk) <= MAX_CHUNK for chunk in chunks[:-1])
     assert 0 < len(chunks[-1]) <= MAX_CHUNK
+
+
+PIECES = st.tuples(
+    st.sampled_from(["noise", "zeros", "text"]),
+    st.sampled_from([1, MIN_CHUNK, WHOLE_BELOW, MAX_CHUNK, 4 * MAX_CHUNK]),
+    st.integers(-2, 2),
+)
+"""A run of bytes: its kind, and a size near one at which something changes."""
+
+
+def run_of(kind: str, size: int) -> bytes:
+    size = max(size, 0)
+    if kind == "noise":
+        return noise(size)
+    return bytes(size) if kind == "zeros" else (b"loss 0.1\n" * (size // 9 + 1))[:size]
+
+
+@given(st.lists(PIECES, max_size=4))
+@settings(max_examples=25, deadline=None)
+@example([("zeros", 4 * MAX_CHUNK, 0), ("noise", MAX_CHUNK, 0)])
+@example([("zeros", 4 * MAX_CHUNK, 0), ("zeros", 4 * MAX_CHUNK, 0)])
+def test_nothing_is_lost_of_runs_without_a_place_to_cut(pieces: list[tuple[str, int, int]]) -> None:
+    data = b"".join(run_of(kind, size + more) for kind, size, more in pieces)
+    chunks = list(chunks_of(io.BytesIO(data)))
+    assert b"".join(chunks) == data
+    assert all(0 < len(chunk) <= MAX_CHUNK for chunk in chunks)
 
 
 def test_cuts_do_not_depend_on_how_the_file_is_read() -> None:
