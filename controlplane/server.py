@@ -65,6 +65,7 @@ from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
+from nsml.log_limits import LogLimits
 from nsml.lossy import LossyText
 from nsml.urls import without_password
 
@@ -468,6 +469,7 @@ def configure_logging(level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
+            LogLimits(),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),

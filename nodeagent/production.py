@@ -85,6 +85,7 @@ from nsml.client.contexts import is_local
 from nsml.client.rpc import HASTY, Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
+from nsml.log_limits import LogLimits
 from nsml.lossy import LossyText
 from nsml.private_files import read_private
 from nsml.v1 import resources_pb2 as resources
@@ -272,6 +273,7 @@ def _log_to_stderr() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            LogLimits(),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -202,7 +202,9 @@ def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
             told = _DECODER.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # Records are user data: a broken one is kept as it is and means nothing.
-            _log.info("record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200])
+            _log.debug(
+                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200]
+            )
         else:
             yield _checkpoint(chunk.stream, told, node)
 

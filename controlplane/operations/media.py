@@ -166,7 +166,9 @@ def media_in(chunk: Chunk) -> Iterator[Media]:
             told = _DECODER.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # Records are user data: a broken one is kept as it is and means nothing.
-            _log.info("record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200])
+            _log.debug(
+                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200]
+            )
             continue
         if FILE_NAME.fullmatch(told.file):
             yield _media(chunk.stream, told)
