@@ -6,6 +6,8 @@ from typing import Final
 
 LEAST_MEMORY_BYTES: Final = 6 << 20
 """Below it no program runs: container engines refuse less, too."""
+LEAST_FILE_BYTES: Final = 4096
+"""What a file counts for on disk at least: an empty one takes an inode, of which a disk has as few."""
 LEAST_DISK_BYTES: Final = 1 << 20
 """Below it not even the program's own files would fit: nothing could run."""
 LEAST_SHM_BYTES: Final = 1 << 20

@@ -13,6 +13,7 @@ import structlog
 from controlplane.domain.errors import (
     RETRY_AFTER_S,
     AlreadyExists,
+    InvalidRequest,
     MissingBlobs,
     NoCapacity,
     NotLeader,
@@ -41,6 +42,8 @@ from controlplane.store.interface import (
     absent,
     unchanged,
 )
+from nsml.leasts import LEAST_FILE_BYTES
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -214,6 +217,15 @@ class Submitter:
         ):
             raise MissingBlobs(
                 "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
+            )
+        if not (most := spec.limits.disk_bytes):
+            return
+        listing = await self._content.listing(caller, root)
+        if (takes := max(listing.size, listing.file_count * LEAST_FILE_BYTES)) > most:
+            raise InvalidRequest(
+                f"the code takes {size_text(takes)} on disk, and the session may use {size_text(most)}",
+                why=f"{listing.file_count:,} files, each of at least {LEAST_FILE_BYTES >> 10} KiB",
+                attempt="more with --disk, or leave files out with a line in .nsmlignore",
             )
 
     def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:

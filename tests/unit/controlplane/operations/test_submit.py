@@ -44,6 +44,7 @@ from controlplane.store.interface import Delete, Put, Transaction
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.leasts import LEAST_DISK_BYTES
 from tests.unit.controlplane.builders import held, new_id, node
 from tests.unit.controlplane.workbench import Bench, bench
 
@@ -284,6 +285,32 @@ async def test_code_must_have_been_sent() -> None:
         with pytest.raises(MissingBlobs):
             await submitter.submit(other)
         assert (await submitter.submit(wanted)).spec.entry == "main.py"
+
+
+@pytest.mark.parametrize("files", [1, 300])
+async def test_code_that_takes_more_than_the_session_may_is_refused(files: int) -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        chunk = b"x" * (LEAST_DISK_BYTES - 1) if files == 1 else b"x"
+        # The same chunk again and again: sent once, laid out each time.
+        refs = (ChunkRef(digest_of(chunk), len(chunk)),) * (2 if files == 1 else 1)
+        size = sum(ref.size for ref in refs)
+        manifest = build(
+            [Entry(path=f"f{n}", mode=0o644, size=size, chunks=refs) for n in range(files)]
+        )
+        wanted = wish(
+            argv=(),
+            entry="f0",
+            bundle_digest=manifest.digest,
+            limits=Limits(disk_bytes=LEAST_DISK_BYTES),
+        )
+        kim = UserCaller(user=wanted.owner)
+        await send(submitter.content, kim, manifest.encode())
+        await send(submitter.content, kim, chunk)
+        with pytest.raises(InvalidRequest, match="takes"):
+            await submitter.submit(wanted)
+        more = replace(wanted, limits=Limits(disk_bytes=4 * LEAST_DISK_BYTES))
+        assert await submitter.submit(more)
 
 
 async def send(content: Content, who: UserCaller, blob: bytes) -> None:
