@@ -76,6 +76,7 @@ from controlplane.operations.state import LiveState
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
+from controlplane.operations.turns import Turns
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
@@ -144,6 +145,12 @@ if TYPE_CHECKING:
 
     Interceptor = grpc.aio.ServerInterceptor[Any, Any]
 
+_READING: Final = 4
+"""Pages of metrics that are read from the history and made into messages at one time,"""
+_READING_EACH: Final = 2
+"""how many of these for one user,"""
+_WAIT_TO_READ: Final = 1_000
+"""and calls of a user that wait to read: a dashboard follows hundreds of sessions."""
 _TOLD_WITHIN_S: Final = 0.2
 """How long agents have to take in where the next leader is."""
 _SUCCESSOR_WITHIN_S: Final = 0.3
@@ -679,7 +686,8 @@ class ControlPlane:
     def _session_operations(self) -> SessionOperations:
         on = self._on
         writer = SessionWriter(store=on.store, state=self.state, admission=self.admission)
-        followers = Followers(state=self.state, history=on.history, logs=self.logs)
+        reading = Turns("to read", slots=_READING, each=_READING_EACH, most_waiting=_WAIT_TO_READ)
+        followers = Followers(state=self.state, history=on.history, logs=self.logs, reading=reading)
         return SessionOperations(
             submitter=self.submitter,
             references=self.references,
@@ -705,6 +713,7 @@ class ControlPlane:
             content=self.content,
             state=self.state,
             clock=on.clock,
+            reading=reading,
         )
 
     def _agents(self, rights: Rights) -> AgentServicer:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 MAX_NAME_CHARS = 512
 MAX_GLOBS = 256
+MAX_WILDCARDS = 1_000
+"""`*`, `?` and `[` of all globs of one question: fifty thousand took half a second to compile."""
+_WILDCARDS = re.compile(r"[*?\[]")
 LATEST_TIME = float(1 << 33)
 """Seconds since 1970: later times, and those before, are no clock's."""
 MAX_DEPTH = 16
@@ -205,12 +208,19 @@ class NameFilter:
     def __init__(self, globs: Collection[str]) -> None:
         if len(globs) > MAX_GLOBS or any(len(glob) > MAX_NAME_CHARS for glob in globs):
             raise TooLarge(f"at most {MAX_GLOBS} names of {MAX_NAME_CHARS} characters at a time")
-        pattern = "|".join(f"(?:{fnmatch.translate(glob)})" for glob in globs)
-        self._match = re.compile(pattern).match if globs else None
+        patterns = [glob for glob in globs if _WILDCARDS.search(glob)]
+        if sum(len(_WILDCARDS.findall(glob)) for glob in patterns) > MAX_WILDCARDS:
+            raise TooLarge(f"at most {MAX_WILDCARDS:,} wildcards in names at a time")
+        self._takes_all = not globs
+        self._names = frozenset(globs) - frozenset(patterns)
+        joined = "|".join(f"(?:{fnmatch.translate(glob)})" for glob in patterns)
+        self._match = re.compile(joined).match if patterns else None
 
     def takes(self, name: str) -> bool:
         """Whether a metric of this name is wanted."""
-        return self._match is None or self._match(name) is not None
+        if self._takes_all or name in self._names:
+            return True
+        return self._match is not None and self._match(name) is not None
 
 
 def points_of(report: Report, names: NameFilter, *, attempt: int, rank: int) -> Iterator[Point]:

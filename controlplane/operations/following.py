@@ -13,6 +13,7 @@ from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
 from controlplane.operations.listing import Matcher
 from controlplane.operations.subscriptions import VIEWED
+from controlplane.operations.turns import Turns
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
@@ -90,10 +91,13 @@ class Notice:
 class Followers:
     """Reads what is on disk; never what is on its way."""
 
-    def __init__(self, *, state: LiveState, history: History, logs: Logs) -> None:
+    def __init__(
+        self, *, state: LiveState, history: History, logs: Logs, reading: Turns | None = None
+    ) -> None:
         self._state = state
         self._history = history
         self._logs = logs
+        self._reading = reading or Turns("to read")
 
     @contextlib.contextmanager
     def _noticed(self, session_id: str) -> Iterator[Notice]:
@@ -159,9 +163,11 @@ class Followers:
         return await self._history.streams.next_log(session_id, attempt, rank=start.rank)
 
     async def metrics(
-        self, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
+        self, who: str, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
     ) -> AsyncGenerator[MetricPage, None]:
         """Pages with points, losses or what was let go, in order and once; ends as ReadMetrics says.
+
+        `who` waits for a turn to read each of them.
 
         Raises:
             NotFound: it was removed meanwhile.
@@ -169,9 +175,10 @@ class Followers:
         with self._noticed(session_id) as notice:
             while True:
                 has_ended = await self._has_ended(session_id)
-                page = await self._history.streams.read_metrics(
-                    session_id, names=names, after=after, limit_points=MOST_POINTS
-                )
+                async with self._reading.turn(who):
+                    page = await self._history.streams.read_metrics(
+                        session_id, names=names, after=after, limit_points=MOST_POINTS
+                    )
                 after = page.next
                 if page.points or page.lost or page.let_go_at:
                     yield page

@@ -14,20 +14,19 @@ import os
 import resource
 import signal
 import sys
-from collections import OrderedDict, deque
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest, LimitReached
+from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.names import check_digest
 from controlplane.operations.recent import Recent
+from controlplane.operations.turns import Turns
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
 
     from controlplane.objects.interface import ObjectStore
     from nsml.clock import Offload
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 SMALL_BYTES: Final = 1 << 20
 """Manifests up to this size are read in a thread: about 8,000 files, some 100 ms."""
-
-MOST_WAITING: Final = 64
-"""Calls of one caller that wait for their turn to have a manifest read."""
 
 MEMBERS: Final = 1_000_000
 """Blobs of which it is remembered that a manifest lists them."""
@@ -80,7 +76,7 @@ class Manifests:
     def __init__(self, objects: ObjectStore, run: Offload) -> None:
         self._objects = objects
         self._run = run
-        self._small, self._large = Turns(MOST_WAITING), Turns(MOST_WAITING)
+        self._small, self._large = (Turns("for manifests to be read") for _ in range(2))
         self._large_ones: Recent[str, None] = Recent(REFUSED)
         self._known: Recent[str, Listing] = Recent(MEMBERS, weigh=_weight)
         self._refused: Recent[str, str] = Recent(REFUSED)
@@ -131,58 +127,6 @@ class Manifests:
             raise _no_manifest(root, str(error)) from error
         self._known.keep(root, known)
         return known
-
-
-class Turns:
-    """A lock whose holders take turns: of several who wait, each gets it before one gets it twice.
-
-    Args:
-        most_waiting: calls of one of them that may wait.
-    """
-
-    def __init__(self, most_waiting: int) -> None:
-        self._most_waiting = most_waiting
-        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        self._is_held = False
-
-    @asynccontextmanager
-    async def turn(self, who: str) -> AsyncIterator[None]:
-        """Hold the lock. Raises LimitReached where too many calls of `who` wait."""
-        if self._is_held:
-            await self._wait(who)
-        self._is_held = True
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    async def _wait(self, who: str) -> None:
-        queue = self._queues.setdefault(who, deque())
-        if len(queue) >= self._most_waiting:
-            raise LimitReached(
-                f"{len(queue)} of your calls wait for manifests to be read",
-                attempt="the same once some of them have ended",
-            )
-        turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():
-                self._pass_on()  # it came at the same moment
-            raise
-
-    def _pass_on(self) -> None:
-        while self._queues:
-            who, queue = self._queues.popitem(last=False)
-            while queue and queue[0].done():
-                queue.popleft()  # its call has ended
-            if queue:
-                queue.popleft().set_result(None)
-                if queue:
-                    self._queues[who] = queue  # behind the others
-                return
-        self._is_held = False
 
 
 class _TooMuch(Exception):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from controlplane.operations.stop import Stopper
     from controlplane.operations.submit import Submitter
     from controlplane.operations.tunnels import Tunnels
+    from controlplane.operations.turns import Turns
     from controlplane.operations.update import Updater
     from controlplane.services.passing_on import Relay
     from controlplane.services.presenting import Presenter
@@ -76,6 +77,7 @@ class SessionOperations:
     content: Content
     state: LiveState
     clock: Clock
+    reading: Turns
 
 
 class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
@@ -269,13 +271,15 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadMetricsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         """Points."""
-        session = await self._do.references.find(require_user(), request.session)
-        after = _mark(getattr(request, "from"))
+        who = require_user()
+        session = await self._do.references.find(who, request.session)
+        after, name = _mark(getattr(request, "from")), who.user.name
         pages = self._do.followers.metrics(
-            session.id, names=tuple(request.names), after=after, follow=request.follow
+            name, session.id, names=tuple(request.names), after=after, follow=request.follow
         )
         async for page in pages:
-            *parts, last = parts_of(map(point_message, page.points))
+            async with self._do.reading.turn(name):
+                *parts, last = parts_of(map(point_message, page.points))
             for points in parts:
                 yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
@@ -296,9 +300,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         if len(request.sessions) > MOST_SESSIONS:
             raise TooLarge(f"at most {MOST_SESSIONS:,} sessions at a time")
         who = require_user()
-        found = [await self._do.references.find(who, text) for text in request.sessions]
+        named = dict.fromkeys(request.sessions)
+        found = [await self._do.references.find(who, text) for text in named]
         for session in found:
-            page = await self._do.history.series.read(session.id, query)
+            async with self._do.reading.turn(who.user.name):
+                page = await self._do.history.series.read(session.id, query)
+                parts = list(parts_of(series_message(view, session.id) for view in page.series))
             said = pb.ReadSeriesResponse(
                 session_id=session.id,
                 left_out_points=page.left_out,
@@ -306,7 +313,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
                 missing_reports=page.lost,
                 let_go=timestamp(page.let_go_at),
             )
-            for part in parts_of(series_message(view, session.id) for view in page.series):
+            for part in parts:
                 said.series.extend(part)
                 yield said
                 said = pb.ReadSeriesResponse(session_id=session.id)
@@ -316,10 +323,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ListMetricsRequest, _: Context
     ) -> pb.ListMetricsResponse:
         """A page of the metrics by name, with counts."""
-        session = await self._do.references.find(require_user(), request.session)
-        counts = await self._do.history.streams.metric_counts(session.id)
-        names = sorted(name for name in counts if not request.cursor or name > request.cursor)
-        metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
+        who = require_user()
+        session = await self._do.references.find(who, request.session)
+        async with self._do.reading.turn(who.user.name):
+            counts = await self._do.history.streams.metric_counts(session.id)
+            names = sorted(name for name in counts if not request.cursor or name > request.cursor)
+            metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
         cursor = metrics[-1].name if len(metrics) < len(names) else ""
         let_go_at = await self._do.history.streams.let_go_at(session.id)
         return pb.ListMetricsResponse(

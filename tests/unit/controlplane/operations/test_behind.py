@@ -328,7 +328,7 @@ async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
         if channel is Channel.LOG:
             pages: Any = followers.log(SESSION.id, LogPosition(), follow=True)
         else:
-            pages = followers.metrics(SESSION.id, names=(), after=0, follow=True)
+            pages = followers.metrics("kim", SESSION.id, names=(), after=0, follow=True)
         async with asyncio.timeout(60):
             assert len([page async for page in pages]) == 1
 
@@ -345,7 +345,7 @@ async def test_who_reads_what_is_being_removed_is_not_told_that_this_was_all(rea
         if read == "log":
             pages: Any = followers.log(ENDED.id, LogPosition(attempt=1), follow=True)
         else:
-            pages = followers.metrics(ENDED.id, names=(), after=0, follow=True)
+            pages = followers.metrics("kim", ENDED.id, names=(), after=0, follow=True)
         with pytest.raises(NotFound, match="was removed"):
             await anext(pages)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controlplane.domain.errors import InvalidRequest, LimitReached
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import manifests
-from controlplane.operations.manifests import MOST_WAITING, SMALL_BYTES, Manifests, Turns
+from controlplane.operations.manifests import SMALL_BYTES, Manifests
+from controlplane.operations.turns import MOST_WAITING
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build, decode
@@ -122,53 +120,3 @@ async def test_of_one_caller_only_so_many_wait(objects: Objects) -> None:
     objects.may_go.set()
     assert all(listing.file_count == 1 for listing in await asyncio.gather(other, *calls))
     assert len(objects.reads) == 1
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=30))
-def test_turns_go_round_and_none_is_lost(calls: list[tuple[str, bool]]) -> None:
-    async def play() -> list[str]:
-        turns, order = Turns(100), list[str]()
-
-        async def one(who: str) -> None:
-            async with turns.turn(who):
-                order.append(who)
-                await asyncio.sleep(0)
-
-        async with turns.turn("holder"):
-            tasks = [asyncio.ensure_future(one(who)) for who, _ in calls]
-            await asyncio.sleep(0)
-            for task, (_, is_cancelled) in zip(tasks, calls, strict=True):
-                if is_cancelled:
-                    task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        async with asyncio.timeout(5), turns.turn("last"):
-            return order
-
-    order = asyncio.run(play())
-    stayed = [who for who, is_cancelled in calls if not is_cancelled]
-    assert sorted(order) == sorted(stayed)
-    # Between two turns of one caller each other one who waits has one.
-    for who in set(stayed):
-        places = [n for n, other in enumerate(order) if other == who]
-        for before, after in pairwise(places):
-            between = order[before + 1 : after]
-            waiting = set(order[after:]) - {who}
-            assert waiting <= set(between)
-            assert len(between) == len(set(between))
-
-
-async def test_a_turn_that_comes_as_its_call_ends_is_passed_on() -> None:
-    turns = Turns(10)
-    async with turns.turn(KIM):
-        ended = asyncio.ensure_future(_holding(turns, EVE))
-        await asyncio.sleep(0)
-        next_one = asyncio.ensure_future(_holding(turns, KIM))
-        await asyncio.sleep(0)
-    ended.cancel()  # its turn was given, and it has not run since
-    async with asyncio.timeout(5):
-        await next_one
-
-
-async def _holding(turns: Turns, who: str) -> None:
-    async with turns.turn(who):
-        pass

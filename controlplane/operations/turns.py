@@ -1,0 +1,89 @@
+"""Turns: what takes long, or much, is done for a few callers at one time, whatever one of them asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import LimitReached
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MOST_WAITING: Final = 64
+"""Calls of one caller that wait for their turn."""
+
+
+class Turns:
+    """A semaphore whose holders take turns: of several callers that wait, each gets it before one gets it again.
+
+    Args:
+        what: what a caller waits for, as errors name it.
+        slots: how many hold it at one time.
+        each: how many of these may be one caller's, also while nobody else waits.
+        most_waiting: calls of one caller that may wait.
+    """
+
+    def __init__(
+        self, what: str, *, slots: int = 1, each: int = 1, most_waiting: int = MOST_WAITING
+    ) -> None:
+        self._what = what
+        self._free = slots
+        self._each = each
+        self._most_waiting = most_waiting
+        self._held: Counter[str] = Counter()
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, who: str) -> AsyncIterator[None]:
+        """Hold it for a caller. Raises LimitReached where too many calls of the caller wait."""
+        if who not in self._queues and self._free and self._held[who] < self._each:
+            self._take(who)
+        else:
+            await self._wait(who)
+        try:
+            yield
+        finally:
+            self._give_back(who)
+
+    async def _wait(self, who: str) -> None:
+        queue = self._queues.setdefault(who, deque())
+        if len(queue) >= self._most_waiting:
+            raise LimitReached(
+                f"{len(queue)} of your calls wait {self._what} already",
+                attempt="the same once some of them have ended",
+            )
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give_back(who)  # it came at the same moment
+            raise
+
+    def _take(self, who: str) -> None:
+        self._free -= 1
+        self._held[who] += 1
+
+    def _give_back(self, who: str) -> None:
+        self._free += 1
+        self._held[who] -= 1
+        if not self._held[who]:
+            del self._held[who]
+        for waiting in tuple(self._queues):
+            if not self._free:
+                return
+            queue = self._queues[waiting]
+            while queue and self._held[waiting] < self._each and self._free:
+                turn = queue.popleft()
+                if turn.done():
+                    continue  # its call has ended
+                self._take(waiting)
+                turn.set_result(None)
+                break
+            del self._queues[waiting]
+            if queue:
+                self._queues[waiting] = queue  # behind the others
