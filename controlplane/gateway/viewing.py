@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import json
 import os
+import resource
 import shutil
 import sys
 import threading
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import MetricPoint, Session
 
+MOST_MEMORY: Final = 2 << 30
+"""Of one view. TensorBoard keeps up to 25 bytes in memory for each of its event files."""
 _NICE: Final = 5
 _BOARDS: Final = {"tensorboard": ("tensorboards", "TensorBoard"), "visdom": ("visdoms", "Visdom")}
 """Of each kind; its libraries are loaded for itself alone."""
@@ -61,6 +64,9 @@ def main() -> NoReturn:
     order["folder"] = Path(order["folder"])
     threading.Thread(target=_end_with_input, args=(order["folder"],), daemon=True).start()
     os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.excepthook = _end_without_memory
     module, name = _BOARDS[order["kind"]]
     board: Board = getattr(importlib.import_module(f"controlplane.gateway.{module}"), name)(order)
     board.start()
@@ -80,6 +86,14 @@ def _end_with_input(folder: Path) -> None:
         pass
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
+
+
+def _end_without_memory(args: threading.ExceptHookArgs) -> None:
+    """A board of which one thread has ended would show what is not so any more."""
+    threading.__excepthook__(args)
+    if isinstance(args.exc_value, MemoryError):
+        print(f"it needs more than {MOST_MEMORY >> 30} GiB of memory", file=sys.stderr)  # noqa: T201
+        os._exit(1)
 
 
 async def _follow(order: Mapping[str, Any], board: Board) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import resource
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import take_port
 from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role
-from controlplane.gateway import extras, login, proxy, viewers
+from controlplane.gateway import extras, login, proxy, viewers, viewing
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
 from controlplane.web import Web
@@ -187,6 +188,8 @@ async def test_a_program_ends_with_whoever_started_it_and_leaves_nothing() -> No
         child = known.viewer
         assert isinstance(child, viewers._Child)
         assert child._folder.stat().st_mode & 0o777 == 0o700
+        most_memory, _ = resource.prlimit(child._process.pid, resource.RLIMIT_DATA)
+        assert most_memory == viewing.MOST_MEMORY
         token = kim.metadata[0][1].removeprefix("Bearer ").encode()
         assert token not in told(child._process.pid)
         assert child._process.stdin is not None
