@@ -91,13 +91,16 @@ def _made(engine: Engine) -> str:
     api = engine.sdk.api
     with translated(engine.socket):
         found = _named(api)
-        if found is None:
+        # the second where something else has the name of the bridge
+        for options in ({**_ISOLATED, _BRIDGE: _bridge_for(engine)}, _ISOLATED):
+            if found is not None:
+                break
             # Of two agents that make it at once one is refused, and finds the other's.
             with contextlib.suppress(EngineRefused), translated(engine.socket):
                 api.create_network(
                     OWN_NETWORK,
                     driver="bridge",
-                    options={**_ISOLATED, _BRIDGE: _bridge_for(engine)},
+                    options=options,
                     labels={"nsml.network": ""},
                     check_duplicate=True,
                 )

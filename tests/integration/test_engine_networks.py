@@ -26,7 +26,7 @@ from nodeagent import session_network
 from nodeagent.config import Settings
 from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineError
-from nodeagent.engine.networks import OWN_NETWORK, _socket_in, own_network, ways_of
+from nodeagent.engine.networks import OWN_NETWORK, _bridge_for, _socket_in, own_network, ways_of
 from nodeagent.netlink import inside
 from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes.containment import probe_containers
@@ -199,12 +199,28 @@ def test_metadata_services_are_closed_to_containers_whatever_becomes_of_their_ne
                 assert not reaches(pid, port)
             assert facts.firewall is not None
             api = engine.sdk.api
-            for made in ("by an agent", "by hand"):
+            for made in ("by an agent", "by hand", "beside a bridge of that name"):
                 api.remove_network(OWN_NETWORK)
-                if made == "by an agent":
-                    assert own_network(engine, "", tmp_path / "known", "trial") == ""
-                else:
+                if made == "by hand":
                     api.create_network(OWN_NETWORK, driver="bridge")
+                else:
+                    if made != "by an agent":
+                        bridge = _bridge_for(engine)
+                        run(["ip", "-n", place.space, "link", "add", bridge, "type", "bridge"])
+                        run(
+                            [
+                                "ip",
+                                "-n",
+                                place.space,
+                                "address",
+                                "add",
+                                "10.9.9.1/24",
+                                "dev",
+                                bridge,
+                            ]
+                        )
+                    assert own_network(engine, "", tmp_path / "known", "trial") == ""
+                if made != "by an agent":
                     inside(here, facts.firewall.restore)
                 with container(engine, OWN_NETWORK) as pid:
                     assert not reaches(pid, port), made
