@@ -443,13 +443,13 @@ async def test_a_session_with_many_connections_leaves_others_theirs(
     target = (str(OUTSIDE), machine.ports["outside"])
     flood = (
         "ends, refused = [], 0\n"
-        "for _ in range(60):\n"
+        "for _ in range(45):\n"
         f"    try: ends.append(socket.create_connection({target}, 10))\n"
         "    except OSError: refused += 1\n"
         "print(json.dumps([len(ends), refused]), flush=True)\n"
     )
     _, counts = await sessions.running(flood)
-    assert counts == [40, 20]
+    assert counts == [40, 5]
     assert await sessions.answer(f"print(json.dumps(reaches({target})))") == "outside"
 
 
