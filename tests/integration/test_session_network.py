@@ -156,6 +156,8 @@ def machine(place: Path) -> Iterator[Machine]:
         pytest.skip("networks of their own for sessions are made by root")
     if shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None:
         pytest.skip("no program nft (package nftables)")
+    if shutil.which("ip") is None:
+        pytest.skip("no program ip (package iproute2)")
     before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         namespaces.new_network()
@@ -202,7 +204,8 @@ def machine(place: Path) -> Iterator[Machine]:
         ports["neighbour"] = servers[-1].port
         servers.append(inside(outside, partial(Answering, METADATA, "names", 53)))
         for name, host in (("metadata here", METADATA_HERE), ("metadata IPv6", METADATA_IPV6)):
-            subprocess.run(["ip", "address", "add", host, "dev", "lo"], check=True)
+            at_once = ["nodad"] if ":" in host else []  # else it is not there yet
+            subprocess.run(["ip", "address", "add", host, "dev", "lo", *at_once], check=True)
             servers.append(Answering(host, "metadata"))
             ports[name] = servers[-1].port
         servers.append(inside(outside, partial(Names, str(OUTSIDE))))
