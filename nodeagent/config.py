@@ -87,15 +87,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """TCP ports of this machine that sessions with a network of their own reach."""
 
     session_connections: int = 8192
-    """Connections to other machines that such a session may have open at a time."""
+    """Connections to other machines that such a session, or a container, may have open at a time."""
 
     session_nameservers: tuple[str, ...] = ()
     """IPv4 addresses of resolvers for such sessions; empty: those of the machine."""
 
     metadata_addresses: tuple[str, ...] = METADATA_ADDRESSES
     """Addresses and ranges that no session reaches, but for names: metadata services of clouds, which give
-    the machine's credentials away. Kept where the agent is root and sessions have ids or networks of their own;
-    not for containers, whose way is the engine's."""
+    the machine's credentials away. Kept where the agent is root and sessions have ids or networks of their own,
+    or containers of a network with a bridge on the machine."""
 
     gang_devices: tuple[str, ...] = ()
     """Nodes or folders of /dev that gangs get, for example /dev/infiniband."""

@@ -60,7 +60,8 @@ class EngineSymptoms:
     """A container engine; `refusal` says why it does not answer.
 
     `filters_calls`: containers get a seccomp profile, without which the agent uses none. `opens_io_uring`:
-    that of this engine lets programs use it, and the kernel does not forbid it.
+    that of this engine lets programs use it, and the kernel does not forbid it. `metadata_reason`: why the
+    agent's rules do not close metadata services of clouds to all containers.
     """
 
     refusal: str = ""
@@ -70,6 +71,7 @@ class EngineSymptoms:
     has_default_image: bool = False
     filters_calls: bool = True
     opens_io_uring: bool = False
+    metadata_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,12 +280,14 @@ def _network(s: Symptoms) -> Iterator[Finding]:
             found=f"sessions share the machine's network: {s.network_reason}",
             advice=advice,
         )
-    if s.is_metadata_open and s.is_root:
-        yield _warn(
-            "metadata",
-            f"in a cloud, sessions would reach its metadata service: {s.network_reason}",
-            f"{advice}; give the machine no role of the cloud",
-        )
+    engine = s.engine if s.engine and s.wanted_isolation in {"auto", "container"} else None
+    has_containers = engine is not None and not engine.refusal
+    words = "in a cloud, sessions would reach its metadata service"
+    role = "give the machine no role of the cloud"
+    if s.is_metadata_open and (s.is_root or has_containers):
+        yield _warn("metadata", f"{words}: {s.network_reason}", f"{advice}; {role}")
+    elif engine is not None and engine.metadata_reason:
+        yield _warn("metadata", f"{words}: {engine.metadata_reason}", role)
 
 
 def _cgroups(s: Symptoms) -> Iterator[Finding]:

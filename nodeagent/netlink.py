@@ -23,16 +23,15 @@ _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _NEWROUTE = 20, 24
 _ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_PROTINFO = 1, 3, 4, 10, 12
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
 _IFLA_LINKINFO, _IFLA_AF_SPEC, _IFLA_NET_NS_FD = 18, 26, 28
 _IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS = 8, b"\x01"
-_INFO_KIND, _INFO_DATA = 1, 2
+_INFO_KIND, _INFO_DATA, _INFO_SLAVE_KIND, _INFO_SLAVE_DATA = 1, 2, 4, 5
 _VETH_INFO_PEER = 1
 _BRPORT_ISOLATED = 33
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_OIF, _RTA_GATEWAY = 4, 5
 _NESTED = 0x8000
-_AF_BRIDGE = 7
 _IFF_UP = 1
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_UNICAST, _RTNH_F_ONLINK = 254, 4, 1, 4
 _LINK, _ADDRESS, _ROUTE = struct.Struct("=BxHiII"), struct.Struct("=BBBBi"), struct.Struct("=8BI")
@@ -72,8 +71,8 @@ class Netlink:
         others have learned of it is wrong, and their packets are lost until they ask again.
         """
         address = b"\x02" + hashlib.sha256(name.encode()).digest()[:5]  # locally administered
-        named = _text(_IFLA_IFNAME, name) + _attribute(_IFLA_ADDRESS, address)
-        self._change(_NEWLINK, _link() + named + _kind("bridge"), _CREATE | _EXCL)
+        body = _named(name) + _attribute(_IFLA_ADDRESS, address) + _kind("bridge")
+        self._change(_NEWLINK, body, _CREATE | _EXCL)
 
     def add_pair(
         self, name: str, peer: str, namespace: int, *, mtu: int, bridge: int | None = None
@@ -82,20 +81,21 @@ class Netlink:
 
         Raises FileExistsError where one of that name is here.
         """
-        far = _link() + _text(_IFLA_IFNAME, peer) + _number(_IFLA_NET_NS_FD, namespace)
+        far = _named(peer) + _number(_IFLA_NET_NS_FD, namespace)
         far += _number(_IFLA_MTU, mtu)
-        near = _link() + _text(_IFLA_IFNAME, name) + _number(_IFLA_MTU, mtu)
+        near = _named(name) + _number(_IFLA_MTU, mtu)
         if bridge is not None:
             near += _number(_IFLA_MASTER, bridge)
         near += _kind("veth", _nested(_VETH_INFO_PEER, far))
         self._change(_NEWLINK, near, _CREATE | _EXCL)
 
-    def isolate(self, index: int) -> None:
+    def isolate(self, name: str) -> None:
         """Have a port of a bridge reach no other isolated port of it."""
-        isolated = _attribute(_BRPORT_ISOLATED, b"\x01")
-        self._change(_SETLINK, _link(index, family=_AF_BRIDGE) + _nested(_IFLA_PROTINFO, isolated))
+        info = _text(_INFO_SLAVE_KIND, "bridge")
+        info += _nested(_INFO_SLAVE_DATA, _attribute(_BRPORT_ISOLATED, b"\x01"))
+        self._change(_NEWLINK, _named(name) + _nested(_IFLA_LINKINFO, info))
 
-    def keep_without_address(self, index: int) -> None:
+    def keep_without_address(self, name: str) -> None:
         """Give an interface no IPv6 address of its own when it is set up.
 
         It needs none to be a port of a bridge, and every address that comes to a machine or leaves it makes
@@ -103,15 +103,12 @@ class Netlink:
         """
         mode = _attribute(_IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS)
         spec = _nested(_IFLA_AF_SPEC, _nested(socket.AF_INET6, mode))
-        try:
-            self._change(_SETLINK, _link(index) + spec)
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
-                raise
+        unsupported = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
+        self._change(_SETLINK, _named(name) + spec, passes=unsupported)
 
-    def set_up(self, index: int) -> None:
+    def set_up(self, name: str) -> None:
         """Have an interface work."""
-        self._change(_NEWLINK, _link(index, flags=_IFF_UP))
+        self._change(_NEWLINK, _named(name, flags=_IFF_UP))
 
     def index_of(self, name: str) -> int:
         """The number of an interface."""
@@ -119,7 +116,7 @@ class Netlink:
 
     def link(self, name: str) -> Link:
         """An interface."""
-        answer = self._ask(_GETLINK, _link() + _text(_IFLA_IFNAME, name), 0)
+        answer = self._ask(_GETLINK, _named(name))
         _, _, index, _, _ = _LINK.unpack_from(answer)
         values = _values(answer[_LINK.size :])
         (mtu,) = struct.unpack("=I", values[_IFLA_MTU])
@@ -127,21 +124,14 @@ class Netlink:
 
     def remove_link(self, name: str) -> None:
         """Remove an interface, where it is there."""
-        try:
-            self._change(_DELLINK, _link() + _text(_IFLA_IFNAME, name))
-        except OSError as error:
-            if error.errno != errno.ENODEV:
-                raise
+        self._change(_DELLINK, _named(name), passes=(errno.ENODEV,))
 
     def add_address(self, index: int, address: ipaddress.IPv4Interface) -> None:
         """Give an interface an address, where it has not."""
         packed = address.ip.packed
         body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, 0, index)
         body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
-        try:
-            self._change(_NEWADDR, body, _CREATE | _EXCL)
-        except FileExistsError:
-            return
+        self._change(_NEWADDR, body, _CREATE | _EXCL, passes=(errno.EEXIST,))
 
     def add_default_route(self, index: int, gateway: ipaddress.IPv4Address) -> None:
         """Send everything to a gateway at an interface, whatever the interface's own address is."""
@@ -150,10 +140,17 @@ class Netlink:
         body += _attribute(_RTA_GATEWAY, gateway.packed) + _number(_RTA_OIF, index)
         self._change(_NEWROUTE, body, _CREATE | _EXCL)
 
-    def _change(self, kind: int, body: bytes, flags: int = 0) -> None:
-        self._ask(kind, body, flags | _ACK)
+    def _change(
+        self, kind: int, body: bytes, flags: int = 0, *, passes: tuple[int, ...] = ()
+    ) -> None:
+        """Ask for a change; an error that is in `passes` is none."""
+        try:
+            self._ask(kind, body, flags | _ACK)
+        except OSError as error:
+            if error.errno not in passes:
+                raise
 
-    def _ask(self, kind: int, body: bytes, flags: int) -> bytes:
+    def _ask(self, kind: int, body: bytes, flags: int = 0) -> bytes:
         self._sequence += 1
         size = _HEADER.size + len(body)
         self._socket.send(_HEADER.pack(size, kind, flags | _REQUEST, self._sequence, 0) + body)
@@ -216,8 +213,13 @@ def _in_thread_that_ends(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _link(index: int = 0, *, family: int = 0, flags: int = 0) -> bytes:
-    return _LINK.pack(family, 0, index, flags, flags)
+def _link(*, flags: int = 0) -> bytes:
+    return _LINK.pack(0, 0, 0, flags, flags)
+
+
+def _named(name: str, *, flags: int = 0) -> bytes:
+    """What is about the interface of a name."""
+    return _link(flags=flags) + _text(_IFLA_IFNAME, name)
 
 
 def _values(attributes: bytes) -> dict[int, bytes]:

@@ -13,6 +13,11 @@ _LINK_LOCAL = "169.254.0.0/16"
 _NAMES = "meta l4proto { tcp, udp } th dport 53 accept"
 """Resolvers of clouds have the addresses of their metadata services, or are on this machine."""
 _REFUSED = "reject with icmpx admin-prohibited"
+_OURS = "nsml*"
+"""Bridges of all agents of a machine."""
+_CONNECTIONS_OF_ALL = 65_536
+"""Connections of all sessions of a node, at most: kernels look through their list for each new one, which
+takes them 0.1 ms with so many (Linux 6.18; before 5.19 more)."""
 
 
 class NoNetwork(Exception):
@@ -27,7 +32,8 @@ class NetworkRules:
         uids: first and last id of the accounts that sessions run as; None: they have none.
         metadata: addresses and ranges that no session reaches but for names (port 53).
         ports: TCP ports of this machine that sessions with a network of their own may reach.
-        connections: how many of its own such a session may have open: the machine's table of them is everybody's.
+        connections: how many of its own such a session, and a container, may have open: the machine's table of
+            them is everybody's.
     """
 
     uids: tuple[int, int] | None = None
@@ -36,28 +42,96 @@ class NetworkRules:
     connections: int = 8192
 
 
-def ruleset(
-    table: str,
-    rules: NetworkRules,
-    *,
-    bridges: Sequence[str] = (),
-    ways_out: Sequence[str] = (),
-    subnet: str = "",
-) -> str:
-    """The table for `nft -f`, which replaces one that is there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What rules are made for, as it is now.
 
-    Args:
-        table: its name.
-        rules: what is allowed.
+    Attributes:
         bridges: interfaces behind which sessions are.
-        ways_out: interfaces that lead out of the machine, though they be bridges or pairs.
         subnet: their addresses, where this table is to translate them; "": somebody else does.
+        ways_out: interfaces that lead out of the machine, though they be bridges or pairs.
+        engines: interfaces behind which an engine's containers with sessions and builds are.
+        lent: interfaces that forward for sessions alone: what comes from them and goes elsewhere is dropped.
+        connections: of all sessions together.
     """
+
+    bridges: Sequence[str] = ()
+    subnet: str = ""
+    ways_out: Sequence[str] = ()
+    engines: Sequence[str] = ()
+    lent: Sequence[str] = ()
+    connections: int = _CONNECTIONS_OF_ALL
+
+
+def connections_of_all(most: str) -> int:
+    """How many connections all sessions of a machine may have open, by the text of nf_conntrack_max.
+
+    Half of what the machine itself can have, which is then left to others.
+    """
+    return min(int(most or 65_536) // 2, _CONNECTIONS_OF_ALL)
+
+
+def ruleset(table: str, rules: NetworkRules, around: Surroundings | None = None) -> str:
+    """The table of a name for `nft -f`, which replaces one that is there."""
+    around = around or Surroundings()
     lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
-    behind = _names(bridges)
-    sent = []
-    if bridges:
+    behind = _names(around.bridges)
+    if around.bridges or around.engines:
+        lines += _bounds(rules, around)
+    if around.engines:
+        lines += _containers(rules)
+    to_engines = f"iifname {_names(around.engines)} jump containers"
+    forward = [
         # a program with the machine's network must not reach a session's either
+        *([f"oifname {behind} ct state established,related accept"] if around.bridges else []),
+        *([f"oifname {behind} drop"] if around.bridges else []),
+        *_lent(around.lent),
+        *([to_engines] if around.engines else []),
+        *(_passing(rules, around) if around.bridges else []),
+    ]
+    received = [
+        *([to_engines] if around.engines else []),
+        *(_received(rules, behind) if around.bridges else []),
+    ]
+    lines += _chain("output", "filter", "filter", _sent(rules, behind if around.bridges else ""))
+    lines += _chain("forward", "filter", "filter", forward)
+    lines += _chain("input", "filter", "filter", received)
+    if around.subnet:
+        translated = [f"ip saddr {around.subnet} oifname != {behind} masquerade"]
+        lines += _chain("postrouting", "nat", "srcnat", translated)
+    return "\n".join([*lines, "}", ""])
+
+
+def _bounds(rules: NetworkRules, around: Surroundings) -> list[str]:
+    """How many connections there may be, by source and of all; what asks for them jumps there."""
+    bounds = [
+        ("open", "ipv4_addr", 65_535, "ip saddr", rules.connections),
+        ("open6", "ipv6_addr", 65_535, "ip6 saddr", rules.connections),
+        # IPv4 and IPv6 each
+        ("total", "nf_proto", 2, "meta nfproto", around.connections),
+    ]
+    lines = []
+    for name, kind, size, _, _ in bounds:
+        lines += [f"set {name} {{", f"type {kind}; flags dynamic; size {size};", "}"]
+    # a flow without an answer is new for long, and is counted once
+    counted = [
+        f"ct state new ct status & confirmed == 0 add @{name} {{ {key} ct count over {most} }} {_REFUSED}"
+        for name, _, _, key, most in bounds
+    ]
+    return [*lines, "chain bounds {", *counted, "}"]
+
+
+def _containers(rules: NetworkRules) -> list[str]:
+    """What containers may ask for: engines lead elsewhere what was asked for here, before rules are asked."""
+    refusals = _refusals(rules.metadata)
+    first = [f"ct original {one}" for one in refusals]
+    return ["chain containers {", "jump bounds", _NAMES, *refusals, *first, "}"]
+
+
+def _sent(rules: NetworkRules, behind: str) -> list[str]:
+    """Of what the machine's own programs send: whom sessions are not reached by, and what they do not reach."""
+    sent = []
+    if behind:
         sent += [
             f"oifname {behind} ct state established,related accept",
             f"oifname {behind} {_REFUSED}",
@@ -66,41 +140,47 @@ def ruleset(
         first, last = rules.uids
         who = f"meta skuid {first}-{last} "
         sent += [_NAMES, *(who + one for one in _refusals(rules.metadata))]
-    if sent:
-        lines += _chain("output", "filter", "filter", sent)
-    if bridges:
-        counted = f"{{ ip saddr ct count over {rules.connections} }}"
-        bounded = f"ct state new add @open {counted} {_REFUSED}"
-        passing = [
-            f"oifname {behind} ct state established,related accept",
-            f"oifname {behind} drop",
-            f"iifname != {behind} accept",
-            bounded,
-            _NAMES,
-            *_refusals([_LINK_LOCAL, *rules.metadata]),
-            # ports of this machine that lead into containers or machines on it
-            f"ct status dnat {_REFUSED}",
-            # and those themselves
-            *([f"oifname {_names(ways_out)} accept"] if ways_out else []),
-            f'meta oifkind {{ "bridge", "veth" }} {_REFUSED}',
-        ]
-        lines += ["set open {", "type ipv4_addr; flags dynamic; size 65535;", "}"]
-        ports = ", ".join(map(str, rules.ports))
-        received = [
-            f"iifname != {behind} accept",
-            "ct state established,related accept",
-            bounded,
-            _NAMES,
-            *([f"tcp dport {{ {ports} }} accept"] if ports else []),
-            "icmp type echo-request accept",
-            _REFUSED,
-        ]
-        lines += _chain("forward", "filter", "filter", passing)
-        lines += _chain("input", "filter", "filter", received)
-    if subnet:
-        translated = [f"ip saddr {subnet} oifname != {behind} masquerade"]
-        lines += _chain("postrouting", "nat", "srcnat", translated)
-    return "\n".join([*lines, "}", ""])
+    return sent
+
+
+def _lent(lent: Sequence[str]) -> list[str]:
+    """Keep the machine from being a router for others; what somebody leads in by rules of their own is theirs."""
+    rules = []
+    for link in lent:
+        # what a bridge passes between its ports may come by, too
+        rules.append(f'iifname "{link}" oifname "{link}" meta oifkind "bridge" accept')
+        rules.append(
+            f'iifname "{link}" oifname != "{_OURS}" meta nfproto ipv4 ct state new ct status ! dnat drop'
+        )
+    return rules
+
+
+def _passing(rules: NetworkRules, around: Surroundings) -> list[str]:
+    ways_out = [f"oifname {_names(around.ways_out)} accept"] if around.ways_out else []
+    return [
+        f"iifname != {_names(around.bridges)} accept",
+        "jump bounds",
+        _NAMES,
+        *_refusals([_LINK_LOCAL, *rules.metadata]),
+        # ports of this machine that lead into containers or machines on it
+        f"ct status dnat {_REFUSED}",
+        # and those themselves
+        *ways_out,
+        f'meta oifkind {{ "bridge", "veth" }} {_REFUSED}',
+    ]
+
+
+def _received(rules: NetworkRules, behind: str) -> list[str]:
+    ports = ", ".join(map(str, rules.ports))
+    return [
+        f"iifname != {behind} accept",
+        "ct state established,related accept",
+        "jump bounds",
+        _NAMES,
+        *([f"tcp dport {{ {ports} }} accept"] if ports else []),
+        "icmp type echo-request accept",
+        _REFUSED,
+    ]
 
 
 def _names(interfaces: Sequence[str]) -> str:
@@ -126,7 +206,10 @@ def _merged(
     return ipaddress.collapse_addresses(chosen)
 
 
-def _chain(hook: str, kind: str, priority: str, rules: Iterable[str]) -> list[str]:
+def _chain(hook: str, kind: str, priority: str, rules: Sequence[str]) -> list[str]:
+    """A chain of the machine's; none where it has no rules."""
+    if not rules:
+        return []
     head = f"type {kind} hook {hook} priority {priority}; policy accept;"
     return [f"chain {hook} {{", head, *rules, "}"]
 

@@ -31,6 +31,7 @@ from nodeagent.accounts import (
 from nodeagent.addresses import interface_of, reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
+from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.images import Images, ImageSettings
@@ -145,7 +146,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
-        networks = await in_thread(lambda: _networks(settings, isolation))
+        networks = await in_thread(lambda: _networks(settings, isolation, engine_place))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
@@ -517,7 +518,9 @@ def _has_containers_now(
     return look
 
 
-def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
+def _networks(
+    settings: Settings, isolation: IsolationFacts, place: EnginePlace | None = None
+) -> NetworkFacts:
     """The networks of sessions and the rules about them, which are there from now on.
 
     Raises:
@@ -527,6 +530,7 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
     if os.geteuid() == 0:
         has_ids = isolation.level in isolation.with_accounts
         ids = _ids(settings)
+        containers = place and ContainerNetworks(place.engine, settings, place.own_network)
         found = probe_network(
             settings.data,
             rules=NetworkRules(
@@ -538,7 +542,10 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
             subnet=settings.session_subnet,
             nameservers=settings.session_nameservers,
             is_wanted=is_wanted,
+            engines=containers.bridges if containers else tuple,
         )
+        if containers and found.firewall is not None:
+            found = replace(found, open_reason=containers.open_reason(has_ids=has_ids))
     else:
         reason = "the agent is not root"
         found = NetworkFacts(reason=reason, open_reason=reason)
@@ -547,7 +554,7 @@ def _networks(settings: Settings, isolation: IsolationFacts) -> NetworkFacts:
         why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
         raise SettingsError(f"session_network own does not work here: {why}")
     # without root a node takes its owner's sessions alone: nobody has to act
-    tell = log.info if os.geteuid() else log.warning
+    tell = log.info if os.geteuid() and not is_engines else log.warning
     if is_wanted and found.network is None:
         tell("network.shared", reason=found.reason)
     if settings.metadata_addresses and found.open_reason:
@@ -564,7 +571,8 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
         why = found.reason or "session_network = host"
         words.append(f"sessions share the machine's network: {why}")
     if settings.metadata_addresses and found.open_reason:
-        words.append(f"metadata services are open to them: {found.open_reason}")
+        whom = "containers" if isolation.level is Isolation.CONTAINER else "them"
+        words.append(f"metadata services are open to {whom}: {found.open_reason}")
     return "; ".join(words)
 
 

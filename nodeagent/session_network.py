@@ -4,7 +4,9 @@ What the agent makes once, as root, named after its data folder:
 
 - a bridge with an address, whose ports reach nobody but the machine itself (`isolated`);
 - a table of nftables: sessions reach the outside by the machine's address (masquerading), nothing of the
-  machine but `session_ports`, and no metadata service of a cloud, in the machine's own network neither.
+  machine but `session_ports`, and no metadata service of a cloud, in the machine's own network and in an
+  engine's neither;
+- a note of what the machine forwards for sessions alone (`ipv4/conf/UPLINK/forwarding`), which ends with the bridge.
 
 A session's namespace has a loopback of its own, and `eth0`. It lives as long as the session's processes: nothing
 has to be removed, and the name of an interface that is there says that its address is in use.
@@ -22,9 +24,9 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -34,6 +36,8 @@ from nodeagent.netlink import Netlink, inside, new_namespace
 from nodeagent.network_rules import (
     NetworkRules,
     NoNetwork,
+    Surroundings,
+    connections_of_all,
     free_subnet,
     hosts_file,
     resolv_conf,
@@ -49,45 +53,66 @@ _RESOLVED_BY = (
 )
 """The machine's resolvers: its own file, and where those on its loopback keep whom they ask."""
 _STATE = Path("/run/nsml-networks")
-"""Whose the bridges and tables of this machine are: a file of that name with the data folder."""
+"""Whose the bridges and tables of this machine are: a file of that name with the data folder. In `lent/LINK/`
+there is one for each that an interface forwards for, which did not before."""
 _TRIAL_WITHIN_S = 3.0
 _INTERFACE = "eth0"
 _PROGRAM_WITHIN_S = 20
 _ROUTES = Path("/proc/net/route")
+_CONNECTIONS = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+_FORWARDS_ALL = "ipv4/ip_forward"
 _DOCKERS_CHAIN = "DOCKER-USER"
 
 log = structlog.get_logger()
 
 
 class Firewall:
-    """This agent's table of nftables. Blocking."""
+    """This agent's table of nftables. Blocking.
 
-    def __init__(self, table: str) -> None:
+    Args:
+        table: its name.
+        rules: gives its text as it should be now.
+    """
+
+    def __init__(self, table: str, rules: Callable[[], str]) -> None:
         self.table = table
-        self._rules = ""
+        self._rules = rules
+        self._applied = self._listed = ""
 
-    def apply(self, rules: str) -> None:
-        """Have these rules, in place of earlier ones.
+    def apply(self) -> None:
+        """Have the rules, in place of earlier ones.
 
         Raises:
             NoNetwork: that does not work here.
         """
-        self._rules = rules
-        _nft("-f", "-", stdin=rules)
+        text = self._rules()
+        _nft("-f", "-", stdin=text)
+        self._applied, self._listed = text, self._found()
 
     def restore(self) -> None:
-        """Apply the rules again where something else removed them. Raises NoNetwork."""
-        tables = _nft("list", "tables", "inet").split()
-        if self._rules and self.table not in tables:
+        """Apply the rules where something else changed them, or what they are for. Raises NoNetwork."""
+        if self._rules() != self._applied:
+            log.info("firewall.changed", table=self.table)
+        elif self._found() != self._listed:
             log.warning("firewall.restored", table=self.table)
-            self.apply(self._rules)
+        else:
+            return
+        self.apply()
 
-    def remove(self) -> None:
-        """Remove the table, where it is there."""
+    def _found(self) -> str:
+        """The kernel's rules, without what they count; "": none."""
         try:
-            _nft("-f", "-", stdin=f"table inet {self.table}\ndelete table inet {self.table}\n")
-        except NoNetwork as error:
-            log.warning("firewall.not_removed", reason=str(error))
+            return _nft("-s", "-t", "list", "table", "inet", self.table)
+        except NoNetwork:
+            return ""
+
+
+def _remove_table(name: str) -> None:
+    """Remove the table of a name, where it is there."""
+    try:
+        _nft("-f", "-", stdin=f"table inet {name}\ndelete table inet {name}\n")
+    except NoNetwork as error:
+        log.warning("firewall.not_removed", reason=str(error))
 
 
 def _nft(*arguments: str, stdin: str = "") -> str:
@@ -148,12 +173,11 @@ class SessionNetwork:
         with Netlink() as host:
             with suppress(FileExistsError):
                 host.add_bridge(self.bridge)
-            index = host.index_of(self.bridge)
-            host.keep_without_address(index)
+            host.keep_without_address(self.bridge)
             own = ipaddress.IPv4Interface((self._gateway, self.subnet.prefixlen))
-            host.add_address(index, own)
-            host.set_up(index)
-        _set(f"ipv4/conf/{self.bridge}/forwarding", "1")
+            host.add_address(host.index_of(self.bridge), own)
+            host.set_up(self.bridge)
+        _set(_forwards(self.bridge), "1")
         _set(f"ipv6/conf/{self.bridge}/disable_ipv6", "1")
 
     def remove(self) -> None:
@@ -217,11 +241,11 @@ class SessionNetwork:
             os.close(descriptor)
 
     def _make(self) -> int:
+        bridge = socket.if_nametoindex(self.bridge)
         with Netlink() as host:
-            return new_namespace(lambda descriptor: self._furnish(host, descriptor))
+            return new_namespace(lambda descriptor: self._furnish(host, bridge, descriptor))
 
-    def _furnish(self, host: Netlink, descriptor: int) -> None:
-        bridge = host.index_of(self.bridge)
+    def _furnish(self, host: Netlink, bridge: int, descriptor: int) -> None:
         for _ in range(self.subnet.num_addresses):
             number = self._take()
             name = f"{self.bridge[4:]}.{number}"
@@ -232,17 +256,16 @@ class SessionNetwork:
                 continue  # a session has that address
         else:
             raise OSError(f"all addresses of {self.subnet} are in use")
-        port = host.index_of(name)
-        host.isolate(port)
-        host.keep_without_address(port)
-        host.set_up(port)
+        host.isolate(name)
+        host.keep_without_address(name)
+        host.set_up(name)
         _set(f"ipv6/conf/{_INTERFACE}/disable_ipv6", "1")
         _set("ipv4/ping_group_range", "0\t2147483647")
         with Netlink() as own:
-            own.set_up(own.index_of("lo"))
-            index = own.index_of(_INTERFACE)
+            own.set_up("lo")
+            index = socket.if_nametoindex(_INTERFACE)  # a tenth of what netlink's answer costs
             own.add_address(index, ipaddress.IPv4Interface(self.subnet[number]))
-            own.set_up(index)
+            own.set_up(_INTERFACE)
             own.add_default_route(index, self._gateway)
 
     def _take(self) -> int:
@@ -254,12 +277,14 @@ class SessionNetwork:
 
 def _set(name: str, value: str) -> None:
     """Set a value of /proc/sys/net in the calling thread's namespace, where there is one."""
-    path = Path("/proc/sys/net", name)
     try:
-        if path.read_text(encoding="ascii").strip() != value:
-            path.write_text(value, encoding="ascii")
+        descriptor = os.open(f"/proc/sys/net/{name}", os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +303,8 @@ class NetworkFacts:
     def remove(self) -> None:
         """Remove what was made, by earlier agents too, once no session needs it."""
         if self.firewall is not None:
-            _remove(self.firewall.table)
+            with _alone():
+                _remove(self.firewall.table)
 
 
 def name_of(data: Path) -> str:
@@ -309,43 +335,88 @@ def probe_network(
     subnet: str,
     nameservers: Sequence[str],
     is_wanted: bool,
+    engines: Callable[[], Sequence[str]] = tuple,
 ) -> NetworkFacts:
     """Make the rules and, where `is_wanted`, the bridge, and try a connection; blocks for some 50 ms.
 
     The caller is root. What does not work is removed again; a bridge with sessions stays, with its rules.
+    `engines` gives the interfaces behind which an engine's containers with sessions and builds are now.
     """
     name = name_of(data)
-    firewall = Firewall(name)
+    firewall = Firewall(name, lambda: _rules_now(name, rules, engines()))
     with _alone():
         try:
             tidy()
             with suppress(OSError):
                 (_STATE / name).write_text(str(data.resolve()), encoding="utf-8")
-            firewall.apply(_rules_now(name, rules))
+            firewall.apply()
         except (NoNetwork, OSError) as error:
             return NetworkFacts(reason=str(error), open_reason=str(error))
         network, reason = None, ""
         if is_wanted:
             try:
                 machines_names(nameservers)
-                network = _made_network(data, rules, subnet, nameservers, firewall)
+                network = _made_network(data, subnet, nameservers, firewall)
             except (NoNetwork, OSError) as error:
                 reason = str(error)
-                firewall.apply(_rules_now(name, rules))
+                firewall.apply()
     open_reason = ""
     if rules.uids is None:
         open_reason = "sessions with the machine's network have no ids of their own to tell them by"
     return NetworkFacts(network=network, firewall=firewall, reason=reason, open_reason=open_reason)
 
 
-def _rules_now(name: str, rules: NetworkRules) -> str:
+def _rules_now(name: str, rules: NetworkRules, engines: Sequence[str]) -> str:
     """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
     routes = _text_of(_ROUTES)
+    around = Surroundings(
+        engines=engines,
+        lent=_lent(name),
+        connections=connections_of_all(_text_of(_CONNECTIONS)),
+    )
     subnet = subnet_of(name, routes)
-    if subnet is None:
-        return ruleset(name, rules)
-    ways_out = [*uplinks(routes), _trial_link(name)]
-    return ruleset(name, rules, bridges=[name], ways_out=ways_out, subnet=str(subnet))
+    if subnet is not None:
+        ways_out = [*uplinks(routes), _trial_link(name)]
+        around = replace(around, bridges=[name], subnet=str(subnet), ways_out=ways_out)
+    return ruleset(name, rules, around)
+
+
+def _lent(name: str) -> list[str]:
+    """The interfaces that forward for sessions of that name alone, and for nobody who wants all to."""
+    if _value(_FORWARDS_ALL) == "1":
+        return []
+    return sorted(note.parent.name for note in _STATE.glob(f"lent/*/{name}"))
+
+
+def _lend(name: str, links: Sequence[str]) -> None:
+    """Note which of these interfaces did not forward before."""
+    for link in links:
+        place = _STATE / "lent" / link
+        if place.exists() or _value(_forwards(link)) == "0":
+            with suppress(OSError):
+                place.mkdir(parents=True, exist_ok=True)
+                (place / name).touch()
+
+
+def _give_back(name: str) -> None:
+    """Have interfaces forward no more that did for sessions of that name, unless somebody else wants them to."""
+    for note in _STATE.glob(f"lent/*/{name}"):
+        note.unlink(missing_ok=True)
+        if any(note.parent.iterdir()):
+            continue  # for another agent
+        note.parent.rmdir()
+        if _value(_FORWARDS_ALL) == "0":
+            _set(_forwards(note.parent.name), "0")
+
+
+def _forwards(link: str) -> str:
+    # not net.ipv4.ip_forward: that would make a router of the machine for all its interfaces
+    return f"ipv4/conf/{link}/forwarding"
+
+
+def _value(name: str) -> str:
+    """A value of /proc/sys/net in the calling thread's namespace; "": there is none."""
+    return _text_of(Path("/proc/sys/net", name)).strip()
 
 
 def _trial_link(name: str) -> str:
@@ -376,13 +447,14 @@ def _remove(name: str) -> None:
     with Netlink() as host:
         host.remove_link(name)
     _let_through(name, is_let=False)
-    Firewall(name).remove()
+    _give_back(name)
+    _remove_table(name)
     with suppress(OSError):
         (_STATE / name).unlink()
 
 
 def _made_network(
-    data: Path, rules: NetworkRules, subnet: str, nameservers: Sequence[str], firewall: Firewall
+    data: Path, subnet: str, nameservers: Sequence[str], firewall: Firewall
 ) -> SessionNetwork:
     """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge without sessions."""
     name = name_of(data)
@@ -399,10 +471,11 @@ def _made_network(
     )
     try:
         network.create()
-        firewall.apply(_rules_now(name, rules))
+        _lend(name, links)
+        firewall.apply()
         for link in links:
-            # not net.ipv4.ip_forward: that would make a router of the machine for all its interfaces
-            _set(f"ipv4/conf/{link}/forwarding", "1")
+            if _value(_forwards(link)) != "1":
+                _set(_forwards(link), "1")
         try:
             _try_connection(network, name)
         except NoNetwork:
@@ -412,6 +485,7 @@ def _made_network(
     except BaseException:
         if had is None:
             network.remove()
+            _give_back(name)
         raise
     return network
 
@@ -444,21 +518,19 @@ def _try_connection(network: SessionNetwork, name: str) -> None:
 
         def furnish(descriptor: int) -> None:
             host.add_pair(link, _INTERFACE, descriptor, mtu=1500)
-            index = host.index_of(link)
-            host.keep_without_address(index)
-            host.add_address(index, ipaddress.IPv4Interface((near, 30)))
-            host.set_up(index)
+            host.keep_without_address(link)
+            host.add_address(host.index_of(link), ipaddress.IPv4Interface((near, 30)))
+            host.set_up(link)
             with Netlink() as own:
-                index = own.index_of(_INTERFACE)
-                own.add_address(index, ipaddress.IPv4Interface((far, 30)))
-                own.set_up(index)
+                own.add_address(own.index_of(_INTERFACE), ipaddress.IPv4Interface((far, 30)))
+                own.set_up(_INTERFACE)
 
         try:
             with (
                 _closed(new_namespace(furnish)) as outside,
                 _closed(network._make()) as session,
             ):
-                _set(f"ipv4/conf/{link}/forwarding", "1")
+                _set(_forwards(link), "1")
                 with inside(outside, lambda: socket.create_server((str(far), 0))) as server:
                     address = server.getsockname()
                     inside(

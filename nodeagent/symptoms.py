@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from nodeagent.container_networks import ContainerNetworks
 from nodeagent.doctor import EngineSymptoms, Symptoms
 from nodeagent.engine.client import Engine, EngineError, EngineRefused
 from nodeagent.engine.images import find_image
+from nodeagent.engine.networks import OWN_NETWORK
 from nodeagent.network_rules import NetworkRules
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import Isolation
@@ -70,7 +72,7 @@ def look(
     found |= _disk(data)
     return Symptoms(
         **found,
-        engine=_engine(engine, settings.default_image),
+        engine=_engine(engine, settings),
         default_image=settings.default_image,
         is_image_pulled=settings.names_default_image,
         wanted_isolation=settings.isolation,
@@ -105,12 +107,17 @@ def _driver() -> dict[str, Any]:
     }
 
 
-def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
+def _engine(at: Path, settings: Settings) -> EngineSymptoms | None:
     if not at.exists():
         return None
     engine = Engine(at, timeout_s=_ENGINE_S)
+    default_image, metadata_reason = settings.default_image, ""
     try:
         facts = engine.facts()
+        if settings.metadata_addresses:
+            networks = ContainerNetworks(engine, settings, OWN_NETWORK)
+            networks.bridges()
+            metadata_reason = networks.open_reason(has_ids=os.geteuid() == 0)
         has_default_image = bool(default_image) and _has(engine, default_image)
     except EngineError as error:
         return EngineSymptoms(refusal=str(error))
@@ -123,6 +130,7 @@ def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
         filters_calls=facts.filters_calls,
         opens_io_uring=_opens_io_uring(facts.version),
         has_default_image=has_default_image,
+        metadata_reason=metadata_reason,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import socket
@@ -20,14 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineRefused, translated
+from nodeagent.engine.client import EngineError, EngineRefused, NotThere, translated
 from nodeagent.engine.containers import BUILD_LABEL, remove_container
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nodeagent.engine.client import Engine
 
 OWN_NETWORK = "nsml"
 _ISOLATED = {"com.docker.network.bridge.enable_icc": "false"}
+_BRIDGE = "com.docker.network.bridge.name"
+_OVERLAYS_WAY = "docker_gwbridge"
+_NO_WAY = frozenset({"null", "host"})
 _CLONE_NEWNET = 0x40000000
 _CONNECTS_WITHIN_S = 0.5
 
@@ -85,13 +91,16 @@ def _made(engine: Engine) -> str:
     api = engine.sdk.api
     with translated(engine.socket):
         found = _named(api)
-        if found is None:
+        # the second where something else has the name of the bridge
+        for options in ({**_ISOLATED, _BRIDGE: _bridge_for(engine)}, _ISOLATED):
+            if found is not None:
+                break
             # Of two agents that make it at once one is refused, and finds the other's.
             with contextlib.suppress(EngineRefused), translated(engine.socket):
                 api.create_network(
                     OWN_NETWORK,
                     driver="bridge",
-                    options=_ISOLATED,
+                    options=options,
                     labels={"nsml.network": ""},
                     check_duplicate=True,
                 )
@@ -105,6 +114,53 @@ def _made(engine: Engine) -> str:
             f" network rm {OWN_NETWORK}), and the agent makes its own"
         )
     return str(found["Id"])
+
+
+def _bridge_for(engine: Engine) -> str:
+    """The name of the network's bridge: the same when it is made anew, and another engine's is another."""
+    name = str(engine.sdk.info().get("ID", ""))
+    return "br-nsml-" + hashlib.sha256(name.encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """How containers leave this machine.
+
+    Attributes:
+        bridges: interfaces behind which they are.
+        others: names of networks that have no such interface here, so that no rule of the machine is asked.
+    """
+
+    bridges: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def ways_of(engine: Engine, networks: Iterable[str]) -> Ways:
+    """How containers in these networks leave the machine; of networks that are not there nothing.
+
+    Raises EngineError.
+    """
+    bridges, others = set(), set()
+    here = {name for _, name in socket.if_nameindex()}
+    for name in networks:
+        found = _inspected(engine, name)
+        if found is not None and found.get("Driver") == "overlay":
+            found = _inspected(engine, _OVERLAYS_WAY)
+        if found is None or found.get("Driver") in _NO_WAY:
+            continue
+        options = found.get("Options") or {}
+        bridge = str(options.get(_BRIDGE) or f"br-{found['Id'][:12]}")
+        if found.get("Driver") == "bridge" and bridge in here:
+            bridges.add(bridge)
+        else:
+            others.add(name)
+    return Ways(bridges=tuple(sorted(bridges)), others=tuple(sorted(others)))
+
+
+def _inspected(engine: Engine, name: str) -> dict[str, Any] | None:
+    with contextlib.suppress(NotThere), translated(engine.socket):
+        return dict(engine.sdk.api.inspect_network(name))
+    return None
 
 
 def _named(api: Any) -> dict[str, Any] | None:

@@ -9,19 +9,26 @@ import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tarfile
 import tempfile
 import time
 import uuid
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nodeagent import session_network
+from nodeagent.config import Settings
+from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineError
-from nodeagent.engine.networks import OWN_NETWORK, own_network
+from nodeagent.engine.networks import OWN_NETWORK, _bridge_for, _socket_in, own_network, ways_of
+from nodeagent.netlink import inside
+from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.launch import this_machine
 from tests.engines import absent, remove_with_mounts
@@ -65,6 +72,33 @@ class Place:
         finally:
             process.terminate()
             process.wait(60)
+
+
+METADATA = "169.254.169.254"
+
+
+@contextmanager
+def container(engine: Engine, network: str) -> Iterator[int]:
+    """The first process of a container that waits."""
+    api = engine.sdk.api
+    made = api.create_container(
+        IMAGE,
+        entrypoint=["/bin/sh", "-c", "read x"],
+        stdin_open=True,
+        host_config=api.create_host_config(network_mode=network),
+    )["Id"]
+    try:
+        api.start(made)
+        yield int(api.inspect_container(made)["State"]["Pid"])
+    finally:
+        api.remove_container(made, force=True)
+
+
+def reaches(pid: int, port: int) -> bool:
+    """Whether a program in the network of a process reaches the metadata service."""
+    with _socket_in(pid) as end:
+        end.settimeout(2)
+        return end.connect_ex((METADATA, port)) == 0
 
 
 def answers(engine: Engine) -> bool:
@@ -126,3 +160,75 @@ def test_containers_are_kept_apart_where_the_engine_can(place: Place, tmp_path: 
         assert "cannot keep containers apart" in why, "its option alone does nothing"
         assert OWN_NETWORK not in engine.facts().networks
         assert own_network(engine, IMAGE, known, "trial") == why
+
+
+def test_metadata_services_are_closed_to_containers_whatever_becomes_of_their_network(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None:
+        absent("no program nft (package nftables)")
+    monkeypatch.setattr(session_network, "_STATE", tmp_path / "networks")
+    run = partial(subprocess.run, check=True)
+    run(["ip", "-n", place.space, "address", "add", METADATA, "dev", "lo"])
+    run(["ip", "-n", place.space, "link", "set", "lo", "up"])
+    here = os.open(f"/run/netns/{place.space}", os.O_RDONLY | os.O_CLOEXEC)
+    listener = inside(here, lambda: socket.create_server((METADATA, 0)))
+    port = listener.getsockname()[1]
+    (tmp_path / "agent").mkdir()
+    settings = Settings(
+        node="n", server="unix:/x", data=tmp_path / "agent", gang_network="overlay:gangs"
+    )
+    try:
+        with place.engine() as engine:
+            engine.sdk.api.import_image_from_data(shell_image(), repository="shell", tag="1")
+            assert own_network(engine, IMAGE, tmp_path / "known", "trial") == ""
+            containers = ContainerNetworks(engine, settings, OWN_NETWORK)
+            with container(engine, OWN_NETWORK) as pid:
+                assert reaches(pid, port)
+                facts = inside(
+                    here,
+                    lambda: session_network.probe_network(
+                        settings.data,
+                        rules=NetworkRules(metadata=settings.metadata_addresses),
+                        subnet="198.18.0.0/15",
+                        nameservers=(),
+                        is_wanted=False,
+                        engines=containers.bridges,
+                    ),
+                )
+                assert not reaches(pid, port)
+            assert facts.firewall is not None
+            api = engine.sdk.api
+            for made in ("by an agent", "by hand", "beside a bridge of that name"):
+                api.remove_network(OWN_NETWORK)
+                if made == "by hand":
+                    api.create_network(OWN_NETWORK, driver="bridge")
+                else:
+                    if made != "by an agent":
+                        bridge = _bridge_for(engine)
+                        run(["ip", "-n", place.space, "link", "add", bridge, "type", "bridge"])
+                        run(
+                            [
+                                "ip",
+                                "-n",
+                                place.space,
+                                "address",
+                                "add",
+                                "10.9.9.1/24",
+                                "dev",
+                                bridge,
+                            ]
+                        )
+                    assert own_network(engine, "", tmp_path / "known", "trial") == ""
+                if made != "by an agent":
+                    inside(here, facts.firewall.restore)
+                with container(engine, OWN_NETWORK) as pid:
+                    assert not reaches(pid, port), made
+            # an engine whose networks are not this namespace's
+            ways = ways_of(engine, [OWN_NETWORK, "none", "host", "not-there"])
+            assert (ways.bridges, ways.others) == ((), (OWN_NETWORK,))
+            api.remove_network(OWN_NETWORK)
+            inside(here, facts.remove)
+    finally:
+        listener.close()
+        os.close(here)

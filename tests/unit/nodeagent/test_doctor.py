@@ -40,6 +40,7 @@ SOUND = Symptoms(
 
 
 NO_IMAGE = EngineSymptoms(version="27.1", has_nvidia=True, keeps_containers=True)
+OPEN_METADATA = replace(NO_IMAGE, has_default_image=True, metadata_reason="network lan")
 
 
 def worst(symptoms: Symptoms, check: str) -> Finding:
@@ -107,6 +108,8 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
         ({"has_own_networks": False, "network_reason": "no nft"}, "network", "warn", "nftables"),
         ({"has_own_networks": False, "wanted_network": "own"}, "network", "bad", "as root"),
         ({"is_metadata_open": True}, "metadata", "warn", "role"),
+        ({"is_metadata_open": True, "is_root": False}, "metadata", "warn", "as root"),
+        ({"engine": OPEN_METADATA}, "metadata", "warn", "role"),
         ({"cgroups": None}, "cgroups", "warn", "less strictly"),
         ({"controllers": frozenset({"cpu"})}, "cgroups", "warn", "delegate"),
         ({"can_make_cgroups": False}, "cgroups", "warn", "Delegate=yes"),

@@ -10,6 +10,8 @@ from nodeagent.config import METADATA_ADDRESSES
 from nodeagent.network_rules import (
     NetworkRules,
     NoNetwork,
+    Surroundings,
+    connections_of_all,
     free_subnet,
     hosts_file,
     resolv_conf,
@@ -26,7 +28,9 @@ def lines(text: str, chain: str) -> list[str]:
 
 
 def test_a_program_with_the_machines_network_reaches_no_metadata_service_and_no_session() -> None:
-    rules = lines(ruleset("t", RULES, bridges=["b"], subnet="198.18.0.0/20"), "output")
+    rules = lines(
+        ruleset("t", RULES, Surroundings(bridges=["b"], subnet="198.18.0.0/20")), "output"
+    )
     refused = [line for line in rules if "meta skuid 100-199 ip" in line]
     for address in METADATA_ADDRESSES:
         assert any(address in line and line.endswith("admin-prohibited") for line in refused)
@@ -34,7 +38,7 @@ def test_a_program_with_the_machines_network_reaches_no_metadata_service_and_no_
 
 
 def test_a_session_reaches_of_the_machine_what_its_administrator_opened() -> None:
-    rules = lines(ruleset("t", RULES, bridges=["b"]), "input")
+    rules = lines(ruleset("t", RULES, Surroundings(bridges=["b"])), "input")
     assert rules[0] == 'iifname != { "b" } accept'
     assert "tcp dport { 8080, 9000 } accept" in rules
     assert rules[-1] == "reject with icmpx admin-prohibited"
@@ -42,6 +46,32 @@ def test_a_session_reaches_of_the_machine_what_its_administrator_opened() -> Non
 
 def test_without_bridges_and_ids_there_are_no_chains() -> None:
     assert "chain" not in ruleset("t", NetworkRules(metadata=METADATA_ADDRESSES))
+
+
+def test_containers_are_asked_by_what_they_asked_for() -> None:
+    text = ruleset("t", RULES, Surroundings(engines=["br-x"]))
+    for hook in ("forward", "input"):
+        assert lines(text, hook) == ['iifname { "br-x" } jump containers']
+    rules = text.split("chain containers {\n", 1)[1].split("\n}\n", 1)[0].splitlines()
+    assert rules[0] == "jump bounds"
+    for address in METADATA_ADDRESSES:
+        about = [rule for rule in rules if address in rule]
+        assert [rule.startswith("ct original ") for rule in about] == [False, True]
+        assert all(rule.endswith("admin-prohibited") for rule in about)
+
+
+def test_sessions_leave_the_machine_half_of_its_connections() -> None:
+    bounds = [connections_of_all(text) for text in ("32768\n", "262144\n", "")]
+    assert bounds == [16_384, 65_536, 32_768]
+    text = ruleset("t", RULES, Surroundings(engines=["br-x"], connections=16_384))
+    assert "add @total { meta nfproto ct count over 16384 }" in text
+
+
+def test_an_interface_that_forwards_for_sessions_forwards_for_nobody_else() -> None:
+    assert lines(ruleset("t", RULES, Surroundings(lent=["eth0"])), "forward") == [
+        'iifname "eth0" oifname "eth0" meta oifkind "bridge" accept',
+        'iifname "eth0" oifname != "nsml*" meta nfproto ipv4 ct state new ct status ! dnat drop',
+    ]
 
 
 @pytest.mark.skipif(shutil.which("nft", path="/usr/sbin:/sbin") is None, reason="no program nft")
@@ -53,9 +83,13 @@ def test_the_rules_are_sound(metadata: tuple[str, ...]) -> None:
     text = ruleset(
         "t",
         NetworkRules(uids=(1, 2), metadata=metadata),
-        bridges=["b", "c"],
-        ways_out=["eth0"],
-        subnet="10.0.0.0/20",
+        Surroundings(
+            bridges=["b", "c"],
+            ways_out=["eth0"],
+            subnet="10.0.0.0/20",
+            engines=["br-0123456789ab", "docker0"],
+            lent=["eth0"],
+        ),
     )
     done = subprocess.run(
         ["/usr/bin/env", "PATH=/usr/sbin:/sbin:/usr/bin:/bin", "nft", "--check", "-f", "-"],

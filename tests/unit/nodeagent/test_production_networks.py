@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodeagent import session_network
+from nodeagent import container_networks, session_network
 from nodeagent.config import Settings, SettingsError
+from nodeagent.container_networks import ContainerNetworks
+from nodeagent.engine.client import Engine, EngineUnreachable
+from nodeagent.engine.networks import Ways
 from nodeagent.network_rules import NetworkRules
 from nodeagent.production import _gangs, _network_note, _networks
 from nodeagent.runtimes.interface import Isolation
@@ -66,6 +70,66 @@ def test_a_node_says_what_its_sessions_share() -> None:
     assert _network_note(chosen, PARTED, NetworkFacts()) == (
         "sessions share the machine's network: session_network = host"
     )
+
+
+def networks_of_containers(
+    monkeypatch: pytest.MonkeyPatch, ways: Ways, **more: Any
+) -> ContainerNetworks:
+    def found(_engine: Engine, networks: Iterable[str]) -> Ways:
+        asked.append(set(networks))
+        return ways
+
+    asked: list[set[str]] = []
+    monkeypatch.setattr(container_networks, "ways_of", found)
+    made = ContainerNetworks(Engine(Path("/nowhere")), settings(**more), "nsml")
+    assert made.bridges() == ways.bridges
+    networks = {more.get("container_network", "nsml"), more.get("gang_network", "none")}
+    assert asked == [
+        networks | {more.get("build_network") or more.get("container_network", "nsml")}
+    ]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("chosen", "others", "has_ids", "reason"),
+    [
+        ({}, (), False, ""),
+        ({"gang_network": "host"}, (), True, ""),
+        ({"gang_network": "host"}, (), False, "no ids of their own"),
+        ({"container_network": "host"}, (), True, "builds of images have the machine's network"),
+        ({"build_network": "host"}, (), True, "builds of images have the machine's network"),
+        ({"container_network": "lan"}, ("lan",), True, "no bridge of this machine (network lan)"),
+    ],
+)
+def test_a_node_says_which_containers_reach_metadata_services(
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: dict[str, str],
+    others: tuple[str, ...],
+    has_ids: bool,
+    reason: str,
+) -> None:
+    ways = Ways(bridges=("br-x",), others=others)
+    found = networks_of_containers(monkeypatch, ways, **chosen).open_reason(has_ids=has_ids)
+    assert (reason in found) if reason else (found == "")
+    if reason:
+        note = _network_note(
+            settings(),
+            replace(PARTED, level=Isolation.CONTAINER),
+            NetworkFacts(open_reason=found),
+        )
+        assert note.startswith("metadata services are open to containers: ")
+
+
+def test_networks_of_an_engine_that_is_away_are_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = networks_of_containers(monkeypatch, Ways(bridges=("br-x",)))
+
+    def away(_engine: Engine, _networks: Iterable[str]) -> Ways:
+        raise EngineUnreachable("it does not answer")
+
+    monkeypatch.setattr(container_networks, "ways_of", away)
+    assert made.bridges() == ("br-x",)
 
 
 def test_a_site_may_refuse_gangs_the_machines_network() -> None:
