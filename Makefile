@@ -42,7 +42,8 @@ soak: setup      ## Pass the variants, the properties with all examples and the 
 	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(PYTEST) -n 2 --lane long --share $(SHARE)
 
 durations: setup ## Record what each test takes, in tests/durations.json: on a quiet machine
-	@NSML_SOAK_SECONDS=30 $(PYTEST) --lane all --record-durations=tests/durations.json
+	@$(PYTEST) --lane all --record-durations=tests/durations.json
+	@NSML_SOAK_SECONDS=30 $(PYTEST) --lane long --record-durations=tests/durations.json
 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .
