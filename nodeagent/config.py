@@ -15,6 +15,7 @@ import msgspec
 
 from nodeagent.environments.allowed import ANY, is_pattern
 from nodeagent.gang_network import is_mode
+from nodeagent.shim.namespaces import FIRST_OWNER
 from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
 from nsml.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
@@ -244,8 +245,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("uid_first", 1000 <= self.uid_first < 1 << 31, "between 1000 and 2147483647"),
             (
                 "uid_count",
-                2 <= self.uid_count <= (1 << 32) - 2 - self.uid_first,
-                "at least 2, and no id over 4294967293",
+                2 <= self.uid_count <= FIRST_OWNER - self.uid_first,
+                f"at least 2, and no id over {FIRST_OWNER - 1}",
             ),
             ("cpus", self.cpus >= 0, "not negative"),
             ("memory_bytes", self.memory_bytes >= 0, "not negative"),

@@ -26,6 +26,7 @@ LEAST_FILES: Final = 4_096
 BAD_FILES: Final = 1_024
 LEAST_SHM_BYTES: Final = _GIB
 LEAST_PORTS: Final = 1_000
+LEAST_INOTIFY: Final = 1_024
 WORST_CLOCK_S: Final = 2.0
 """Certificates and times of sessions are judged by several clocks."""
 BAD_CLOCK_S: Final = 30.0
@@ -97,6 +98,7 @@ class Symptoms:
         is_metadata_open: they do.
         keeps_tar_in_place: Python's own filters for tar archives work, or were mended by the distribution.
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
+        inotify: instances that one user of the machine may have.
     """
 
     settings_refusal: str = ""
@@ -133,6 +135,7 @@ class Symptoms:
     keeps_tar_in_place: bool = True
     files: int | None = None
     shm_bytes: int | None = None
+    inotify: int | None = None
 
 
 def examine(symptoms: Symptoms) -> list[Finding]:
@@ -403,6 +406,21 @@ def _limits(s: Symptoms) -> Iterator[Finding]:
         yield _ok("shm", f"{s.shm_bytes / _GIB:,.1f} GiB in /dev/shm")
 
 
+def _inotify(s: Symptoms) -> Iterator[Finding]:
+    """At level `namespace` with root each session has instances of its own."""
+    if s.inotify is None:
+        return
+    has_own = s.isolation == "namespace" and s.is_root and s.engine is None
+    if has_own or s.inotify >= LEAST_INOTIFY:
+        yield _ok("inotify", f"{s.inotify:,} instances for each user")
+    else:
+        yield _warn(
+            "inotify",
+            f"{s.inotify:,} instances for all sessions of a user together",
+            "sysctl -w fs.inotify.max_user_instances=8192, and the same line in /etc/sysctl.d",
+        )
+
+
 def _etcd(s: Symptoms) -> Iterator[Finding]:
     if s.etcd is None:
         return  # a node needs none, and a control plane has its embedded store
@@ -426,6 +444,7 @@ CHECKS: Final[tuple[Callable[[Symptoms], Iterable[Finding]], ...]] = (
     _ports,
     _disk,
     _limits,
+    _inotify,
     _etcd,
 )
 

@@ -88,6 +88,7 @@ def look(
         keeps_tar_in_place=hasattr(tarfile, "data_filter") and hasattr(os.path, "ALLOW_MISSING"),
         files=_files(),
         shm_bytes=_tried(lambda: shutil.disk_usage(_SHM).total),
+        inotify=_tried(lambda: int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())),
     )
 
 

@@ -67,12 +67,7 @@ class Forked:
             0o600,
         )
         self._report, report = os.pipe2(os.O_CLOEXEC)
-        isolation = self._spec["namespace"]
         try:
-            if isolation:
-                namespaces.new_user_and_pid(
-                    with_pid=isolation["pid"], account=self._spec.get("account")
-                )
             spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
             self.pid = _fork_program(self._folder, spec, output, report, doors)
         finally:
@@ -225,32 +220,37 @@ def _fork_program(
     report: int,
     doors: Sequence[int],
 ) -> int:
-    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid."""
-    shim = os.getpid()
-    child = os.fork()
+    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid. Raises OSError."""
+    shim, isolation = os.getpid(), spec["namespace"]
+    if isolation:
+        child = namespaces.fork(with_pid=isolation["pid"], account=spec.get("account"))
+    else:
+        child = os.fork()
     if child:
-        if not spec["namespace"]:
+        if not isolation:
             # in both processes, so that neither has to wait for the other
             with contextlib.suppress(OSError):
                 os.setpgid(child, child)
         return child
     try:
+        if isolation:
+            namespaces.settle(is_required=isolation["pid"])
         _end_with(shim)
         join(doors)
         _prepare_streams(output)
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
-        if spec["namespace"]:
+        if isolation:
             _limit_processes(spec)
-        if not spec["namespace"]:
+        else:
             if spec.get("account"):
                 namespaces.drop_privileges(spec.get("account"))
                 _end_with(shim)
             _exec_program(spec, report)
         # whoever the program is, it passes the folders that lead to what its root holds
         os.umask(0o022)
-        namespaces.enter_root(os.path.join(folder, "root"), spec["namespace"]["mounts"])
+        namespaces.enter_root(os.path.join(folder, "root"), isolation["mounts"])
         _be_first_process(spec, report, shim)
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))
@@ -303,16 +303,14 @@ def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 def _limit_processes(spec: dict) -> None:  # type: ignore[type-arg]
     """Where no group counts its processes, let the kernel count them by user and namespace.
 
-    It does since Linux 5.14, and not for root. Counted with them are the first process and, where it
-    is of the same user, the shim.
+    It does since Linux 5.14, and not for root. Counted with them is the first process.
     """
     count = spec["watch"]["process_count"] if "watch" in spec else None
     version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
     is_root = os.geteuid() == 0 and not spec.get("account")
     if count is not None and not is_root and version >= (5, 14):
         _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-        others = 1 if spec.get("account") else 2
-        allowed = count + others if most < 0 else min(count + others, most)
+        allowed = count + 1 if most < 0 else min(count + 1, most)
         resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
 
 

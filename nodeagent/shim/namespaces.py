@@ -4,8 +4,9 @@ Standard library only: it runs in the shim. Order of calls, each in the process 
 
 ```
 shim         enter_network()         where its program has a network of its own, which the agent made
-shim         new_user_and_pid()      the shim keeps its mounts; its next child is pid 1
-first child  enter_root(root, plan)  builds the root on a tmpfs, pivots into it
+shim         fork()                  the shim stays in its own namespaces; the child is pid 1 of new ones
+first child  settle()                with limits of what the kernel counts for whom they belong to
+             enter_root(root, plan)  builds the root on a tmpfs, pivots into it
              drop_privileges()       nothing that it or its children hold can undo the above
              seccomp.load()          nor do they ask the kernel for what programs have no use for
 ```
@@ -22,6 +23,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
+import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +67,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+_PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 27, 28
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
@@ -73,10 +78,32 @@ _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 
-# These numbers are the same on every architecture with the generic system call table; x86-64 and
-# arm64 differ only in pivot_root.
+FIRST_OWNER = 0xFF000000
+"""With the pid of a shim added: the id that its program's user namespace belongs to. No account has such an id."""
+_COUNTS = {
+    "user_namespaces": 0,
+    "pid_namespaces": 0,
+    "net_namespaces": 0,
+    "uts_namespaces": 0,
+    "time_namespaces": 0,
+    # those of the root that is built next
+    "mnt_namespaces": 1,
+    "ipc_namespaces": 1,
+    "cgroup_namespaces": 1,
+    "fanotify_groups": 0,
+    "fanotify_marks": 0,
+}
+"""What may be made in a user namespace, as /proc/sys/user calls it."""
+_SHARES = 4
+"""Which part of what others need as well one program may have."""
+_INOTIFY = "/proc/sys/fs/inotify/max_user_{}"
+_TERMINALS = 256
+"""Pseudo terminals that one program may have open; the machine has some thousand."""
+
+# These numbers are the same on every architecture with the generic system call table.
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -90,6 +117,9 @@ class _MountAttributes(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc_with_lock = ctypes.PyDLL(None, use_errno=True)
+"""For a fork: the interpreter's lock is then held in the child as well."""
+_libc_with_lock.syscall.argtypes = (ctypes.c_long, ctypes.c_ulong) + (ctypes.c_void_p,) * 4
 _libc.mount.argtypes = (ctypes.c_char_p,) * 3 + (ctypes.c_ulong, ctypes.c_char_p)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 
@@ -109,61 +139,107 @@ def enter_network(descriptor: int) -> None:
     _check(_libc.setns(descriptor, CLONE_NEWNET), "enter network namespace")
 
 
-def new_user_and_pid(*, with_pid: bool, account: Account | None = None) -> None:
-    """Put the caller into a new user namespace and its next children into a new pid namespace.
+def fork(*, with_pid: bool, account: Account | None = None) -> int:
+    """Fork into a new user namespace and, `with_pid`, a new pid namespace; the child's pid, 0 in the child.
 
-    Below it nobody makes another: in a namespace of its own a program would have capabilities
-    again, and could mount the control groups, whose files belong to the agent's user. With an
-    `account` the caller must be root.
+    The child has to `settle`. With an `account` the caller must be root. Raises OSError, in the caller alone.
     """
-    flags = CLONE_NEWUSER | (CLONE_NEWPID if with_pid else 0)
     uids, gids = [os.geteuid()], [os.getegid()]  # without a map there they have no numbers
-    if account is None:
-        _check(_libc.unshare(flags), "unshare user namespace")
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", _mapped(uids))
-        _write("/proc/self/gid_map", _mapped(gids))
-    else:
+    if account is not None:
+        uids.append(account["uid"])
         gids += [account["gid"], *account["groups"]]
-        _unshare_mapped(flags, _mapped([*uids, account["uid"]]), _mapped(gids))
+    mapped, tell = os.pipe2(os.O_CLOEXEC)
+    securebits = _count_apart()
+    flags = CLONE_NEWUSER | (CLONE_NEWPID if with_pid else 0) | signal.SIGCHLD
+    child: int = _libc_with_lock.syscall(_SYS_CLONE[os.uname().machine], flags, *(None,) * 4)
+    if child == 0:
+        os.close(tell)
+        if not os.read(mapped, 1):
+            os._exit(1)  # the parent says why
+        os.close(mapped)
+        return 0
+    number = ctypes.get_errno()
+    _count_together(securebits)
+    os.close(mapped)
     try:
-        _write("/proc/sys/user/max_user_namespaces", "0")
+        _check(min(child, 0), "fork into a user namespace", number)
+        if account is None:
+            _write(f"/proc/{child}/setgroups", "deny")
+        _write(f"/proc/{child}/uid_map", _mapped(uids))
+        _write(f"/proc/{child}/gid_map", _mapped(gids))
+        os.write(tell, b"!")
     except OSError:
-        # read-only in a container of the agent's, where programs are parted less anyway
-        if with_pid:
-            raise
+        if child > 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        raise
+    finally:
+        os.close(tell)
+    return child
+
+
+def settle(*, is_required: bool) -> None:
+    """Be who the caller of `fork` is, in its child, and limit what is counted of the new user namespace.
+
+    Below it nobody makes another: in a namespace of its own a program would have capabilities again, and
+    could mount the control groups, whose files belong to the agent's user. Raises OSError, where it
+    `is_required` for limits too.
+    """
+    limits = dict(_COUNTS)
+    if os.geteuid() != os.getuid():
+        os.setresuid(-1, os.getuid(), -1)
+    else:
+        # not counted apart: most of each is left to others
+        for name in ("instances", "watches"):
+            with contextlib.suppress(OSError, ValueError), open(_INOTIFY.format(name)) as file:
+                limits[f"inotify_{name}"] = max(int(file.read()) // _SHARES, 1)
+        for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+            _, most = resource.getrlimit(kind)
+            if most != resource.RLIM_INFINITY:
+                resource.setrlimit(kind, (most // _SHARES, most // _SHARES))
+    for name, count in limits.items():
+        try:
+            _write(f"/proc/sys/user/max_{name}", str(count))
+        except FileNotFoundError:
+            continue  # a kernel that does not count these
+        except OSError:
+            # read-only in a container of the agent's, where programs are parted less anyway
+            if is_required:
+                raise
+
+
+def _count_apart() -> int | None:
+    """Have user namespaces that are made next belong to an id that nobody else has, where that works.
+
+    The kernel counts inotify instances, pending signals, timers, message queues, locked memory and
+    namespaces of a user namespace for whom it belongs to as well, against the limits outside of it: were
+    that root, one session would take them from the machine and from all other sessions. It must be an id
+    that no program runs as: whoever a namespace belongs to has all rights in it. For `_count_together`.
+    """
+    if os.geteuid() != 0:
+        return None
+    securebits: int = _libc.prctl(_PR_GET_SECUREBITS, None, 0, 0, 0)
+    try:
+        # without capabilities, as other users, many machines refuse user namespaces
+        prctl(_PR_SET_SECUREBITS, securebits | _SECBIT_NO_SETUID_FIXUP)
+        os.setresuid(-1, FIRST_OWNER + os.getpid(), -1)
+    except OSError:  # as in a container of few ids
+        with contextlib.suppress(OSError):
+            prctl(_PR_SET_SECUREBITS, securebits)
+        return None
+    return securebits
+
+
+def _count_together(securebits: int | None) -> None:
+    """Undo `_count_apart`."""
+    if securebits is not None:
+        os.setresuid(-1, 0, -1)
+        prctl(_PR_SET_SECUREBITS, securebits)
 
 
 def _mapped(ids: list[int]) -> str:
     """A map of these ids to themselves."""
     return "".join(f"{one} {one} 1\n" for one in dict.fromkeys(ids))
-
-
-def _unshare_mapped(flags: int, uid_map: str, gid_map: str) -> None:
-    """Enter a new user namespace with maps that only a process outside of it may write: a child."""
-    shim = os.getpid()
-    entered, told = os.pipe2(os.O_CLOEXEC)
-    outside = os.fork()
-    if outside == 0:
-        number = 0
-        try:
-            os.close(told)
-            if os.read(entered, 1):
-                _write(f"/proc/{shim}/uid_map", uid_map)
-                _write(f"/proc/{shim}/gid_map", gid_map)
-        except OSError as error:
-            number = error.errno or 1
-        os._exit(number)
-    os.close(entered)
-    try:
-        _check(_libc.unshare(flags), "unshare user namespace")
-        os.write(told, b"!")
-    finally:
-        os.close(told)
-        _, ended = os.waitpid(outside, 0)
-    number = os.waitstatus_to_exitcode(ended)
-    if number:
-        raise OSError(number, f"map the account's ids: {os.strerror(number)}")
 
 
 def enter_root(root: str, plan: list[MountEntry]) -> None:
@@ -224,7 +300,8 @@ def _apply(root: str, entry: MountEntry) -> None:
         _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=False)
     elif kind == "devpts":
-        _mount("devpts", target, "devpts", _MS_NOSUID | _MS_NOEXEC, "ptmxmode=0666,mode=620")
+        options = f"ptmxmode=0666,mode=620,max={_TERMINALS}"
+        _mount("devpts", target, "devpts", _MS_NOSUID | _MS_NOEXEC, options)
 
 
 def _make(kind: str, source: str, target: str) -> None:
@@ -293,7 +370,7 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def _check(result: int, action: str) -> None:
+def _check(result: int, action: str, number: int | None = None) -> None:
     if result != 0:
-        number = ctypes.get_errno()
+        number = ctypes.get_errno() if number is None else number
         raise OSError(number, f"{action}: {os.strerror(number)}")

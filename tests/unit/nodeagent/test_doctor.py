@@ -36,6 +36,7 @@ SOUND = Symptoms(
     python=(3, 11, 2),
     files=65_536,
     shm_bytes=64 << 30,
+    inotify=8192,
 )
 
 
@@ -130,6 +131,8 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
         ({"files": 2048}, "files", "warn", "LimitNOFILE"),
         ({"shm_bytes": None}, "shm", "bad", "/dev/shm"),
         ({"shm_bytes": 64 << 20}, "shm", "warn", "remount"),
+        ({"inotify": 128}, "inotify", "warn", "max_user_instances"),
+        ({"inotify": 128, "engine": None, "is_root": False}, "inotify", "warn", "sysctl"),
         ({"etcd": "3.5.2"}, "etcd", "warn", "embedded"),
         ({"etcd": "unknown"}, "etcd", "warn", "embedded"),
     ],
@@ -161,6 +164,11 @@ def test_a_machine_without_etcd_is_not_told_of_it() -> None:
 def test_no_image_is_asked_for_where_there_are_no_containers(facts: dict[str, Any]) -> None:
     found = examine(replace(SOUND, **{"engine": NO_IMAGE, **facts}))
     assert not [one for one in found if one.check == "image"]
+
+
+def test_sessions_with_instances_of_their_own_need_no_more() -> None:
+    sessions = replace(SOUND, inotify=128, engine=None, isolation="namespace")
+    assert worst(sessions, "inotify").grade is Grade.OK
 
 
 def test_a_site_may_have_no_default_image() -> None:
