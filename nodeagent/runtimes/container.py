@@ -156,7 +156,8 @@ def container_config(
             "OomKillDisable": False,
             "Ulimits": [
                 {"Name": "nofile", "Soft": place.open_files[0], "Hard": place.open_files[1]},
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                # 1, not 0: no handler of crashes reads, as root and outside, what the program made.
+                {"Name": "core", "Soft": 1, "Hard": 1},
                 *_MEMLOCK[: 1 if spec.gang and spec.gang.unlimited_memlock else 0],
             ],
         },

@@ -241,6 +241,9 @@ def _fork_program(
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
+        # With 1, and no other number, the kernel starts no handler where core_pattern is a pipe: it would
+        # read, as root and outside, what the program made (core(5)).
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
         if isolation:
             _limit_processes(spec)
         else:

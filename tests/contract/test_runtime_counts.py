@@ -128,3 +128,16 @@ async def test_a_program_that_takes_all_it_gets_leaves_others_theirs(
         for spec in (greedy, modest):
             await driver.kill(spec.replica_id, reason="seen")
             await soon(driver.wait(spec.replica_id))
+
+
+async def test_a_crash_is_read_by_no_handler_of_the_machine(counted: Bench) -> None:
+    """Of RLIMIT_CORE 1 alone the kernel takes that where core_pattern is a pipe; see core(5)."""
+    async with counted.new_driver() as driver:
+        limit = "import resource; print(*resource.getrlimit(resource.RLIMIT_CORE))"
+        spec = counted.spec(
+            argv=("python3", "-c", limit),
+            replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=0),
+        )
+        await driver.start(spec)
+        await soon(driver.wait(spec.replica_id))
+        assert counted.output(spec).split() == [b"1", b"1"]

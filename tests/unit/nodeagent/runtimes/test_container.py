@@ -156,7 +156,7 @@ def test_the_whole_configuration() -> None:
             "OomKillDisable": False,
             "Ulimits": [
                 {"Name": "nofile", "Soft": 1024, "Hard": 524288},
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "core", "Soft": 1, "Hard": 1},
             ],
         },
     }
