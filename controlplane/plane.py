@@ -340,6 +340,7 @@ class ControlPlane:
             history=history,
             state=self.state,
             clock=on.clock,
+            admission=self.admission,
             run=on.run,
         )
         self.datasets = Datasets(history=history, content=self.content, clock=clock)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LEAST_BLOB_BYTES: Final = 4 << 10
 """What a blob counts for at least: it takes a file, and with it a block and an inode."""
 
+NOTE_BYTES: Final = 150
+"""What the history keeps of one sent blob: a row of `sent_blobs` with its key."""
+
 _RETRY_S: Final = 30.0
 """When an agent sends again what a store has no room for."""
 
@@ -175,6 +178,11 @@ class Admission:
                 "again in a minute, and then more slowly",
             )
         # Sessions that ended, versions of datasets and the audit trail stay in the history.
+        self._check_history_share(user, size)
+        self._writes.use(user, size)
+        self._reported.use(user, size)
+
+    def _check_history_share(self, user: str, size: int) -> None:
         if not self._has_share(self._reported, user, size, HISTORY):
             raise self._reached(
                 "reported_bytes",
@@ -182,8 +190,6 @@ class Admission:
                 f"reports and changes together are at most {self._reported_words()}",
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
-        self._writes.use(user, size)
-        self._reported.use(user, size)
 
     # The object store
 
@@ -233,6 +239,36 @@ class Admission:
     def check_history(self) -> None:
         """Raise LowOnRoom where the history is at its floor."""
         self._check_room(HISTORY)
+
+    def note_blobs(self, user: str, count: int, *, is_agent: bool = False) -> None:
+        """Count so many notes of sent blobs for a user ("": for nobody).
+
+        Raises:
+            LimitReached: the user has used what the history takes of one user in a day.
+            LowOnRoom: the history is at its floor; Unavailable for agents, which send again.
+        """
+        size = count * NOTE_BYTES
+        try:
+            self.check_history()
+        except LowOnRoom as error:
+            if not is_agent:
+                raise
+            raise Unavailable(
+                "the history has no room", why=str(error), retry_after_s=_RETRY_S
+            ) from error
+        if user:
+            self._check_history_share(user, size)
+            self._reported.use(user, size)
+        if self._space is not None:
+            self._space.spend(HISTORY, size)
+
+    def give_back_notes(self, user: str, count: int) -> None:
+        """Take back so many of `note_blobs`: they were there already."""
+        size = count * NOTE_BYTES
+        if user:
+            self._reported.set(user, max(self._reported.used(user) - size, 0.0))
+        if self._space is not None:
+            self._space.spend(HISTORY, -size)
 
     def is_low(self, part: str) -> bool:
         """Whether a store is at its floor."""

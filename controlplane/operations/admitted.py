@@ -19,15 +19,31 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
 
 
-class _Payer(NamedTuple):
+class Payer(NamedTuple):
     """Whose allowance new blobs count for ("": nobody's), and whether an agent sends them."""
 
     user: str
     is_agent: bool
 
 
-_NOBODY = _Payer("", is_agent=False)
-_payer: ContextVar[_Payer] = ContextVar("payer")
+_NOBODY = Payer("", is_agent=False)
+_payer: ContextVar[Payer] = ContextVar("payer")
+
+
+def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
+    """For whom what a caller sends counts.
+
+    Of an agent that is the owner of the session whose files they are, where it runs or ran on that node.
+    """
+    match caller:
+        case UserCaller(user=user):
+            return Payer(user.name, is_agent=False)
+        case NodeCaller(node=node):
+            session = state.session(session_id)
+            attempts = (session.attempt, session.attempt - 1) if session else ()
+            is_its = session and any(node in nodes_of(session, one, None) for one in attempts)
+            return Payer(session.owner if session and is_its else "", is_agent=True)
+    return _NOBODY
 
 
 class AdmittedObjects:
@@ -46,18 +62,8 @@ class AdmittedObjects:
         return getattr(self._objects, name)
 
     def count_for(self, caller: Caller, session_id: str) -> None:
-        """Say for whom what is put in the current call counts.
-
-        Of an agent that is the owner of the session whose files they are, where it runs or ran on that node.
-        """
-        match caller:
-            case UserCaller(user=user):
-                _payer.set(_Payer(user.name, is_agent=False))
-            case NodeCaller(node=node):
-                session = self._state.session(session_id)
-                attempts = (session.attempt, session.attempt - 1) if session else ()
-                is_its = session and any(node in nodes_of(session, one, None) for one in attempts)
-                _payer.set(_Payer(session.owner if session and is_its else "", is_agent=True))
+        """Say for whom what is put in the current call counts: see `payer_of`."""
+        _payer.set(payer_of(self._state, caller, session_id))
 
     async def put(self, digest: str, data: bytes) -> None:
         """See ObjectStore."""

@@ -16,11 +16,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from controlplane.domain.errors import InvalidRequest, NotFound, NsmlError, TooLarge
+from controlplane.domain.errors import (
+    InvalidRequest,
+    NotFound,
+    NsmlError,
+    TooLarge,
+    Unavailable,
+)
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of, may_see
 from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
+from controlplane.operations.admission import unlimited
+from controlplane.operations.admitted import Payer, payer_of
 from controlplane.operations.manifests import Manifests
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.operations.admission import Admission
     from controlplane.operations.manifests import Listing
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock, Offload
@@ -73,8 +82,8 @@ CALLERS: Final = 4_096
 PERIOD_S: Final = 86_400.0
 """Blobs sent in this period or the one before count as the caller's: for one day to two."""
 
-MOST_SENT: Final = 4_000_000
-"""Blobs of one caller in a period: more than the largest manifest lists."""
+MOST_SENT: Final = 2_000_000
+"""Blobs of one caller in a period: twice what the largest manifest lists, which is a blob and takes 70 bytes for each."""
 
 MOST_BASES: Final = 4
 """Manifests named in one question whose blobs need not be sent again."""
@@ -96,6 +105,7 @@ class Content:
     """The way of bytes, and the right to read them.
 
     Args:
+        admission: of the notes who sent what; None: they have no limits.
         run: for manifests: to check one of a million files takes many seconds.
     """
 
@@ -106,8 +116,10 @@ class Content:
         history: History,
         state: LiveState,
         clock: Clock,
+        admission: Admission | None = None,
         run: Offload = inline,
     ) -> None:
+        self._admission = admission or unlimited(clock)
         self._objects = objects
         self._history = history
         self._state = state
@@ -143,13 +155,19 @@ class Content:
         for digest in (*wanted, *bases):
             check_digest(digest)
         sender = await self._sender(caller, session_id)
+        payer = payer_of(self._state, caller, session_id)
         roots = [root, *bases] if root else bases
-        theirs = await self._sent_or_readable(caller, sender, wanted, roots)
+        theirs = await self._sent_or_readable(caller, sender, wanted, roots, payer)
         absent = await self._objects.has_missing(theirs)
         return [digest for digest in wanted if digest not in theirs or digest in absent]
 
     async def _sent_or_readable(
-        self, caller: Caller, sender: str, wanted: Sequence[str], roots: Sequence[str]
+        self,
+        caller: Caller,
+        sender: str,
+        wanted: Sequence[str],
+        roots: Sequence[str],
+        payer: Payer,
     ) -> set[str]:
         """The blobs that the caller has sent lately, or may read through one of `roots`.
 
@@ -169,7 +187,7 @@ class Content:
             except NotFound:
                 continue  # it was lost, and is to be sent with all that it lists
         if fresh := {digest for digest in theirs if noted.get(digest) != period}:
-            await self._note(sender, fresh)
+            await self._note(sender, payer, fresh)
         return theirs
 
     async def put(self, caller: Caller, parts: AsyncIterable[Part], *, session_id: str = "") -> int:
@@ -184,9 +202,10 @@ class Content:
             TooLarge: a blob is over the limit, or the caller has sent too many.
         """
         sender = await self._sender(caller, session_id)
+        payer = payer_of(self._state, caller, session_id)
         turns = self._turns.setdefault(identity_of(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
-            upload = _Upload(self._objects, partial(self._note, sender), self._run)
+            upload = _Upload(self._objects, partial(self._note, sender, payer), self._run)
             try:
                 async for digest, data in blobs:
                     await upload.add(digest, data)
@@ -196,25 +215,40 @@ class Content:
                 raise
             return upload.new
 
-    async def _note(self, sender: str, digests: Collection[str]) -> int:
+    async def _note(self, sender: str, payer: Payer, digests: Collection[str]) -> int:
         """Note the blobs that a caller has sent; how many of them were not noted lately."""
         period = self._period()
         key = (sender, period)
         count = self._counts.get(key)
         if count is None:
             count = await self._history.sent.count(sender, period=period)
-        if count + len(digests) > MOST_SENT:
+        try:
+            self._pay(payer, count, len(digests))
+            paid = len(digests)
+        except (TooLarge, Unavailable):
             # Exactly: other control planes have noted some, and of these many may be noted already.
             count = await self._history.sent.count(sender, period=period)
             known = await self._history.sent.among(sender, digests, since=period)
-            if count + len(digests) - len(known) > MOST_SENT:
-                raise TooLarge(
-                    f"more than {MOST_SENT:,} blobs were sent within a day",
-                    attempt="the same tomorrow, or with small files packed into larger ones",
-                )
-        new = await self._history.sent.remember(sender, digests, period=period)
+            paid = len(digests) - len(known)
+            if not paid:
+                return 0
+            self._pay(payer, count, paid)
+        new = 0
+        try:
+            new = await self._history.sent.remember(sender, digests, period=period)
+        finally:
+            self._admission.give_back_notes(payer.user, paid - new)
         self._counts.keep(key, count + new)
         return new
+
+    def _pay(self, payer: Payer, noted: int, more: int) -> None:
+        """Count so many new notes of a caller who has `noted`; raise where they are too many."""
+        if noted + more > MOST_SENT:
+            raise TooLarge(
+                f"more than {MOST_SENT:,} blobs were sent within a day",
+                attempt="the same tomorrow, or with small files packed into larger ones",
+            )
+        self._admission.note_blobs(payer.user, more, is_agent=payer.is_agent)
 
     async def forget_sent(self) -> int:
         """Remove the notes of blobs that were sent too long ago; how many."""

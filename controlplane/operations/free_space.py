@@ -203,10 +203,10 @@ class FreeSpace:
             self._writing[name] -= size
 
     def spend(self, part: str, size: int) -> None:
-        """Count off what is being written to a store, until the next look."""
+        """Count off what is being written to a store, until the next look; negative: it was not written."""
         name = f"{part} disk"
         if name in self._found:
-            self._taken[name] += size
+            self._taken[name] = max(self._taken[name] + size, 0)
 
     async def _look_at(self, folder: Path) -> Look:
         # What is mounted from elsewhere may not answer.

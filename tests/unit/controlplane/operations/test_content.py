@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.errors import (
+    InvalidRequest,
+    LimitReached,
+    LowOnRoom,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.identity import NodeCaller, User, UserCaller, identity_of
+from controlplane.domain.limits import NO_LIMITS
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.errors import WrongDigest
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import content as contents
+from controlplane.operations.admission import NOTE_BYTES, Admission
+from controlplane.operations.conditions import Conditions
 from controlplane.operations.content import (
     BATCH_BLOBS,
     BATCH_BYTES,
@@ -23,6 +35,8 @@ from controlplane.operations.content import (
     SHOWN_FOR_S,
     Content,
 )
+from controlplane.operations.free_space import FreeSpace, Look
+from controlplane.operations.live_usage import LiveUsage
 from controlplane.operations.state import LiveState
 from nsml.clock import inline
 from nsml.content.digests import digest_of
@@ -126,6 +140,54 @@ async def test_a_caller_sends_no_more_than_a_bound(
     assert await content.put(EVE, parts([b"4"])) == 1
     clock.now += PERIOD_S
     assert await content.put(KIM, parts([b"4"])) == 1
+
+
+def bounded(clock: HandClock, history: History, admission: Admission) -> Content:
+    """Content whose notes are admitted, while the object store takes everything."""
+    state = LiveState(None, clock)  # type: ignore[arg-type]
+    objects = MemoryObjects(clock)
+    return Content(objects=objects, history=history, state=state, clock=clock, admission=admission)
+
+
+async def test_notes_of_sent_blobs_count_for_their_user(clock: HandClock, history: History) -> None:
+    """Each new one: the same code sent again is free, also at the limit."""
+    few = replace(NO_LIMITS, reported_bytes=4 * NOTE_BYTES)
+    content = bounded(clock, history, Admission(few, usage=LiveUsage(), clock=clock))
+    code = [b"1", b"2", b"3"]
+    for _ in range(3):
+        await content.put(KIM, parts(code))
+        assert await content.missing(KIM, [digest_of(one) for one in code]) == []
+    with pytest.raises(LimitReached):
+        await content.put(KIM, parts([b"4", b"5"]))
+    assert await content.put(KIM, parts([*code, b"4"])) == 1
+    assert await content.put(EVE, parts([b"4", b"5"])) == 2
+    clock.now += PERIOD_S
+    assert await content.put(KIM, parts([b"6"])) == 1, "it refills"
+    with pytest.raises(LimitReached):
+        await content.missing(KIM, [digest_of(one) for one in (*code, b"4")])
+
+
+async def test_no_blob_is_noted_while_the_history_is_at_its_floor(
+    clock: HandClock, history: History
+) -> None:
+    space = FreeSpace(
+        folders={"history": Path("/")},
+        store=None,  # type: ignore[arg-type]
+        conditions=Conditions(clock),
+        clock=clock,
+        floor_bytes=0,
+    )
+    admission = Admission(NO_LIMITS, usage=LiveUsage(), clock=clock, space=space)
+    content = bounded(clock, history, admission)
+    await content.put(KIM, parts([b"1"]))
+    low = Look(0, has_files=True, evidence="")
+    space._found["history disk"] = low, clock.now
+    with pytest.raises(LowOnRoom):
+        await content.put(KIM, parts([b"2"]))
+    with pytest.raises(Unavailable):  # it sends again
+        await content.put(NodeCaller(node="a"), parts([b"2"]), session_id="s1")
+    assert await history.sent.count(identity_of(KIM), period=int(clock.now // PERIOD_S)) == 1
+    assert await content.put(KIM, parts([b"1"])) == 0, "nothing new is written"
 
 
 async def test_what_one_was_shown_he_reads_whatever_others_are_shown(
