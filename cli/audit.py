@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nsml.v1.audit_pb2 import AuditRow
 
 _MOST = 100_000
+_UPLOADS = ("ContentService/PutBlobs",)
+"""Each `nsml run` has some."""
 
 
 def _when(row: AuditRow, now: float) -> str:
@@ -27,12 +29,16 @@ def _when(row: AuditRow, now: float) -> str:
     return ago(now - seconds_of(row.at))
 
 
+def _outcome(row: AuditRow) -> str:
+    return f"{row.outcome} ({row.calls:,} calls)" if row.calls > 1 else row.outcome
+
+
 _COLUMNS: tuple[Column[AuditRow], ...] = (
     Column(key="when", title="When", cell=_when),
     Column(key="actor", title="Who", cell=lambda row, _: row.actor or "-"),
     Column(key="method", title="What", cell=lambda row, _: row.method),
     Column(key="target", title="Of", cell=lambda row, _: row.target or "-"),
-    Column(key="outcome", title="Outcome", cell=lambda row, _: row.outcome),
+    Column(key="outcome", title="Outcome", cell=lambda row, _: _outcome(row)),
 )
 
 
@@ -48,6 +54,7 @@ def _record(row: AuditRow) -> dict[str, Any]:
         "outcome": row.outcome,
         "request_id": row.request_id,
         "token": row.token,
+        "calls": row.calls or 1,
     }
 
 
@@ -66,6 +73,7 @@ def _record(row: AuditRow) -> dict[str, Any]:
 @click.option("--method", default="", metavar="METHOD", help="Only this method of the contract.")
 @click.option("--target", default="", metavar="NAME", help="Only changes of this thing.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Only since then: 24h, or a time.")
+@click.option("--uploads", is_flag=True, help="Show successful uploads of blobs, too.")
 @click.option(
     "-n", "count", type=click.IntRange(1, _MOST), default=50, show_default=True, help="Most rows."
 )
@@ -77,12 +85,15 @@ def audit(
     method: str,
     target: str,
     since: datetime | timedelta | None,
+    uploads: bool,
     count: int,
 ) -> None:
     """Show who changed what, newest first.
 
-    Refused calls are listed with the reason; no secret is ever recorded.
+    Refused calls are listed with the reason; no secret is ever recorded. A row with several calls
+    stands for a burst of the same actor.
     """
+    without = () if uploads or method else _UPLOADS
     start = 0.0
     if isinstance(since, timedelta):
         start = time.time() - since.total_seconds()
@@ -90,7 +101,7 @@ def audit(
         start = since.timestamp()
     found = app.call(
         lambda client: client.audit.rows(
-            count, actor=actor, method=method, target=target, since=start
+            count, actor=actor, method=method, target=target, since=start, without=without
         )
     )
     write_list(app, found, columns=_COLUMNS, record=_record, name="target", none="no such rows")

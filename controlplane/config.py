@@ -266,6 +266,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Part of the room that the disk of the object store, or of the history, has left above its floor which one user may
     fill in a day."""
 
+    audit_rows: int = 2_000_000
+    """Rows of the audit trail that are kept; of more, the oldest of those go who have most. 0: all are kept."""
+
+    audit_bytes: int = 1 << 30
+    """About what they may take. 0: no limit."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
 
@@ -364,6 +370,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ),
             ("etcd_quota_bytes", self.etcd_quota_bytes >= 0, "0 (not known) or more"),
             ("floor_bytes", (self.floor_bytes or 0) >= 0, "0 (none) or more"),
+            ("audit_rows", self.audit_rows >= 0, "0 (no limit) or more"),
+            ("audit_bytes", self.audit_bytes >= 0, "0 (no limit) or more"),
             *_limit_problems(self),
             ("http_connections", 1 <= self.http_connections <= 450, "1 to 450"),
             ("http_proxies", _are_networks(self.http_proxies), "addresses or networks"),

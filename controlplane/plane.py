@@ -40,6 +40,7 @@ from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.settling import Settling
 from controlplane.loops.thinning import Thinning
+from controlplane.loops.trimming import Trimming
 from controlplane.loops.upkeep import Upkeep
 from controlplane.loops.wasting import Wasting
 from controlplane.operations.admission import Admission
@@ -55,7 +56,7 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
-from controlplane.operations.free_space import FreeSpace
+from controlplane.operations.free_space import HISTORY, FreeSpace
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.holdings import Holdings
 from controlplane.operations.ingest import Ingestor, Rights
@@ -221,6 +222,7 @@ class Character:
         waste: what sessions may make of their devices.
         limits: what users, projects and sessions may take of the stores.
         floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
+        audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
     """
 
     member: str
@@ -245,6 +247,8 @@ class Character:
     waste: WasteRule = field(default_factory=WasteRule)
     limits: UserLimits = field(default_factory=UserLimits)
     floor_bytes: int | None = None
+    audit_rows: int = 2_000_000
+    audit_bytes: int = 1 << 30
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -309,7 +313,9 @@ class ControlPlane:
         self.secrets = UserSecrets(store, on.vault, clock=wall)
         self.webhooks = Webhooks(self.secrets, on.post)
         self.limiter = FailureLimiter(wall)
-        self._audit = Audit(ledger=history.ledger, clock=wall)
+        self._audit = Audit(
+            ledger=history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
+        )
         self.admission = Admission(
             character.limits, usage=self.state.usage, clock=on.clock, space=self.space
         )
@@ -453,6 +459,12 @@ class ControlPlane:
                 clock=on.clock,
                 points_s=who.keep_points_s,
                 levels_s=who.keep_levels_s,
+            ),
+            Trimming(
+                ledger=on.history.ledger,
+                clock=on.clock,
+                most_rows=who.audit_rows,
+                most_bytes=who.audit_bytes,
             ),
             Wasting(self._wastes(), self.webhooks, clock=on.clock),
             Liveness(

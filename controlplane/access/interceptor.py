@@ -27,7 +27,7 @@ from controlplane.access.table import Change, refusal
 from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of, row_of
 from controlplane.access.wrapping import Wrapper, method_of, with_raw_requests
 from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
-from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller
+from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -291,7 +291,8 @@ class _Record:
             return
         row = row_of(who, self._method, self._request, outcome_of(code))
         at_once = not self._change.is_frequent and bool(row.actor)
-        await self._audit.record(row, at_once=at_once)
+        is_admin = isinstance(who, UserCaller) and who.is_admin
+        await self._audit.record(row, at_once=at_once, is_admin=is_admin)
 
     async def ended(self, who: Caller, error: BaseException | None) -> None:
         """Have the row written of a call that has ended, with an error or without."""

@@ -489,7 +489,7 @@ class MediaCatalogue(Protocol):
 
 
 class Ledger(Protocol):
-    """What is only ever added to: charges and the audit trail."""
+    """What is added to and never changed: charges and the audit trail."""
 
     async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
         """Store one row an ended attempt; repeating it is harmless, another value a conflict.
@@ -519,7 +519,14 @@ class Ledger(Protocol):
         ...
 
     async def audit(self, rows: Sequence[AuditRow]) -> None:
-        """Append rows; they can be neither changed nor removed."""
+        """Append rows; they cannot be changed, and only `trim_audit` removes some."""
+        ...
+
+    async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
+        """Remove the oldest rows of the actors with the most bytes until the trail is no larger; how many.
+
+        0: no limit. Whoever floods it pushes out the own rows.
+        """
         ...
 
     async def audited(
@@ -531,7 +538,10 @@ class Ledger(Protocol):
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
-        """Rows that a query asks for with their numbers, the newest first; those before `before`."""
+        """Rows that a query asks for with their numbers, the newest first; those before `before`.
+
+        Their texts are cut to some thousand characters.
+        """
         ...
 
 

@@ -69,7 +69,10 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             *("session_id", "attempt", "owner", "project", "gpu_thousandths", "seconds"),
             "ended_at",
         ),
-        "audit": ("id", "at", "actor", "method", "target", "outcome", "request_id", "token"),
+        "audit": (
+            *("id", "at", "actor", "method", "target", "outcome", "request_id", "token"),
+            "calls",
+        ),
     }
 )
 """In an order in which they can be taken; the columns say which rows are the same."""

@@ -575,7 +575,11 @@ class MediaPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """Who did what; never a secret. `token` is a fingerprint."""
+    """Who did what; never a secret. `token` is a fingerprint.
+
+    With `calls` over 1 it stands for so many of the same actor, method and outcome within a minute, and has the rest
+    of the last one.
+    """
 
     at: float
     actor: str
@@ -584,16 +588,18 @@ class AuditRow:
     outcome: str = "OK"
     request_id: str = ""
     token: str = ""
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Which rows are asked for; "" and 0: any."""
+    """Which rows are asked for; "" and 0: any. `without`: methods whose calls that ended with OK are left out."""
 
     actor: str = ""
     method: str = ""
     target: str = ""
     since: float = 0.0
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,24 @@
-"""The audit trail: who changed what, and what was refused. Rows are only ever added.
+"""The audit trail: who changed what, and what was refused. Rows are never changed.
 
-Every method that changes something says so in the access table, and the interceptor writes a row for each of its calls. A call
+Calls are cheap, and rows stay: so each actor has an allowance of rows, and what is over it is counted in a few. Every method that changes something says so in the access table, and the interceptor writes a row for each of its calls. A call
 that only the leader could answer has its row there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
 from controlplane.domain.errors import NsmlError
 from controlplane.history.values import AuditRow
-from nsml.concurrency import to_its_end
+from controlplane.operations.allowances import Allowance
+from nsml.concurrency import TaskGroup, to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from controlplane.history.interface import Ledger
     from nsml.clock import Clock
@@ -27,12 +27,18 @@ OK: Final = "OK"
 UNKNOWN: Final = "UNKNOWN"
 """Nobody could say whether it happened: the store did not answer, or the caller did not wait."""
 LEFT_OUT: Final = "LEFT_OUT"
-"""Stands for further refusals of the same actor; the target says how many."""
+"""Stands for calls that have no row of their own; `calls` says how many."""
 
+ROWS_AT_ONCE: Final = 1_000
+ROWS_BACK_S: Final = 2_000.0
+"""So many calls of one actor that went well have rows of their own, and so soon as many again: 43,000 a day, 13 MB."""
 MOST_REFUSALS: Final = 60
-"""Rows of one actor's refused calls a minute: the trail keeps them for good, and refusals are cheap to provoke."""
+REFUSALS_BACK_S: Final = 360.0
+"""The same of refused calls, which are cheap to provoke."""
 WINDOW_S: Final = 60.0
-MOST_ACTORS: Final = 4096
+"""Calls beyond that are counted for so long: of each actor, method and outcome one row says how many."""
+MOST_COUNTED: Final = 10_000
+"""Actors, methods and outcomes that are counted at one time; those of further ones are counted together."""
 MOST_WAITING: Final = 10_000
 """Rows that wait to be written; with more, calls wait for theirs."""
 LONGEST_TARGET: Final = 256
@@ -42,36 +48,38 @@ _EVERY_S: Final = 0.1
 _log = structlog.get_logger("operations.auditing")
 
 
-@dataclass(slots=True)
-class _Refusals:
-    since: float
-    written: int = 0
-    left_out: int = 0
-
-
 class Audit:
     """Writes the trail.
 
     Args:
         clock: that people's clocks show.
+        is_low: whether the history is at its floor: then only what administrators do is written at once, all else is
+            counted until there is room.
     """
 
-    def __init__(self, *, ledger: Ledger, clock: Clock) -> None:
+    def __init__(
+        self, *, ledger: Ledger, clock: Clock, is_low: Callable[[], bool] = lambda: False
+    ) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._is_low = is_low
         self._waiting: list[AuditRow] = []
         self._has_waiting = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._refusals: OrderedDict[str, _Refusals] = OrderedDict()
+        self._done = Allowance(ROWS_AT_ONCE, ROWS_BACK_S, clock.monotonic)
+        self._refused = Allowance(MOST_REFUSALS, REFUSALS_BACK_S, clock.monotonic)
+        self._counted: dict[tuple[str, str, str], AuditRow] = {}
 
-    async def record(self, row: AuditRow, *, at_once: bool) -> None:
+    async def record(self, row: AuditRow, *, at_once: bool, is_admin: bool = False) -> None:
         """Add a row, with the time of now and a target that any database takes.
 
-        A history that is away stops nobody: what it could not take is in the log.
+        A history that is away stops nobody: what it could not take is in the log. Once its actor has had many rows, a call
+        is counted.
 
         Args:
             row: of a call that has ended.
             at_once: whether it is written when this returns; else it is soon.
+            is_admin: whether an administrator made the call.
         """
         row = replace(
             row,
@@ -79,24 +87,52 @@ class Audit:
             target=_clean(row.target, LONGEST_TARGET),
             request_id=_clean(row.request_id, LONGEST_REQUEST_ID),
         )
-        rows = [row] if row.outcome == OK else self._within_budget(row)
-        if not rows:
+        budget = self._done if row.outcome == OK else self._refused
+        if (self._is_low() and not is_admin) or not budget.has_room(row.actor, 1):
+            self._count(row)
             return
+        budget.use(row.actor, 1)
         if at_once or len(self._waiting) >= MOST_WAITING:
-            await to_its_end(self._write(rows))
+            await to_its_end(self._write([row]))
             return
-        self._waiting += rows
+        self._waiting.append(row)
         self._has_waiting.set()
+
+    def _count(self, row: AuditRow) -> None:
+        key = (row.actor, row.method, row.outcome)
+        if key not in self._counted and len(self._counted) >= MOST_COUNTED:
+            row = AuditRow(at=row.at, actor="", method="*", outcome=LEFT_OUT)
+            key = ("", row.method, row.outcome)
+        known = self._counted.get(key)
+        self._counted[key] = row if known is None else replace(row, calls=known.calls + 1)
 
     async def run(self) -> None:
         """Write what waits, until cancelled; nothing waits then."""
         try:
-            while True:
-                await self._has_waiting.wait()
-                await self.flush()
-                await self._clock.sleep(_EVERY_S)  # what comes meanwhile goes together
+            async with TaskGroup() as group:
+                group.create_task(self._write_soon(), name="audit.rows")
+                group.create_task(self._write_counts(), name="audit.counts")
         finally:
+            self._end_counting()
             await to_its_end(self.flush())
+
+    async def _write_soon(self) -> NoReturn:
+        while True:
+            await self._has_waiting.wait()
+            await self.flush()
+            await self._clock.sleep(_EVERY_S)  # what comes meanwhile goes together
+
+    async def _write_counts(self) -> NoReturn:
+        while True:
+            await self._clock.sleep(WINDOW_S)
+            if not self._is_low():
+                self._end_counting()
+
+    def _end_counting(self) -> None:
+        if self._counted:
+            self._waiting += self._counted.values()
+            self._counted = {}
+            self._has_waiting.set()
 
     async def flush(self) -> None:
         """Write what waits now; what is being written is there, too, when this returns."""
@@ -112,27 +148,6 @@ class Audit:
         except NsmlError as error:
             for row in rows:
                 _log.warning("audit.unwritten", reason=error.message, **asdict(row))
-
-    def _within_budget(self, row: AuditRow) -> list[AuditRow]:
-        """The rows to write for a call that may have done nothing: none once the actor has had many of them.
-
-        How many those were is written later.
-        """
-        now, rows = self._clock.monotonic(), [row]
-        known = self._refusals.get(row.actor)
-        if known is None or now - known.since >= WINDOW_S:
-            if known is not None and known.left_out:
-                words = f"{known.left_out} further refusals"
-                rows.insert(0, replace(row, method="*", target=words, outcome=LEFT_OUT))
-            known = self._refusals[row.actor] = _Refusals(now)
-        self._refusals.move_to_end(row.actor)
-        if len(self._refusals) > MOST_ACTORS:
-            self._refusals.popitem(last=False)
-        if known.written >= MOST_REFUSALS:
-            known.left_out += 1
-            return []
-        known.written += 1
-        return rows
 
 
 def _clean(text: str, longest: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import AuditQuery
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from controlplane.history.values import AuditRow
     from controlplane.operations.auditing import Audit
 
-_LONGEST_CURSOR = 18
+MOST_WITHOUT: Final = 16
+PAGE_BYTES: Final = 1 << 20
+_LONGEST_CURSOR: Final = 18
 
 
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
@@ -32,19 +34,30 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self, request: pb.ListAuditRowsRequest, _: Context
     ) -> pb.ListAuditRowsResponse:
         """A page."""
+        if len(request.without) > MOST_WITHOUT:
+            raise InvalidRequest(f"at most {MOST_WITHOUT} methods are left out")
         query = AuditQuery(
             actor=request.actor,
             method=request.method,
             target=request.target,
             since=seconds_of(request.since) if request.HasField("since") else 0.0,
+            without=tuple(request.without),
         )
         before = _number(request.cursor) if request.cursor else None
         size = page_size(request.page_size)
         await self._audit.flush()
         found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
-        page = found[:size]
-        cursor = str(page[-1][0]) if len(found) > size else ""
-        return pb.ListAuditRowsResponse(rows=[_message(row) for _, row in page], next_cursor=cursor)
+        answer, page_bytes = pb.ListAuditRowsResponse(), 0
+        for number, row in found[:size]:
+            message = _message(row)
+            page_bytes += message.ByteSize()
+            if answer.rows and page_bytes > PAGE_BYTES:
+                break
+            answer.rows.append(message)
+            last = number
+        if len(answer.rows) < len(found):
+            answer.next_cursor = str(last)
+        return answer
 
 
 def _number(cursor: str) -> int:
@@ -62,4 +75,5 @@ def _message(row: AuditRow) -> pb.AuditRow:
         outcome=row.outcome,
         request_id=row.request_id,
         token=row.token,
+        calls=row.calls,
     )

@@ -14,7 +14,7 @@ from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -558,16 +558,30 @@ class Audit:
         self._rpc = rpc
 
     async def rows(
-        self, limit: int, *, actor: str = "", method: str = "", target: str = "", since: float = 0.0
+        self,
+        limit: int,
+        *,
+        actor: str = "",
+        method: str = "",
+        target: str = "",
+        since: float = 0.0,
+        without: Iterable[str] = (),
     ) -> list[audit.AuditRow]:
-        """What was changed and refused, the newest first; for administrators."""
+        """What was changed and refused, the newest first; for administrators.
+
+        `without`: methods whose calls that ended with OK are left out.
+        """
         from google.protobuf.timestamp_pb2 import Timestamp
 
         from nsml.v1 import audit_pb2 as pb
 
         found: list[audit.AuditRow] = []
         request = pb.ListAuditRowsRequest(
-            actor=actor, method=method, target=target, since=Timestamp(seconds=int(since))
+            actor=actor,
+            method=method,
+            target=target,
+            since=Timestamp(seconds=int(since)),
+            without=without,
         )
         while True:
             request.page_size = min(_PAGE, limit - len(found))

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """The audit trail. Every call that changes something leaves a row, refused ones included; rows are never changed or
-    removed, and none has a secret in it.
+    """The audit trail. Every call that changes something is in a row, refused ones included; rows are never changed, and
+    none has a secret in it. Where one actor makes very many calls, one row stands for several; of a trail that is
+    larger than the platform's settings say, the oldest rows go of the actors with the most.
     """
 
     def __init__(self, channel):
@@ -44,13 +45,14 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """The audit trail. Every call that changes something leaves a row, refused ones included; rows are never changed or
-    removed, and none has a secret in it.
+    """The audit trail. Every call that changes something is in a row, refused ones included; rows are never changed, and
+    none has a secret in it. Where one actor makes very many calls, one row stands for several; of a trail that is
+    larger than the platform's settings say, the oldest rows go of the actors with the most.
     """
 
     def ListAuditRows(self, request, context):
         """Rows, the newest first.
-        Callers: administrators. INVALID_ARGUMENT: a cursor that is none.
+        Callers: administrators. INVALID_ARGUMENT: a cursor that is none; more than 16 methods in `without`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,8 +75,9 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """The audit trail. Every call that changes something leaves a row, refused ones included; rows are never changed or
-    removed, and none has a secret in it.
+    """The audit trail. Every call that changes something is in a row, refused ones included; rows are never changed, and
+    none has a secret in it. Where one actor makes very many calls, one row stands for several; of a trail that is
+    larger than the platform's settings say, the oldest rows go of the actors with the most.
     """
 
     @staticmethod

@@ -1058,6 +1058,27 @@ async def test_the_audit_trail_is_read_backwards_too(history: History) -> None:
     assert [row.at for _, row in await history.ledger.newest_audited(query)] == [5.0]
 
 
+async def test_of_a_large_audit_trail_the_oldest_rows_go_of_who_has_most(history: History) -> None:
+    rows = [AuditRow(at=float(at), actor="eve", method="m", target="x" * 50) for at in range(1100)]
+    rows[500:500] = [
+        AuditRow(at=0.5, actor="kim", method="m"),
+        AuditRow(at=0.6, actor="", method="m"),
+    ]
+    await history.ledger.audit(rows)
+    assert await history.ledger.trim_audit(most_rows=0, most_bytes=0) == 0
+    assert await history.ledger.trim_audit(most_rows=1102, most_bytes=1 << 30) == 0
+    assert await history.ledger.trim_audit(most_rows=1000, most_bytes=0) == 102
+    left = [row for _, row in await history.ledger.audited(limit=2_000)]
+    assert left == rows[102:], "nobody else's"
+    assert await history.ledger.trim_audit(most_rows=0, most_bytes=100_000) > 300
+    left = [row for _, row in await history.ledger.audited(limit=2_000)]
+    assert {row.actor for row in left} == {"eve", "kim", ""}
+    assert left[-1] == rows[-1]
+    await history.ledger.audit(rows[:1])
+    newest = await history.ledger.newest_audited(AuditQuery(), limit=1)
+    assert newest[0][1] == rows[0], "numbers go on"
+
+
 async def dumped(history: History) -> list[tuple[str, dict[str, Any]]]:
     return [
         (batch.table, dict(zip(batch.columns, row, strict=True)))

@@ -29,6 +29,7 @@ _WRITES = frozenset(
         "settle",
         "charge",
         "audit",
+        "trim_audit",
         "mark",
         "probe",
         "put",

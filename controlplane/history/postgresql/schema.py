@@ -291,6 +291,23 @@ CREATE TABLE sent_blobs (
 );
 """
 
+_COUNTED_AUDIT: Final = """
+-- Rows of the audit trail that stand for several calls, and the oldest of which may go. `audit_trims` has a row
+-- only inside of a transaction that removes some; see history.sql.ledger.
+ALTER TABLE audit ADD COLUMN calls bigint NOT NULL DEFAULT 1;
+CREATE TABLE audit_trims (one bigint PRIMARY KEY);
+CREATE FUNCTION audit_rows_are_only_added() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND EXISTS (SELECT 1 FROM audit_trims) THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION '% rows are only added', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+END $$;
+DROP TRIGGER audit_is_only_added_to ON audit;
+CREATE TRIGGER audit_is_only_added_to BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_rows_are_only_added();
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -301,6 +318,7 @@ STEPS: tuple[str, ...] = (
     _ARCHIVED,
     _THINNED,
     _SENT_BLOBS,
+    _COUNTED_AUDIT,
 )
 
 

@@ -1,4 +1,8 @@
-"""The ledger: rows that are only added, which triggers in the database see to."""
+"""The ledger: rows that are only added, which triggers in the database see to.
+
+But for the oldest rows of an audit trail that is too large. They are removed while `audit_trims` has a row, which no
+other transaction sees.
+"""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -6,20 +10,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, astuple, fields
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from controlplane.history.sql.interface import Connection, Database
 
 _CHARGE = ", ".join(field.name for field in fields(AttemptCharge))
 _ASKED = ("actor", "method", "target")
 _AUDIT = ", ".join(field.name for field in fields(AuditRow))
+_TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
+_SIZE = " + ".join(f"length({name})" for name in _TEXTS)
+_CUT = ", ".join(
+    f"substr({field.name}, 1, {{most}})" if field.name in _TEXTS else field.name
+    for field in fields(AuditRow)
+)
+
+ROW_BYTES: Final = 100
+"""What a row of the audit trail takes beside its texts."""
+LARGEST_ROW: Final = 1 << 10
+"""A row is hardly larger: `operations.auditing` cuts its texts."""
+_LONGEST_SHOWN: Final = 2_000
+_TRIMMED_AT_ONCE: Final = 10_000
 
 
 class SqlLedger:
@@ -86,10 +104,27 @@ class SqlLedger:
         """See Ledger."""
         await self._database.write(
             lambda connection: connection.executemany(
-                f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [astuple(row) for row in rows],
             )
         )
+
+    async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
+        """See Ledger."""
+        most_rows, most_bytes = most_rows or 1 << 62, most_bytes or 1 << 62
+        first, last = await self._database.read(_audit_span)
+        if last - first < min(most_rows, most_bytes // LARGEST_ROW):
+            return 0  # without counting
+        shares = await self._database.read(_audit_shares)
+        removed = 0
+        for actor, count in _to_trim(shares, most_rows, most_bytes):
+            left = count
+            # In steps, so that others write in between.
+            while left > 0:
+                step = min(left, _TRIMMED_AT_ONCE)
+                removed += await self._database.write(partial(_trim, actor, step))
+                left -= step
+        return removed
 
     async def audited(
         self, *, after: int = 0, limit: int = 100
@@ -114,11 +149,14 @@ class SqlLedger:
         conditions = ["at >= :since"]
         conditions += ["id < :before"] if before is not None else []
         conditions += [f"{name} = :{name}" for name in _ASKED if getattr(query, name)]
-        values = {**asdict(query), "before": before, "limit": limit}
+        hidden = {f"hidden_{at}": method for at, method in enumerate(query.without)}
+        conditions += [f"NOT (outcome = 'OK' AND method = :{name})" for name in hidden]
+        values = {**asdict(query), **hidden, "before": before, "limit": limit}
+        del values["without"]
 
         def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
             rows = connection.execute(
-                f"SELECT id, {_AUDIT} FROM audit WHERE {' AND '.join(conditions)} "
+                f"SELECT id, {_CUT.format(most=_LONGEST_SHOWN)} FROM audit WHERE {' AND '.join(conditions)} "
                 "ORDER BY id DESC LIMIT :limit",
                 values,
             )
@@ -128,6 +166,61 @@ class SqlLedger:
             )
 
         return await self._database.read(work)
+
+
+def _audit_span(connection: Connection) -> tuple[int, int]:
+    first, last = connection.execute("SELECT min(id), max(id) FROM audit").fetchone()
+    return (0, -1) if first is None else (first, last)
+
+
+def _audit_shares(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Rows and bytes of each actor."""
+    found = connection.execute(
+        f"SELECT actor, count(*), sum({ROW_BYTES} + {_SIZE}) FROM audit GROUP BY actor"
+    )
+    return {actor: (int(count), int(size)) for actor, count, size in found}
+
+
+def _to_trim(
+    shares: Mapping[str, tuple[int, int]], most_rows: int, most_bytes: int
+) -> list[tuple[str, int]]:
+    """How many rows of whom go."""
+    rows = {actor: (count, count) for actor, (count, _) in shares.items()}
+    of_both = _over(rows, most_rows), _over(shares, most_bytes)
+    counts = {actor: max(one.get(actor, 0) for one in of_both) for actor in shares}
+    return [(actor, count) for actor, count in counts.items() if count]
+
+
+def _over(shares: Mapping[str, tuple[int, int]], most: int) -> dict[str, int]:
+    """Rows to remove of those with the most until all together are within `most`.
+
+    `shares`: rows, and what they weigh. Those that lose some are left with equally much.
+    """
+    weights = sorted((weight for _, weight in shares.values()), reverse=True)
+    excess = sum(weights) - most
+    if excess <= 0:
+        return {}
+    level = 0.0
+    for rank in range(1, len(weights) + 1):
+        # So much is left to each of the first `rank` when they alone have lost the excess.
+        level = max((sum(weights[:rank]) - excess) / rank, 0.0)
+        if rank == len(weights) or level >= weights[rank]:
+            break
+    return {
+        actor: min(math.ceil((weight - level) * count / weight), count)
+        for actor, (count, weight) in shares.items()
+        if weight > level
+    }
+
+
+def _trim(actor: str, count: int, connection: Connection) -> int:
+    connection.execute("INSERT INTO audit_trims (one) VALUES (1)")
+    removed = connection.execute(
+        "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE actor = ? ORDER BY id LIMIT ?)",
+        (actor, count),
+    ).rowcount
+    connection.execute("DELETE FROM audit_trims")
+    return int(removed)
 
 
 def insert_charges(connection: Connection, charges: Sequence[AttemptCharge]) -> None:

@@ -383,6 +383,21 @@ def _sent_blobs(tables: Database) -> None:
     )
 
 
+def _counted_audit(tables: Database) -> None:
+    """Rows of the audit trail that stand for several calls, and the oldest of which may go.
+
+    `audit_trims` has a row only inside of a transaction that removes some; see history.sql.ledger.
+    """
+    tables.execute("ALTER TABLE audit ADD COLUMN calls INTEGER NOT NULL DEFAULT 1")
+    tables.execute("CREATE TABLE audit_trims (one INTEGER PRIMARY KEY)")
+    tables.execute("DROP TRIGGER audit_never_deletes")
+    tables.execute(
+        "CREATE TRIGGER audit_never_deletes BEFORE DELETE ON audit"
+        " WHEN NOT EXISTS (SELECT 1 FROM audit_trims)"
+        " BEGIN SELECT RAISE(ABORT, 'audit rows are only added'); END"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -394,4 +409,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _archived,
     _thinned,
     _sent_blobs,
+    _counted_audit,
 )

@@ -881,7 +881,7 @@ class Views(views_pb2_grpc.ViewServiceServicer):
 
 
 class Audits(audit_pb2_grpc.AuditServiceServicer):
-    """Two rows, one of them on a second page."""
+    """Three rows, each on a page of its own."""
 
     def __init__(self, state):
         self.state = state
@@ -889,11 +889,20 @@ class Audits(audit_pb2_grpc.AuditServiceServicer):
     def ListAuditRows(self, request, context):
         rows = [
             audit_pb2.AuditRow(actor="kim", method="NodeService/DrainNode", outcome="NOT_FOUND"),
+            audit_pb2.AuditRow(
+                actor="kim", method="ContentService/PutBlobs", outcome="OK", calls=7
+            ),
             audit_pb2.AuditRow(actor="root", method="AccountService/CreateUser", target="lee"),
         ]
         for row in rows:
             row.at.seconds = EPOCH
-        found = [row for row in rows if request.actor in {"", row.actor}]
+        found = [
+            row
+            for row in rows
+            if request.actor in {"", row.actor}
+            and request.method in {"", row.method}
+            and (row.outcome != "OK" or row.method not in request.without)
+        ]
         at = int(request.cursor or 0)
         more = str(at + 1) if at + 1 < len(found) else ""
         return audit_pb2.ListAuditRowsResponse(rows=found[at : at + 1], next_cursor=more)
