@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml.hosts import client_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -44,7 +46,7 @@ class Limits:
     Attributes:
         connections: at once, for everything.
         reserved: further ones when all of those are busy, for paths that must always answer.
-        per_address: of one address.
+        per_address: of one address; of IPv6 of one /64 network.
         handshake_s, head_s, body_s: for a whole TLS handshake, request head, request body.
         idle_s: between two requests.
         stalled_s: how long a client may read nothing of what was sent to it.
@@ -79,6 +81,7 @@ class Connection:
     """One connection.
 
     Attributes:
+        client: whom it counts for; see `nsml.hosts.client_of`.
         is_reserved: accepted although no room is left: only for paths that must always answer.
         since: when the phase began.
         unsent_since: since when the client has read nothing of what waits to be sent; None: nothing waits.
@@ -87,7 +90,7 @@ class Connection:
         look: notes whether something waits to be sent.
     """
 
-    address: str
+    client: str
     is_reserved: bool
     since: float
     phase: Phase = Phase.HANDSHAKE
@@ -130,18 +133,20 @@ class Connections:
 
     def admit(self, address: str, now: float) -> Connection | None:
         """Take in a new connection, in place of one that waits where there is no room; None: refuse it."""
-        is_full = self._per_address[address] >= self.limits.per_address
-        is_over = is_full and not self._is_exempt(address)
-        if is_over and not self.make_room(now, lambda one: one.address == address):
+        is_exempt = self._is_exempt(address)
+        # What a proxy opens counts for nobody else of its network.
+        client = address if is_exempt else client_of(address)
+        is_over = not is_exempt and self._per_address[client] >= self.limits.per_address
+        if is_over and not self.make_room(now, lambda one: one.client == client):
             return None
         has_room = len(self._open) - self._reserved < self.limits.connections
         is_reserved = not has_room and not self.make_room(now, lambda one: not one.is_reserved)
         is_over = is_reserved and self._reserved >= self.limits.reserved
         if is_over and not self.make_room(now, lambda one: one.is_reserved):
             return None
-        taken = Connection(address=address, is_reserved=is_reserved, since=now)
+        taken = Connection(client=client, is_reserved=is_reserved, since=now)
         self._open[taken] = None
-        self._per_address[address] += 1
+        self._per_address[client] += 1
         self._reserved += is_reserved
         return taken
 
@@ -151,9 +156,9 @@ class Connections:
             return
         del self._open[connection]
         self._reserved -= connection.is_reserved
-        self._per_address[connection.address] -= 1
-        if not self._per_address[connection.address]:
-            del self._per_address[connection.address]
+        self._per_address[connection.client] -= 1
+        if not self._per_address[connection.client]:
+            del self._per_address[connection.client]
 
     def make_room(self, now: float, among: Callable[[Connection], bool]) -> bool:
         """Close one that waits: the oldest of the address with the most connections; False: none waits."""
@@ -161,7 +166,7 @@ class Connections:
         waiting = [one for one in self._open if among(one) and one.waits(now, slow_s)]
         if not waiting:
             return False
-        last = min(waiting, key=lambda one: (-self._per_address[one.address], one.since))
+        last = min(waiting, key=lambda one: (-self._per_address[one.client], one.since))
         self.leave(last)
         last.abort()
         return True

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import functools
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final
+
+CLIENT_BITS: Final = 64
+"""Of an IPv6 address: whoever has one has all that begin like it."""
 
 
 def is_loopback(host: str) -> bool:
@@ -13,6 +18,20 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@functools.lru_cache(maxsize=4096)
+def client_of(address: str) -> str:
+    """Return whom limits count an address for: an IPv4 address, however it is written, or the /64 of an IPv6 one."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped:
+        return str(found.ipv4_mapped)
+    return str(ip_network((found, CLIENT_BITS), strict=False))
 
 
 def is_same_place(origin: str, host: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from controlplane.access import anonymous
 from controlplane.access.current import begin_call, current_call, set_caller
 from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
 from controlplane.access.secret import Secret, parse_secret, short
@@ -30,7 +30,7 @@ from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, U
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
     from types import TracebackType
     from typing import Protocol
 
@@ -62,9 +62,6 @@ _BEARER = "Bearer "
 
 REQUEST_WITHIN_S: Final = 60.0
 """How long a call may take to send the one request that it has: 4 MiB at most."""
-MOST_ANONYMOUS: Final = 100
-"""Calls without a credential that one address may have open at once, and all of them together."""
-MOST_ANONYMOUS_OF_ALL: Final = 1_000
 
 ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
@@ -88,7 +85,7 @@ class AccessInterceptor(Wrapper):
         self._limiter = limiter
         self._refuse = refuse
         self._audit = audit
-        self._anonymous = AnonymousCalls()
+        self._anonymous = anonymous.AnonymousCalls()
 
     def wrap(self, handler: Handler, method: str) -> Handler:
         """Return `handler` so that it runs only for callers whom the table lets through."""
@@ -104,7 +101,7 @@ class AccessInterceptor(Wrapper):
                 read=context.read,
                 parse=parse,
                 record=_Record(self._audit, method, row.change if row else None, context),
-                anonymous=self._anonymous.of(shown.address),
+                stranger=self._anonymous.of(method, shown.address),
             )
 
         return _behind(begin, handler)
@@ -214,44 +211,6 @@ def _certificate(context: Context) -> tuple[str, bytes] | None:
     return bytes(next(iter(names))).decode(), bytes(next(iter(pems)))
 
 
-class AnonymousCalls:
-    """How many calls of nobody known are open, by their addresses: who needs no token can open many."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def of(self, address: str) -> _AnonymousCall:
-        """A call from an address, which does not count yet."""
-        return _AnonymousCall(self._open, address)
-
-
-@dataclass(slots=True)
-class _AnonymousCall:
-    among: Counter[str]
-    address: str
-    counts: bool = False
-
-    def enter(self) -> NsmlError | None:
-        """Count it; why it is refused, where it is one too many."""
-        if (
-            self.among[self.address] >= MOST_ANONYMOUS
-            or self.among.total() >= MOST_ANONYMOUS_OF_ALL
-        ):
-            return Unavailable(
-                "too many calls without a token are open from this address",
-                attempt="again in a moment, or nsml login HOST",
-            )
-        self.among[self.address] += 1
-        self.counts = True
-        return None
-
-    def leave(self) -> None:
-        if self.counts:
-            self.counts = False
-            self.among[self.address] -= 1
-            self.among += Counter()  # without those that have none
-
-
 class _Record:
     """The row of one call in the audit trail, where it has one."""
 
@@ -317,13 +276,13 @@ class _Admission:
         read: Callable[[], Awaitable[Any]],
         parse: Callable[[bytes], Any],
         record: _Record,
-        anonymous: _AnonymousCall,
+        stranger: anonymous.AnonymousCall,
     ) -> None:
         self._why_not = why_not
         self._refuse = refuse
         self._read = read
         self._parse = parse
-        self._anonymous = anonymous
+        self._stranger = stranger
         self._refused: NsmlError | None = None
         self.record = record
         self.who: Caller = AnonymousCaller()
@@ -342,7 +301,7 @@ class _Admission:
         """Let the caller in, or refuse the call; what somebody known was refused is in the trail by its name."""
         error = await self.refusal()
         if error is None and isinstance(self.who, AnonymousCaller):
-            error = self._refused = self._anonymous.enter()
+            error = self._refused = self._stranger.enter()
         if error is None:
             return
         if self.record.needs_request and not isinstance(self.who, AnonymousCaller):
@@ -373,12 +332,18 @@ class _Admission:
             yield request
 
     async def _first(self) -> Any:
+        stranger = self._stranger
+        within_s = anonymous.REQUEST_WITHIN_S if stranger.counts else REQUEST_WITHIN_S
         # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
         try:
-            async with asyncio.timeout(REQUEST_WITHIN_S):
+            async with asyncio.timeout(within_s) as ending:
+                stranger.waits(ending)
                 data = await self._read()
         except TimeoutError:
-            raise Unavailable(f"no whole request came within {REQUEST_WITHIN_S:g} s") from None
+            raise Unavailable(
+                f"no whole request came within {within_s:g} s, or others needed the room"
+            ) from None
+        stranger.goes_on()
         if data is grpc.aio.EOF:  # type: ignore[attr-defined]
             raise InvalidRequest("the call has no request")
         return self._parsed(data)
@@ -392,6 +357,28 @@ class _Admission:
                 why="it is no message of this kind, or a text in it is no UTF-8",
             ) from None
 
+    def bounded(self, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """What a method streams; to a stranger not for ever."""
+        return self._until_its_end(responses) if self._stranger.counts else responses
+
+    async def _until_its_end(
+        self, responses: AsyncGenerator[Any, None]
+    ) -> AsyncGenerator[Any, None]:
+        ends_at = asyncio.get_running_loop().time() + anonymous.STREAM_S
+        async with aclosing(responses):
+            try:
+                while True:
+                    async with asyncio.timeout_at(ends_at):
+                        response = await anext(responses)
+                    yield response
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                pass
+        await self._refuse(
+            Unavailable("a call without a token stays open for some minutes", attempt="again")
+        )
+
     async def asked(self, requests: AsyncIterator[bytes], *, is_stream: bool) -> Any:
         """Admit the caller, and return what the method is called with."""
         await self.admit()
@@ -404,7 +391,7 @@ class _Admission:
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # The call's row in the audit trail is there once it has ended.
-        self._anonymous.leave()
+        self._stranger.leave()
         await self.record.ended(self.who, error)
 
 
@@ -435,7 +422,7 @@ def _behind(begin: Callable[[Context], _Admission], handler: Handler) -> Handler
     async def stream(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
         async with begin(context) as call:
             request = await call.asked(requests, is_stream=is_stream)
-            async with aclosing(inner(request, context)) as responses:
+            async with aclosing(call.bounded(inner(request, context))) as responses:
                 async for response in responses:
                     await call.check()
                     yield response

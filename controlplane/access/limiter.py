@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from nsml.hosts import client_of
 
 if TYPE_CHECKING:
     from nsml.clock import Clock
@@ -61,8 +64,8 @@ class FailureLimiter:
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a gRPC peer without its port: `ipv4:10.0.0.7`, `unix`."""
-    kind, _, rest = peer.partition(":")
+    """Return whom limits count a gRPC peer for: see `client_of`; `unix` for those of this machine's sockets."""
+    kind, _, rest = unquote(peer).partition(":")
     if kind in {"ipv4", "ipv6"}:
-        return f"{kind}:{rest.rpartition(':')[0]}"
+        return client_of(rest.rpartition(":")[0].removeprefix("[").removesuffix("]"))
     return kind

@@ -323,8 +323,11 @@ def test_the_limiter_keeps_a_bounded_number_of_addresses() -> None:
 
 
 def test_the_address_of_a_peer_has_no_port() -> None:
-    assert address_of("ipv4:10.0.0.7:4711") == "ipv4:10.0.0.7"
-    assert address_of("ipv6:%5B::1%5D:4711") == "ipv6:%5B::1%5D"
+    assert address_of("ipv4:10.0.0.7:4711") == "10.0.0.7"
+    assert address_of("ipv6:%5B2001:db8:0:7::1%5D:4711") == "2001:db8:0:7::/64"
+    assert address_of("ipv6:[2001:db8:0:7:ff::9]:4712") == "2001:db8:0:7::/64"
+    assert address_of("ipv6:%5B::ffff:10.0.0.7%5D:4711") == "10.0.0.7"
+    assert address_of("ipv6:%5Bfe80::1%25eth0%5D:4711") == "fe80::/64"
     assert address_of("unix:") == "unix"
 
 

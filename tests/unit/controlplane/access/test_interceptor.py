@@ -12,6 +12,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from controlplane.access import anonymous
 from controlplane.access.accounts import DAY_S
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
@@ -508,24 +509,96 @@ async def test_a_request_that_does_not_come_ends_its_call(
         assert "no whole request" in await call.details()
 
 
-async def test_strangers_have_so_many_calls_open_and_no_more(
+CHECK = "/grpc.health.v1.Health/Check"
+LIST = "/grpc.health.v1.Health/List"
+
+
+async def first_to_end_of(calls: list[Any]) -> tuple[int, str]:
+    """The number of the first call that ends, and what it was told."""
+    ends = [asyncio.ensure_future(call.code()) for call in calls]
+    done, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    for one in left:
+        one.cancel()
+    (number,) = [at for at, one in enumerate(ends) if one in done]
+    assert ends[number].result() is grpc.StatusCode.UNAVAILABLE
+    return number, await calls[number].details()
+
+
+async def test_strangers_have_so_many_calls_open_and_the_oldest_unfinished_one_gives_way(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.access.interceptor.MOST_ANONYMOUS", 3)
-    method = "/grpc.health.v1.Health/Check"
+    monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(3, 1_000))
     async with serving(door) as channel:
-        calls = await open_calls(channel, method, 4, "")
-        done, _ = await asyncio.wait(
-            [asyncio.ensure_future(call.code()) for call in calls],
-            return_when=asyncio.FIRST_COMPLETED,
-            timeout=60,
-        )
-        assert [one.result() for one in done] == [grpc.StatusCode.UNAVAILABLE]
-        # Those who show a token are served all the same, and room is given back.
-        token = await tokens_of_somebody(door)
-        assert (await outcome(channel, method, token)).startswith(OPEN)
-        for call in calls:
+        calls: list[Any] = []
+        for _ in range(3):
+            calls += await open_calls(channel, LIST, 1, "")
+            # Each is there before the next one comes.
+            assert (await outcome(channel, CHECK, None)).startswith(OPEN)
+        calls += await open_calls(channel, LIST, 1, "")
+        number, words = await first_to_end_of(calls)
+        assert (number, "no whole request" in words) == (0, True)
+        # A whole one is answered in its place.
+        assert (await outcome(channel, LIST, None)).startswith(OPEN)
+        assert (await outcome(channel, LIST, await tokens_of_somebody(door))).startswith(OPEN)
+
+
+async def test_health_has_room_of_its_own(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither do checks use up what others have, nor others what checks have."""
+    monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(100, 1))
+    monkeypatch.setitem(anonymous.ROOMS, CHECK, anonymous.Room(100, 2))
+    async with serving(door) as channel:
+        checks = await open_calls(channel, CHECK, 2, "")
+        assert (await outcome(channel, LIST, None)).startswith(OPEN)
+        assert (await outcome(channel, CHECK, None)).startswith(OPEN)
+        (listing,) = await open_calls(channel, LIST, 1, "")
+        assert (await outcome(channel, CHECK, None)).startswith(OPEN)
+        for call in (*checks, listing):
             call.cancel()
-        async with asyncio.timeout(60):
-            while not (await outcome(channel, method, None)).startswith(OPEN):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+
+
+def test_no_address_takes_the_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is open is answered, so that nothing gives way."""
+    monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(2, 3))
+    monkeypatch.setitem(anonymous.ROOMS, anonymous.WATCH, anonymous.Room(1, 3))
+    calls = anonymous.AnonymousCalls()
+    here = [calls.of(LIST, "10.0.0.7") for _ in range(3)]
+    assert [one.enter() is None for one in here] == [True, True, False]
+    there = [calls.of(LIST, address) for address in ("10.0.0.8", "10.0.0.9")]
+    assert [one.enter() is None for one in there] == [True, False], "no more of all together"
+    here[0].leave()
+    here[0].leave()
+    assert there[1].enter() is None
+    watches = [calls.of(anonymous.WATCH, "10.0.0.7") for _ in range(2)]
+    assert [one.enter() is None for one in watches] == [True, False]
+
+
+async def test_a_stream_of_a_stranger_ends_after_some_minutes(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anonymous, "STREAM_S", 0.1)
+    ended, go = asyncio.Event(), asyncio.Event()
+
+    class Endless(grpc.GenericRpcHandler):
+        def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            async def stream(_: Any, __: Any) -> AsyncIterator[bytes]:
+                try:
+                    yield b"SERVING"
+                    await go.wait()
+                    yield b"NOT_SERVING"
+                finally:
+                    ended.set()
+
+            return grpc.unary_stream_rpc_method_handler(stream)
+
+    async with serving(door, generic=Endless()) as channel:
+        metadata = (("authorization", f"Bearer {await tokens_of_somebody(door)}"),)
+        known = channel.unary_stream(anonymous.WATCH)(b"", metadata=metadata, timeout=60)
+        assert await known.read() == b"SERVING"
+        stranger = channel.unary_stream(anonymous.WATCH)(b"", timeout=60)
+        assert await stranger.read() == b"SERVING"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stranger.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await asyncio.wait_for(ended.wait(), 60)
+        go.set()
+        assert await known.read() == b"NOT_SERVING", "of somebody known it goes on"

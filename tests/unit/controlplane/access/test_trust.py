@@ -101,7 +101,7 @@ async def test_a_node_renews_whatever_others_guess_at_its_address(
     files = NodeFiles.within(tmp_path)
     before = files.certificate.read_bytes()
     for _ in range(MOST_FAILURES):
-        live.door.limiter.failed("ipv4:127.0.0.1")
+        live.door.limiter.failed("127.0.0.1")
     with pytest.raises(NotSignedIn):
         await join(live, tmp_path / "other", token, node="gpu-2")
     async with agent_channel(live, files) as channel:

@@ -224,7 +224,7 @@ async def test_who_guesses_costs_no_look_into_the_store(tmp_path: Path) -> None:
     async with site(tmp_path) as one:
         for number in range(MOST_FAILURES):
             await one.get("/metrics", f"nsml_{number:043}")
-        assert one.rig.plane.limiter.is_limited("ipv4:127.0.0.1")
+        assert one.rig.plane.limiter.is_limited("127.0.0.1")
         boss = await administrator(one.rig)
         assert (await one.get("/metrics", boss)).status == 200
 

@@ -568,7 +568,7 @@ async def test_who_guesses_tokens_is_soon_heard_no_more(monkeypatch: pytest.Monk
                     "/dashboard", data={"token": secret}, headers={"Origin": one.url}
                 )
                 assert answer.status_code == 401
-        assert one.rig.plane.limiter.is_limited("ipv4:127.0.0.1")
+        assert one.rig.plane.limiter.is_limited("127.0.0.1")
         # Who is known already is not locked out by that.
         assert await one.rig.plane.identities.of_secret(Secret(token_of(kim)), thorough=False)
 
