@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,20 @@ def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
     ]
     found = [*extra, socket.gethostname(), socket.getfqdn(), "localhost", *addresses]
     return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104
+
+
+def networks_of_this_host() -> list[IPv4Network | IPv6Network]:
+    """Return the networks that this machine's interfaces are in; of one without a mask its address."""
+    found: list[IPv4Network | IPv6Network] = []
+    for addresses in psutil.net_if_addrs().values():
+        for one in addresses:
+            if one.family not in {socket.AF_INET, socket.AF_INET6}:
+                continue
+            host = ip_address(one.address.partition("%")[0])
+            mask = int(ip_address(one.netmask)) if one.netmask else -1
+            length = host.max_prefixlen if mask < 0 else mask.bit_count()
+            found.append(ip_network(f"{host}/{length}", strict=False))
+    return found
 
 
 def host_for_others(listener: Address, names: Sequence[str] = ()) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from controlplane.access.webhook_targets import target_of
 from controlplane.domain.errors import NotFound, StateConflict
-from controlplane.domain.webhooks import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from controlplane.access.user_secrets import UserSecrets
-    from controlplane.domain.webhooks import Target
+    from controlplane.access.webhook_targets import Target
 
 
 class Post(Protocol):
@@ -23,8 +23,8 @@ class Post(Protocol):
         """Whether any address may be called."""
         ...
 
-    async def __call__(self, target: Target, body: bytes) -> int:
-        """The HTTP status; raises InvalidRequest or StateConflict."""
+    async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
+        """Send for a user, and give the HTTP status; raises InvalidRequest or StateConflict."""
         ...
 
 
@@ -78,7 +78,7 @@ class Webhooks:
         if found is None:
             raise NotFound("no webhook is set", attempt="nsml webhook set < FILE")
         target = target_of(found[0], allows_private=post.allows_private)
-        return await post(target, json.dumps(message).encode())
+        return await post(target, json.dumps(message).encode(), owner=owner)
 
     def _poster(self) -> Post:
         if self._post is None:

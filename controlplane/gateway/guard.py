@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import PlainTextResponse
 
 from nsml.clock import in_own_thread
-from nsml.hosts import is_loopback
+from nsml.hosts import is_loopback, is_within
 from nsml.local_peers import uid_of_peer
 from nsml.serving import CONNECTION
 
@@ -117,16 +117,6 @@ def host_name(header: str) -> str:
 def networks(texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
     """Read addresses and networks; raises ValueError."""
     return tuple(ip_network(text, strict=False) for text in texts)
-
-
-def is_within(address: str, among: Iterable[IPv4Network | IPv6Network]) -> bool:
-    """Whether an address is of one of the networks."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    found = getattr(found, "ipv4_mapped", None) or found
-    return any(found in network for network in among)
 
 
 def _is_address(name: str) -> bool:

@@ -8,10 +8,10 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.gateway.extras import shows_dashboards
-from controlplane.gateway.guard import is_within, networks
+from controlplane.gateway.guard import networks
 from nsml import serving
 from nsml.connections import Connections, Limits
-from nsml.hosts import is_loopback
+from nsml.hosts import is_loopback, is_within
 
 if TYPE_CHECKING:
     import socket

@@ -17,7 +17,6 @@ sessions do not.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from contextlib import suppress
@@ -26,6 +25,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.builds import EnvironmentFailed
+from nsml.hosts import is_public
 from nsml.images import (
     DOCKER_HUB,
     full_name,
@@ -103,7 +103,7 @@ class AllowedImages:
             return
         registry = registry_of(reference)
         if registry != DOCKER_HUB and not (
-            is_public_name(registry) and all(map(_is_public, self._addresses(registry)))
+            is_public_name(registry) and all(map(is_public, self._addresses(registry)))
         ):
             raise EnvironmentFailed(
                 f"image {reference}: {registry} is not a public registry at its default port, and is"
@@ -152,11 +152,3 @@ def _resolved(host: str) -> list[str]:
         found = socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
         return [str(one[4][0]) for one in found]
     return []
-
-
-def _is_public(address: str) -> bool:
-    with suppress(ValueError):
-        found = ipaddress.ip_address(address.partition("%")[0])
-        mapped = getattr(found, "ipv4_mapped", None)
-        return (mapped or found).is_global
-    return False

@@ -18,7 +18,7 @@ from tests.unit.controlplane.services.test_sessions import refused
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from controlplane.domain.webhooks import Target
+    from controlplane.access.webhook_targets import Target
 
 MARK = "s3cret-51aa"
 URL = f"https://hooks.example.org/services/{MARK}"
@@ -33,7 +33,7 @@ class Post:
         self.status: int | None = 200
         self.said: list[tuple[str, dict[str, str]]] = []
 
-    async def __call__(self, target: Target, body: bytes) -> int:
+    async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
         self.said.append((target.path, json.loads(body)))
         if self.status is None:
             raise StateConflict(f"{target.origin} cannot be reached")

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.access.webhook_targets import MOST_URL, pinned, target_of
 from controlplane.domain.errors import InvalidRequest
-from controlplane.domain.webhooks import MOST_URL, is_public, pinned, target_of
+from nsml.hosts import is_public
 
 PUBLIC = "93.184.216.34"
 
@@ -108,6 +109,13 @@ def test_no_text_is_anything_else_than_taken_or_refused(text: str) -> None:
         "2001:0:7f00:1::",
         "64:ff9b::a9fe:a9fe",
         "64:ff9b:1::a00:1",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "fec0::1",
+        "5f00::1",
+        "4000::1",
+        "192.88.99.1",
+        "3fff::1",
         "no address",
     ],
 )

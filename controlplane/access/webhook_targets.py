@@ -7,20 +7,20 @@ these very addresses that is called.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from controlplane.domain.errors import InvalidRequest
+from nsml.hosts import is_public, is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from ipaddress import IPv4Network, IPv6Network
 
 MOST_URL: Final = 2_048
 """Characters."""
 _PORTS: Final = {"https": 443, "http": 80}
-_TRANSLATED: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-"""In which a gateway finds an IPv4 address (NAT64)."""
 
 
 class Target(NamedTuple):
@@ -92,31 +92,22 @@ def _private() -> InvalidRequest:
     )
 
 
-def is_public(address: str) -> bool:
-    """Whether an address, as numbers, is anybody's to call: not of this machine or a network of its own."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    return found.is_global and not found.is_multicast and not _holds_another(found)
-
-
-def _holds_another(found: IPv4Address | IPv6Address) -> bool:
-    """Whether an IPv4 address is hidden in it, which may be any."""
-    if isinstance(found, IPv4Address):
-        return False
-    if found.ipv4_mapped or found.sixtofour or found.teredo:
-        return True
-    return any(found in network for network in _TRANSLATED)
-
-
-def pinned(addresses: Sequence[str], *, allows_private: bool) -> str:
+def pinned(
+    addresses: Sequence[str],
+    *,
+    allows_private: bool,
+    own: Iterable[IPv4Network | IPv6Network] = (),
+) -> str:
     """The one of a name's addresses to call; raises InvalidRequest.
 
-    Where one of them must not be called none is: a name that is both is a trick or a mistake.
+    Where one of them must not be called none is: a name that is both is a trick or a mistake. `own`: networks of this
+    machine, whose addresses may be public ones, too.
     """
     if not addresses:
         raise InvalidRequest("the host of the webhook has no address")
-    if not allows_private and not all(map(is_public, addresses)):
+    if allows_private:
+        return addresses[0]
+    near = tuple(own)
+    if not all(is_public(one) and not is_within(one, near) for one in addresses):
         raise _private()
     return addresses[0]
