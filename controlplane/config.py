@@ -264,7 +264,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     user_store_share: float = 0.5
     """Part of the room that the disk of the object store, or of the history, has left above its floor which one user may
-    fill in a day."""
+    fill in a day, where anybody else has an account."""
 
     audit_rows: int = 2_000_000
     """Rows of the audit trail that are kept; of more, the oldest of those go who have most. 0: all are kept."""

@@ -317,7 +317,11 @@ class ControlPlane:
             ledger=history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
         )
         self.admission = Admission(
-            character.limits, usage=self.state.usage, clock=on.clock, space=self.space
+            character.limits,
+            usage=self.state.usage,
+            clock=on.clock,
+            space=self.space,
+            has_others=self.identities.has_others,
         )
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address

@@ -82,6 +82,11 @@ class Identities:
             return None
         return _node(node, expected.value)
 
+    def has_others(self, user: str) -> bool:
+        """Whether anybody but a user has an account, as far as memory knows; with nobody known somebody may."""
+        names = self._cache.records(USERS).keys()
+        return not names or any(name != user for name in names)
+
     async def caught_up(self, revision: int) -> None:
         """Return once memory holds everything up to `revision`, or after a second without news.
 

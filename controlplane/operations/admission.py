@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.limits import DAY_S, NO_LIMITS, UserLimits
 from controlplane.operations.allowances import Allowance
-from controlplane.operations.free_space import HISTORY, OBJECTS, STORE, low_on_room
+from controlplane.operations.free_space import HISTORY, OBJECTS, STORE, WORDS, low_on_room
 from controlplane.operations.live_usage import LiveUsage, Usage
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from controlplane.operations.free_space import FreeSpace
     from nsml.clock import Clock
@@ -56,6 +56,8 @@ class Admission:
         limits: set by the operator.
         usage: what users and projects have in the coordination store.
         space: the room of the stores; None: it is not known.
+        has_others: whether anybody else than a user has an account, or may have one: only beside others has a user a
+            share of a store's room. Accounts count, not what they have stored: who stores nothing yet wants to, later.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Admission:
         usage: LiveUsage,
         clock: Clock,
         space: FreeSpace | None = None,
+        has_others: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.limits = limits
+        self._has_others = has_others
         self.refused: Counter[str] = Counter()
         """How often something was refused, or cut, by the name of the limit."""
         self._usage = usage
@@ -86,9 +90,16 @@ class Admission:
         )
         self._streams: Counter[str] = Counter()
 
-    def _reported_words(self) -> str:
-        most, share = self.limits.reported_bytes, self.limits.store_share
-        return f"{size_text(most)}, and {share:.0%} of the room that is left"
+    def _reported_words(self, user: str) -> str:
+        words = [size_text(self.limits.reported_bytes)] if self.limits.reported_bytes else []
+        return ", and ".join([*words, *self._share_words(user, HISTORY)])
+
+    def _share_words(self, user: str, part: str) -> list[str]:
+        """The share of a store's room that a user has, if there is one."""
+        if self._shared_room(user, part) is None:
+            return []
+        share = self.limits.store_share
+        return [f"{share:.0%} of the room that {WORDS[part]} has left (user_store_share)"]
 
     def room(self) -> dict[str, int]:
         """Bytes that users may still fill of each store's disk, where that is known."""
@@ -187,7 +198,7 @@ class Admission:
             raise self._reached(
                 "reported_bytes",
                 "you have used what the platform's history takes of one user in a day",
-                f"reports and changes together are at most {self._reported_words()}",
+                f"reports and changes together are at most {self._reported_words(user)}",
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
 
@@ -209,7 +220,7 @@ class Admission:
             raise self._reached(
                 "upload_bytes",
                 f"you have sent {used} in the last day, and may not send {size_text(size)} more now",
-                self._upload_words(),
+                self._upload_words(user),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
         async with contextlib.AsyncExitStack() as taken:
@@ -227,11 +238,10 @@ class Admission:
                 self._uploads.use(user, size)
             yield
 
-    def _upload_words(self) -> str:
-        most, share = self.limits.upload_bytes, self.limits.store_share
+    def _upload_words(self, user: str) -> str:
+        most = self.limits.upload_bytes
         words = [f"{size_text(most)} a day"] if most else []
-        if share and self._space is not None and self._space.room_bytes(OBJECTS) is not None:
-            words.append(f"{share:.0%} of the room that the object store has left")
+        words += self._share_words(user, OBJECTS)
         return f"one user may send {', and '.join(words)}"
 
     # The history
@@ -283,7 +293,7 @@ class Admission:
         all_used = self._reported.used(user) + size
         if not own.allows(own_used):
             limit = "session_log_bytes" if is_log else "session_metric_bytes"
-        elif not self._may_have_reported(all_used, size):
+        elif not self._may_have_reported(user, all_used, size):
             limit = "reported_bytes"
         if limit:
             self.refused[limit] += 1
@@ -294,14 +304,14 @@ class Admission:
             self._space.spend(HISTORY, size)
         return ""
 
-    def _may_have_reported(self, used: float, size: int) -> bool:
+    def _may_have_reported(self, user: str, used: float, size: int) -> bool:
         """Whether a user may have reported so much: what is over is lost, so a share counts beside others only.
 
         Who reports alone fills the store to its floor, where nodes keep what comes until there is room.
         """
         if len(self._reported) <= 1:
             return self._reported.allows(used)
-        return self._is_within_share(self._reported, used, size, HISTORY)
+        return self._is_within_share(self._reported, user, used, size, HISTORY)
 
     def checkpoint(self, session_id: str) -> bool:
         """Count a checkpoint that a session reports; whether it may have so many."""
@@ -337,17 +347,23 @@ class Admission:
 
     def _has_share(self, allowance: Allowance, user: str, size: int, part: str) -> bool:
         """Whether a user may use so much more: of the allowance, and of the room that the store has left."""
-        return self._is_within_share(allowance, allowance.used(user) + size, size, part)
+        used = allowance.used(user) + size
+        return self._is_within_share(allowance, user, used, size, part)
 
-    def _is_within_share(self, allowance: Allowance, used: float, size: int, part: str) -> bool:
+    def _is_within_share(
+        self, allowance: Allowance, user: str, used: float, size: int, part: str
+    ) -> bool:
         """Whether a user may have used so much, of which `size` is not written yet."""
         if not allowance.allows(used):
             return False
-        share = self.limits.store_share
-        room = None if self._space is None or not share else self._space.room_bytes(part)
-        if room is None:
-            return True
-        return used <= share * (room + used - size)
+        room = self._shared_room(user, part)
+        return room is None or used <= self.limits.store_share * (room + used - size)
+
+    def _shared_room(self, user: str, part: str) -> int | None:
+        """The room of which a user has a share; None: a share does not count."""
+        if self._space is None or not self.limits.store_share or not self._has_others(user):
+            return None
+        return self._space.room_bytes(part)
 
     def _check_room(self, part: str) -> None:
         if self.is_low(part):

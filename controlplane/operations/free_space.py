@@ -55,7 +55,7 @@ STORE: Final = "store"
 HISTORY: Final = "history"
 OBJECTS: Final = "objects"
 
-_WORDS: Final[Mapping[str, str]] = {
+WORDS: Final[Mapping[str, str]] = {
     STORE: "the platform's store",
     HISTORY: "the platform's history",
     OBJECTS: "the platform's object store",
@@ -245,7 +245,7 @@ def floor_of(size: int) -> int:
 def low_on_room(part: str) -> LowOnRoom:
     """The refusal of what users bring."""
     return LowOnRoom(
-        f"{_WORDS[part]} is almost full",
+        f"{WORDS[part]} is almost full",
         why="the rest of its room is kept for the platform itself",
         attempt="again later; nsml status    shows since when, and what ends it",
     )

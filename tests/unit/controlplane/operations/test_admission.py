@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
@@ -154,6 +158,88 @@ async def test_one_user_takes_half_of_the_room_and_another_still_sends(small_dis
     assert await world.put(KIM, blobs(5, MIB)) == 5
     with pytest.raises(LimitReached):
         await world.put(EVE, blobs(3, MIB))
+
+
+class Room:
+    """Bytes that are left above the floor of every store."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def room_bytes(self, part: str) -> int:
+        return self.left
+
+    def is_low(self, part: str) -> bool:
+        return self.left <= 0
+
+    @contextlib.asynccontextmanager
+    async def taking(self, part: str, size: int) -> AsyncIterator[None]:
+        if size > self.left:
+            raise LowOnRoom("full")
+        self.left -= size
+        yield
+
+
+UPLOADS = st.lists(
+    st.tuples(st.sampled_from(["kim", "eve", "lee"]), st.integers(4 << 10, 1 << 20)), max_size=30
+)
+
+
+@given(
+    uploads=UPLOADS,
+    room=st.integers(1 << 16, 4 << 20),
+    share=st.sampled_from([0.1, 0.5, 0.9]),
+    accounts=st.sampled_from([("kim",), ("kim", "eve"), ("kim", "eve", "lee")]),
+    joins_at=st.integers(0, 30),
+)
+def test_a_share_is_of_who_has_others_and_no_user_has_more(
+    uploads: list[tuple[str, int]],
+    room: int,
+    share: float,
+    accounts: tuple[str, ...],
+    joins_at: int,
+) -> None:
+    """Whatever is sent, in whatever order; `lee` may come later, and finds what the others had to leave."""
+
+    async def run() -> None:
+        space, known = Room(room), set(accounts)
+        admission = Admission(
+            limits(store_share=share),
+            usage=LiveUsage(),
+            clock=HandClock(),
+            space=space,  # type: ignore[arg-type]
+            has_others=lambda user: bool(known - {user}),
+        )
+        used = Counter[str]()
+        for at, (user, size) in enumerate(uploads):
+            if at == joins_at:
+                known.add("lee")
+            if user not in known:
+                continue
+            left, most = space.left, share * (space.left + used[user])
+            is_alone = known == {user}
+            fits = size <= left and (is_alone or used[user] + size <= most)
+            try:
+                async with admission.uploading(user, [size]):
+                    pass
+            except (LimitReached, LowOnRoom):
+                assert not fits, "who has others has the share, who has none all of it"
+            else:
+                assert fits
+                used[user] += size
+            assert space.left == room - used.total() >= 0, "never below the floor"
+        if len(accounts) > 1 and len(used) == 1:
+            assert space.left >= (1 - share) * room - 1, "for those who have stored nothing yet"
+
+    asyncio.run(run())
+
+
+async def test_the_only_user_of_a_platform_fills_it_to_the_floor(small_disk: Path) -> None:
+    world = World(small_disk, store_share=0.5)
+    world.admission._has_others = lambda _: False
+    assert await world.put(EVE, blobs(24, MIB)) == 24
+    with pytest.raises(LowOnRoom):
+        await world.put(EVE, blobs(12, MIB))
 
 
 async def test_many_empty_blobs_count_for_the_files_that_they_take(small_disk: Path) -> None:

@@ -231,3 +231,21 @@ def test_every_method_of_users_that_writes_is_counted() -> None:
         short = method.removeprefix("/nsml.v1.")
         is_placed = method in CHANGES | RECORDED | streams or short in UNCOUNTED
         assert is_placed or name.startswith(READS), f"{short}: counted, or why not?"
+
+
+async def test_a_user_has_others_once_anybody_else_has_an_account() -> None:
+    async with platform() as rig:
+        has_others = rig.plane.identities.has_others
+        assert has_others("kim"), "nobody is known yet, and somebody may be there"
+        await rig.user("kim")
+
+        async def is_alone() -> bool:
+            return not has_others("kim")
+
+        await until(is_alone, "memory knows of kim")
+        await rig.user("eve")
+
+        async def is_not_alone() -> bool:
+            return has_others("kim")
+
+        await until(is_not_alone, "memory knows of eve")
