@@ -86,6 +86,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """For one start, in the environment: takes an empty history (or object store) in place of the
     platform's, whose records are lost for good. What agents still keep is recorded in it."""
 
+    history_bytes: int = 0
+    """How large the history may become where it is a PostgreSQL database, whose disk the platform does not see: users'
+    writes end a little below it. 0: not known."""
+
     etcd_quota_bytes: int = DEFAULT_QUOTA_BYTES
     """Of an etcd cluster before 3.6, which does not say it: its --quota-backend-bytes. Users' writes end at three
     quarters of it."""
@@ -368,6 +372,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 self.idle_after_s == 0 or 60 <= self.idle_after_s <= 604_800,
                 "0, or 60 to 604800",
             ),
+            ("history_bytes", self.history_bytes >= 0, "0 (not known) or more"),
             ("etcd_quota_bytes", self.etcd_quota_bytes >= 0, "0 (not known) or more"),
             ("floor_bytes", (self.floor_bytes or 0) >= 0, "0 (none) or more"),
             ("audit_rows", self.audit_rows >= 0, "0 (no limit) or more"),

@@ -56,7 +56,7 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
-from controlplane.operations.free_space import HISTORY, FreeSpace
+from controlplane.operations.free_space import HISTORY, Database, FreeSpace
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.holdings import Holdings
 from controlplane.operations.ingest import Ingestor, Rights
@@ -222,6 +222,7 @@ class Character:
         waste: what sessions may make of their devices.
         limits: what users, projects and sessions may take of the stores.
         floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
+        history_bytes: how large the history's database may become where its disk is not known; 0: that is not known, either.
         audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
     """
 
@@ -247,6 +248,7 @@ class Character:
     waste: WasteRule = field(default_factory=WasteRule)
     limits: UserLimits = field(default_factory=UserLimits)
     floor_bytes: int | None = None
+    history_bytes: int = 0
     audit_rows: int = 2_000_000
     audit_bytes: int = 1 << 30
 
@@ -288,6 +290,7 @@ class ControlPlane:
             conditions=self.health.conditions,
             clock=on.clock,
             floor_bytes=character.floor_bytes,
+            database=Database(self.health.history.size, character.history_bytes),
         )
         on = replace(
             on,

@@ -333,6 +333,7 @@ async def _serve(
         ),
         limits=settings.limits,
         floor_bytes=settings.floor_bytes,
+        history_bytes=settings.history_bytes,
         audit_rows=settings.audit_rows,
         audit_bytes=settings.audit_bytes,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),

@@ -624,6 +624,10 @@ class History(Protocol):
         """Write something of no meaning; returns once it is on disk: whether writing works again."""
         ...
 
+    async def size(self) -> int:
+        """Bytes that the database takes, free room within its files included."""
+        ...
+
     def dump(self) -> AsyncGenerator[Batch, None]:
         """Everything in portable rows, as it is at one moment, while others go on writing."""
         ...

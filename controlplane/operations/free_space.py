@@ -2,8 +2,8 @@
 
 Ends, releases and acknowledgements must find room when users have filled everything that they may fill: so what
 users bring is refused before a store is full. Each store is looked at every second, and between two looks
-what was let in since is counted off. Where the room cannot be known (a bucket, PostgreSQL on another machine) there
-is no floor; the service's own limit holds.
+what was let in since is counted off. Of PostgreSQL, whose disk is on another machine, the operator says how large it may
+become. Where nobody knows the room (a bucket) there is no floor; the service's own limit holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import structlog
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 1.0
 """Between two looks at every store."""
+DATABASE_LOOK_S: Final = 10.0
+"""At a database, which asks the size of each of its files."""
 STALE_S: Final = 0.25
 """What comes in bulk is let in by a look that is no older."""
 WITHIN_S: Final = 5.0
@@ -87,10 +89,18 @@ class Look:
         return self.room_bytes <= self.warned_bytes or not self.has_files
 
 
+class Database(NamedTuple):
+    """A database whose disk is not known: how its size is asked for, and how large it may become; 0: nobody says."""
+
+    size: Callable[[], Awaitable[int]]
+    most_bytes: int
+
+
 class FreeSpace:
     """The room of each store that is known.
 
     Args:
+        database: of the history, where that has no folder.
         folders: where stores keep their files, by store.
         store: asked for its quota.
         floor_bytes: to be left free on each disk; None: by its size, 0: none, anywhere.
@@ -105,6 +115,7 @@ class FreeSpace:
         conditions: Conditions,
         clock: Clock,
         floor_bytes: int | None = None,
+        database: Database | None = None,
         stat: Callable[[Path], os.statvfs_result] = os.statvfs,
     ) -> None:
         self._store = store
@@ -113,12 +124,17 @@ class FreeSpace:
         self._floor_bytes = floor_bytes
         self._stat = stat
         self._looks: dict[str, Callable[[], Awaitable[Look]]] = {}
+        self._every_s: dict[str, float] = {}
         if floor_bytes != 0:
             self._looks = {
                 f"{part} disk": lambda folder=folder: self._look_at(folder)  # type: ignore[misc]
                 for part, folder in folders.items()
             }
             self._looks[STORE] = self._look_at_store
+            if HISTORY not in folders and database is not None and database.most_bytes:
+                name = f"{HISTORY} disk"
+                self._looks[name] = lambda: self._look_at_database(database)
+                self._every_s[name] = DATABASE_LOOK_S
         self._found: dict[str, tuple[Look, float]] = {}
         self._writing: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
@@ -133,7 +149,7 @@ class FreeSpace:
     async def _keep_looking(self, name: str) -> NoReturn:
         while True:
             await self._look(name)
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(self._every_s.get(name, LOOK_S))
 
     async def look(self) -> None:
         """Look at all of them once."""
@@ -212,6 +228,15 @@ class FreeSpace:
         # What is mounted from elsewhere may not answer.
         found = await in_own_thread(lambda: self._stat(folder))
         return look_of(found, folder, self._floor_bytes)
+
+    async def _look_at_database(self, database: Database) -> Look:
+        used, most = await database.size(), database.most_bytes
+        floor = floor_of(most) if self._floor_bytes is None else self._floor_bytes
+        evidence = f"{size_text(used)} of {size_text(most)} (history_bytes) are used"
+        warned_bytes = max(floor // 2, min(WARNED_BYTES, most // 100))
+        return Look(
+            most - floor - used, has_files=True, evidence=evidence, warned_bytes=warned_bytes
+        )
 
     async def _look_at_store(self) -> Look:
         space = await self._store.space()

@@ -72,7 +72,9 @@ HISTORY_WRITES: Final = frozenset(
         "probe",
     }
 )
-HISTORY_HELD: Final = frozenset({"record", "note", "newest", "fold", "archive", "close"})
+HISTORY_HELD: Final = frozenset(
+    {"record", "note", "newest", "fold", "archive", "trim_audit", "close"}
+)
 """Those that may be answered from memory, or find nothing to write: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 

@@ -1079,6 +1079,14 @@ async def test_of_a_large_audit_trail_the_oldest_rows_go_of_who_has_most(history
     assert newest[0][1] == rows[0], "numbers go on"
 
 
+async def test_it_says_how_large_it_is(history: History) -> None:
+    before = await history.size()
+    assert before > 0
+    rows = [AuditRow(at=0.0, actor="kim", method="m", target="x" * 1000)] * 1_000
+    await history.ledger.audit(rows)
+    assert await history.size() > before
+
+
 async def dumped(history: History) -> list[tuple[str, dict[str, Any]]]:
     return [
         (batch.table, dict(zip(batch.columns, row, strict=True)))

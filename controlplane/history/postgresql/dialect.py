@@ -14,6 +14,7 @@ class PostgresDialect:
     """See Dialect. Texts are compared by code point: every column has the collation "C"."""
 
     for_update = " FOR UPDATE"
+    size = "SELECT pg_database_size(current_database())"
 
     def many(self, values: Collection[Any]) -> Any:
         """See Dialect."""

@@ -77,6 +77,15 @@ class SqlHistory(Generic[D]):
 
         await self._database.write(work)
 
+    async def size(self) -> int:
+        """See History."""
+
+        def work(connection: Connection) -> int:
+            (size,) = connection.execute(self._database.dialect.size).fetchone()
+            return int(size)
+
+        return await self._database.read(work)
+
     async def dump(self) -> AsyncGenerator[Batch, None]:
         """See History."""
         await self.telemetry.flush()

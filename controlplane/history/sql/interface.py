@@ -57,6 +57,11 @@ class Dialect(Protocol):
         """What ends a query whose rows nobody else changes until the transaction ends."""
         ...
 
+    @property
+    def size(self) -> str:
+        """A query of one number: the bytes that the database takes."""
+        ...
+
     def many(self, values: Collection[Any]) -> Any:
         """A list as the parameter that `among` takes."""
         ...

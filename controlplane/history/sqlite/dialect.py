@@ -20,6 +20,7 @@ class SqliteDialect:
     """See Dialect. `fits_glob` is our own function, given to each connection."""
 
     for_update = ""  # one connection writes
+    size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
     def many(self, values: Collection[Any]) -> Any:
         """See Dialect. What json_each gives ends at a NUL, and would be another text."""

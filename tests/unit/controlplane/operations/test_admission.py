@@ -23,11 +23,11 @@ from controlplane.domain.limits import NO_LIMITS, UserLimits
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.objects.stored import open_folder
-from controlplane.operations.admission import Admission
+from controlplane.operations.admission import NOTE_BYTES, Admission
 from controlplane.operations.admitted import AdmittedObjects
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.content import BATCH_BLOBS, BATCH_BYTES
-from controlplane.operations.free_space import FreeSpace, floor_of
+from controlplane.operations.free_space import Database, FreeSpace, floor_of
 from controlplane.operations.live_usage import LiveUsage, record_size
 from controlplane.operations.rationing import Rationing
 from controlplane.operations.state import LiveState
@@ -286,6 +286,41 @@ async def test_the_store_keeps_a_quarter_of_its_quota_for_the_platform() -> None
     assert (standing.name, standing.subject) == (ConditionName.LOW_ON_ROOM, "store")
     assert "submissions" in standing.meaning
     assert admission.refused["store_room"] == 1
+
+
+async def test_a_database_has_a_floor_below_what_the_operator_lets_it_become() -> None:
+    clock, size = HandClock(), [50 * MIB]
+    conditions = Conditions(clock)
+
+    async def size_now() -> int:
+        return size[0]
+
+    def space_of(most: int, **folders: Path) -> FreeSpace:
+        return FreeSpace(
+            folders=folders,
+            store=StoreOf(),  # type: ignore[arg-type]
+            conditions=conditions,
+            clock=clock,
+            database=Database(size_now, most),
+        )
+
+    space = space_of(100 * MIB)
+    admission = Admission(limits(store_share=0.5), usage=LiveUsage(), clock=clock, space=space)
+    await space.look()
+    assert admission.room()["history"] == 40 * MIB, "a tenth is the platform's own"
+    admission.check_history()
+    with pytest.raises(LimitReached):
+        admission.note_blobs("eve", 21 * MIB // NOTE_BYTES)
+    size[0] = 90 * MIB
+    await space.look()
+    with pytest.raises(LowOnRoom):
+        admission.check_history()
+    (standing,) = conditions.standing()
+    assert (standing.name, standing.subject) == (ConditionName.LOW_ON_ROOM, "history")
+    assert "history_bytes" in standing.evidence
+    for other in (space_of(0), space_of(1, history=Path("/"))):
+        await other.look()
+        assert not other.is_low("history"), "nobody says, or its disk is known"
 
 
 async def test_the_embedded_store_says_how_full_it_is() -> None:
