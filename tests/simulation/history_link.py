@@ -141,6 +141,10 @@ class HistoryLink:
         """See History."""
         await self._whole.probe()
 
+    async def size(self) -> int:
+        """See History."""
+        return int(await self._whole.size())
+
     async def close(self) -> None:
         """It is not ours."""
 
