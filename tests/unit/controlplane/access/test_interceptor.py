@@ -545,7 +545,8 @@ async def test_strangers_have_so_many_calls_open_and_the_oldest_unfinished_one_g
 async def test_health_has_room_of_its_own(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither do checks use up what others have, nor others what checks have."""
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(100, 1))
-    monkeypatch.setitem(anonymous.ROOMS, CHECK, anonymous.Room(100, 2))
+    few = replace(anonymous.ROOMS[CHECK], all=2)
+    monkeypatch.setitem(anonymous.ROOMS, CHECK, few)
     async with serving(door) as channel:
         checks = await open_calls(channel, CHECK, 2, "")
         assert (await outcome(channel, LIST, None)).startswith(OPEN)
@@ -559,7 +560,8 @@ async def test_health_has_room_of_its_own(door: Door, monkeypatch: pytest.Monkey
 def test_no_address_takes_the_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is open is answered, so that nothing gives way."""
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(2, 3))
-    monkeypatch.setitem(anonymous.ROOMS, anonymous.WATCH, anonymous.Room(1, 3))
+    few = replace(anonymous.ROOMS[anonymous.WATCH], each=1)
+    monkeypatch.setitem(anonymous.ROOMS, anonymous.WATCH, few)
     calls = anonymous.AnonymousCalls()
     here = [calls.of(LIST, "10.0.0.7") for _ in range(3)]
     assert [one.enter() is None for one in here] == [True, True, False]
