@@ -271,10 +271,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fill in a day, where anybody else has an account."""
 
     audit_rows: int = 2_000_000
-    """Rows of the audit trail that are kept; of more, the oldest of those go who have most. 0: all are kept."""
+    """Rows of the audit trail that are kept; above it, the oldest rows of the actors with the most are removed. 0: all are kept."""
 
     audit_bytes: int = 1 << 30
-    """About what they may take. 0: no limit."""
+    """Bytes of these rows, about. 0: no limit."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""

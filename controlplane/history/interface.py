@@ -525,7 +525,7 @@ class Ledger(Protocol):
     async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
         """Remove the oldest rows of the actors with the most bytes until the trail is no larger; how many.
 
-        0: no limit. Whoever floods it pushes out the own rows.
+        0: no limit. A flood removes rows of its own actor first.
         """
         ...
 

@@ -13,6 +13,7 @@ import pytest
 from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
+from controlplane.history.portable import Batch
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql import logs, referring
 from controlplane.history.sqlite import open_history
@@ -1077,6 +1078,16 @@ async def test_of_a_large_audit_trail_the_oldest_rows_go_of_who_has_most(history
     await history.ledger.audit(rows[:1])
     newest = await history.ledger.newest_audited(AuditQuery(), limit=1)
     assert newest[0][1] == rows[0], "numbers go on"
+
+
+async def test_rows_of_a_backup_from_before_bursts_were_counted_stand_for_one_call(
+    history: History,
+) -> None:
+    columns = ("id", "at", "actor", "method", "target", "outcome", "request_id", "token")
+    row = (7, 1.0, "kim", "m", "", "OK", "", "")
+    await history.load([Batch(table="audit", columns=columns, rows=(row,))])
+    expected = AuditRow(at=1.0, actor="kim", method="m")
+    assert await history.ledger.audited() == ((7, expected),)
 
 
 async def test_it_says_how_large_it_is(history: History) -> None:
