@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,7 @@ from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of
 from controlplane.access.wrapping import Wrapper, method_of, with_raw_requests
 from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
+from controlplane.operations.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -63,6 +65,10 @@ _BEARER = "Bearer "
 REQUEST_WITHIN_S: Final = 60.0
 """How long a call may take to send the one request that it has: 4 MiB at most."""
 
+MOST_REQUESTS: Final = 32
+"""Requests of one user that are on their way here at one time: each may hold as much as a whole one."""
+_MOST_WAITING: Final = 1_000
+
 ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
 
@@ -86,6 +92,12 @@ class AccessInterceptor(Wrapper):
         self._refuse = refuse
         self._audit = audit
         self._anonymous = anonymous.AnonymousCalls()
+        self._requests = Turns(
+            "for their requests to arrive",
+            slots=sys.maxsize,
+            each=MOST_REQUESTS,
+            most_waiting=_MOST_WAITING,
+        )
 
     def wrap(self, handler: Handler, method: str) -> Handler:
         """Return `handler` so that it runs only for callers whom the table lets through."""
@@ -99,6 +111,7 @@ class AccessInterceptor(Wrapper):
                 partial(self._why_not, shown, method),
                 partial(self._refuse, context),
                 read=context.read,
+                requests=self._requests,
                 parse=parse,
                 record=_Record(self._audit, method, row.change if row else None, context),
                 stranger=self._anonymous.of(method, shown.address),
@@ -274,6 +287,7 @@ class _Admission:
         refuse: Callable[[NsmlError], Awaitable[NoReturn]],
         *,
         read: Callable[[], Awaitable[Any]],
+        requests: Turns,
         parse: Callable[[bytes], Any],
         record: _Record,
         stranger: anonymous.AnonymousCall,
@@ -281,6 +295,7 @@ class _Admission:
         self._why_not = why_not
         self._refuse = refuse
         self._read = read
+        self._requests = requests
         self._parse = parse
         self._stranger = stranger
         self._refused: NsmlError | None = None
@@ -332,6 +347,12 @@ class _Admission:
             yield request
 
     async def _first(self) -> Any:
+        if not isinstance(self.who, UserCaller):
+            return await self._read_first()
+        async with self._requests.turn(self.who.user.name):
+            return await self._read_first()
+
+    async def _read_first(self) -> Any:
         stranger = self._stranger
         within_s = anonymous.REQUEST_WITHIN_S if stranger.counts else REQUEST_WITHIN_S
         # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.

@@ -17,7 +17,7 @@ from controlplane.access.accounts import DAY_S
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
 from controlplane.access.identities import Identities
-from controlplane.access.interceptor import AccessInterceptor
+from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor
 from controlplane.access.listeners import Identity, listen_agents
 from controlplane.access.secret import Secret
 from controlplane.access.table import TABLE, Row
@@ -507,6 +507,32 @@ async def test_a_request_that_does_not_come_ends_its_call(
         (call,) = await open_calls(channel, "/nsml.v1.SessionService/GetSession", 1, token)
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
         assert "no whole request" in await call.details()
+
+
+async def test_of_one_user_only_so_many_requests_are_on_their_way(door: Door) -> None:
+    """Each may hold as much as a whole one has; the next ones wait, and nobody else does."""
+    method = "/nsml.v1.SessionService/GetSession"
+    async with serving(door) as channel:
+        tokens = await tokens_of_everybody(door)
+        mine, theirs = str(tokens["member"]), str(tokens["other"])
+        held = await open_calls(channel, method, MOST_REQUESTS, mine)
+        while await outcome_within(channel, method, mine, 0.3) != "waits":
+            pass  # until all of them have arrived
+        assert (await outcome(channel, method, theirs)).startswith("open")
+        held[0].cancel()
+        assert (await outcome(channel, method, mine)).startswith("open")
+        for call in held:
+            call.cancel()
+
+
+async def outcome_within(
+    channel: grpc.aio.Channel, method: str, token: str, within_s: float
+) -> str:
+    try:
+        async with asyncio.timeout(within_s):
+            return await outcome(channel, method, token)
+    except TimeoutError:
+        return "waits"
 
 
 CHECK = "/grpc.health.v1.Health/Check"
