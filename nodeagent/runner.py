@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 import structlog
 
 from nodeagent.accounts import Accounts, AccountsError
-from nodeagent.assignments import note_unstarted, read_unstarted
+from nodeagent.assignments import note_unstarted, owner_of, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
@@ -294,8 +294,7 @@ class Runner:
     async def _uid(self) -> int | None:
         """Whom its program runs as on this machine; None: the agent's own user."""
         accounts = self.place.accounts
-        # An id is nobody else's, ever; users from before there were ids have their name.
-        owner = self.assignment.owner_id or self.assignment.owner
+        owner = owner_of(self.assignment)
         if accounts is None:
             return None
         return await self.place.run(lambda: accounts.of_user(owner))

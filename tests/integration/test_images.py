@@ -71,6 +71,7 @@ class Node:
             Requirements(lines=lines, packages=packages),
             heard.extend,
             cancelled or threading.Event(),
+            owner="kim",
             use=self.used.append,
         )
 
