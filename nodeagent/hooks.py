@@ -44,7 +44,7 @@ from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from nodeagent.environments.builds import Say
+    from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.images import Images
     from nodeagent.environments.requirements import ReadSetup
 
@@ -72,6 +72,8 @@ class Draft:
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
     image: str | None = None
+    waits: Callable[[str], None] = lambda _: None
+    """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
     """The checkpoint from which the attempt goes on; "": it begins anew."""
 
@@ -167,7 +169,7 @@ class CodeHook:
 class SetupReader(Protocol):
     """Makes what reads a user's `setup.py`; see Setups.reader."""
 
-    def __call__(self, *, owner: str, say: Say, cancelled: threading.Event | None) -> ReadSetup:
+    def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> ReadSetup:
         """What reads it."""
         ...
 
@@ -253,7 +255,9 @@ async def _required(
 ) -> Requirements:
     """What the code of a draft asks for; given up when cancelled."""
     cancelled = threading.Event()
-    read_setup = reader(owner=owner_of(draft.assignment), say=draft.log.write, cancelled=cancelled)
+    read_setup = reader(
+        owner=owner_of(draft.assignment), waits=partial(_waits, draft), cancelled=cancelled
+    )
     read = partial(read_requirements, draft.folder.app, may_build=may_build, read_setup=read_setup)
     return await uninterrupted(run, read, cancel=cancelled.set)
 
@@ -264,10 +268,20 @@ async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind:
     return await uninterrupted(
         run,
         lambda: provide(
-            draft.log.write, cancelled, use=lambda key: note_use(draft.folder, f"{kind} {key}")
+            draft.log.write,
+            cancelled,
+            waits=partial(_waits, draft),
+            use=lambda key: note_use(draft.folder, f"{kind} {key}"),
         ),
         cancel=cancelled.set,
     )
+
+
+def _waits(draft: Draft, reason: str) -> None:
+    """Tell its user what a draft waits for, in its log and where it is listed; "": it goes on."""
+    draft.waits(reason)
+    if reason:
+        draft.log.note(reason)
 
 
 def _not_honoured(wanted: Requirements) -> list[str]:

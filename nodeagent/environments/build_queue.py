@@ -20,7 +20,8 @@ from nsml.view.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from nodeagent.environments.builds import Say
+    Waits = Callable[[str], object]
+    """Told why a build waits, for its user; "" once it begins."""
 
 DECENT_DISK_BYTES = 10_000_000_000
 """A build is never given half of a disk's room when that is less than this, but all of it."""
@@ -160,12 +161,9 @@ class BuildQueue:
 
     @contextmanager
     def ticket(
-        self, owner: str, *, memory_bytes: int, disk_bytes: int, say: Say
+        self, owner: str, *, memory_bytes: int, disk_bytes: int, waits: Waits
     ) -> Iterator[Ticket]:
-        """A place in the queue, and what it was granted once its build began, for as long as the context lasts.
-
-        `say` gets why it waits, for its user.
-        """
+        """A place in the queue, and what it was granted once its build began, for as long as the context lasts."""
         with self._turn:
             self._arrived += 1
             request = Request(
@@ -174,7 +172,7 @@ class BuildQueue:
                 memory_bytes=memory_bytes,
                 disk_bytes=disk_bytes,
             )
-            ticket = Ticket(self, request, say)
+            ticket = Ticket(self, request, waits)
             self._tickets.append(ticket)
         try:
             yield ticket
@@ -243,27 +241,31 @@ class BuildQueue:
 class Ticket:
     """A place in a queue; for one thread."""
 
-    def __init__(self, queue: BuildQueue, request: Request, say: Say) -> None:
+    def __init__(self, queue: BuildQueue, request: Request, waits: Waits) -> None:
         self.request = request
         self.turn: Turn | None = None
         self.is_ready = False
         self._queue = queue
-        self._say = say
-        self._said = ""
+        self._waits = waits
+        self._reason = ""
 
     def begin(self) -> bool:
         """Whether the build is to begin now: `turn` is what it was granted. Raises NoRoom."""
         turn, reason = self._queue.start(self)
-        if turn is None:
-            if reason and reason != self._said:
-                self._said = reason
-                self._say(f"Waiting for other builds: {reason}\n".encode())
-            return False
-        return True
+        # for a moment there may be none
+        if turn is not None or reason:
+            self._tell(f"waiting for other builds: {reason}" if reason else "")
+        return turn is not None
 
     def stand_by(self) -> None:
         """Do not begin for now: another builds what this one waits for."""
         self._queue.stand_by(self)
+        self._tell("")
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            self._waits(reason)
 
     def granted(self) -> Turn:
         """What the build that began was granted."""

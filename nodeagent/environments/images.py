@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
-    from nodeagent.environments.build_queue import Turn
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.hostconfig import AptConfiguration
     from nodeagent.environments.requirements import Requirements
@@ -123,6 +123,7 @@ class _Asker:
     owner: str
     say: Say
     cancelled: threading.Event
+    waits: Waits
     use: Callable[[str], object]
 
 
@@ -197,16 +198,17 @@ class Images:
         cancelled: threading.Event,
         *,
         owner: str,
+        waits: Waits = lambda _: None,
         use: Callable[[str], object],
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
-        `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log; `use` the key of each image before anybody
+        `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
         could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set, and
         OSError where this machine lacks something.
         """
         try:
-            asker = _Asker(owner=owner, say=say, cancelled=cancelled, use=use)
+            asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
             base = self._base(reference, asker)
             if not requirements.lines and not requirements.packages:
                 return base.id
@@ -436,7 +438,7 @@ class Images:
             asker.owner,
             memory_bytes=settings.memory_bytes,
             disk_bytes=settings.disk_bytes,
-            say=asker.say,
+            waits=asker.waits,
         ) as ticket:
             self._builds.provide(
                 key,

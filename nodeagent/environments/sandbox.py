@@ -59,7 +59,7 @@ from nsml.view.units import size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from nodeagent.environments.build_queue import Turn
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.runtimes.interface import ExitRecord
     from nodeagent.runtimes.launch import Machine
@@ -238,12 +238,12 @@ class Sandbox:
         *,
         most: int,
         owner: str,
-        say: Say = lambda _: None,
+        waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> bytes:
         """The output of a program that reads what `owner` wrote, at most so many bytes.
 
-        Waits for its turn among its like, which `say` is told. Raises EnvironmentFailed, EnvironmentCancelled,
+        Waits for its turn among its like, which `waits` is told. Raises EnvironmentFailed, EnvironmentCancelled,
         and OSError where this machine lacks something.
         """
         output, limits = bytearray(), self.limits.small()
@@ -253,7 +253,7 @@ class Sandbox:
                 output.extend(piece)
 
         with self._readings.ticket(
-            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, say=say
+            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, waits=waits
         ) as ticket:
             turn = ticket.wait(cancelled)
             with self._slot(cancelled) as (slot, folder):

@@ -18,7 +18,7 @@ from nodeagent.runtimes.interface import Mount
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nodeagent.environments.builds import Say
+    from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.requirements import ReadSetup
     from nodeagent.environments.sandbox import Sandbox
 
@@ -39,11 +39,11 @@ class Setups:
         self,
         *,
         owner: str,
-        say: Say = lambda _: None,
+        waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> ReadSetup:
-        """Reads files of a user; `say` gets why that waits. What it returns raises as `Sandbox.ask`."""
-        return partial(self._read, partial(self._ask, owner, say, cancelled))
+        """Reads files of a user; `waits` is told why that waits. What it returns raises as `Sandbox.ask`."""
+        return partial(self._read, partial(self._ask, owner, waits, cancelled))
 
     def _read(self, ask: Callable[[str], bytes], text: str) -> tuple[list[str], list[str]]:
         """The lines that a `setup.py` lists, and notes."""
@@ -61,7 +61,7 @@ class Setups:
                     self._kept.popitem(last=False)
         return _lists(said)
 
-    def _ask(self, owner: str, say: Say, cancelled: threading.Event | None, text: str) -> bytes:
+    def _ask(self, owner: str, waits: Waits, cancelled: threading.Event | None, text: str) -> bytes:
         program = shared_copy(
             self._sandbox.folder, "setup", {"reader.py": Path(setup_reader.__file__)}
         )
@@ -72,7 +72,7 @@ class Setups:
         )
         try:
             return self._sandbox.ask(
-                task, most=_MOST_SAID_BYTES, owner=owner, say=say, cancelled=cancelled
+                task, most=_MOST_SAID_BYTES, owner=owner, waits=waits, cancelled=cancelled
             )
         except EnvironmentFailed as error:
             raise EnvironmentFailed(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from nodeagent.environments.build_queue import Turn
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.downloads import Downloads
     from nodeagent.environments.requirements import Requirements
@@ -80,12 +80,13 @@ class Environments:
         cancelled: threading.Event | None = None,
         *,
         owner: str,
+        waits: Waits = lambda _: None,
         use: Callable[[str], object] = lambda _: None,
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
         `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
-        to be seen in the session's log, `use` the key before anybody could remove it. Raises
+        to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
         EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
         OSError where this machine lacks something.
         """
@@ -94,7 +95,7 @@ class Environments:
         ready = self._ready(key)
         limits = self._sandbox.limits
         with self._sandbox.queue.ticket(
-            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, say=say
+            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, waits=waits
         ) as ticket:
             self._builds.provide(
                 key,

@@ -128,7 +128,7 @@ def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
             def run(requirement):
                 code = code_with(platform, USES, requirements=f"{requirement}\n")
                 return platform.nsml(
-                    "run", "-o", "name", "-g", "0", "-c", "0.5", cwd=code
+                    "run", "-o", "name", "-g", "0", "-c", "0.5", "--memory", "1G", cwd=code
                 ).stdout.strip()
 
             def log(session):
@@ -140,12 +140,14 @@ def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
             for session in (waiting, stopped):
                 wait_for(
                     lambda session=session: (
-                        "Waiting for other builds: 1 build of your own" in log(session)
+                        "nsml: waiting for other builds: 1 build of your own" in log(session)
                     ),
                     what="it says what it waits for",
                 )
+            listed = platform.nsml("ps").stdout
+            assert listed.count("waiting for other builds") == 2, listed
             platform.nsml("stop", stopped)
-            wait_for(lambda: "STOPPED" in platform.nsml("ps", "-a").stdout, what="it has ended")
+            wait_for(lambda: "Stopped" in platform.nsml("ps", "-a").stdout, what="it has ended")
             assert "Installing" not in log(stopped)
             platform.nsml("stop", endless)
             wait_for(lambda: "user code says hello" in log(waiting), what="the next is built")

@@ -252,7 +252,10 @@ class Site:
             self.built.append(key)
             del self.running[key]
 
-        with self.queue.ticket(owner, memory_bytes=GB, disk_bytes=GB, say=said.extend) as ticket:
+        def note(reason: str) -> None:
+            said.extend(f"{reason}\n".encode())
+
+        with self.queue.ticket(owner, memory_bytes=GB, disk_bytes=GB, waits=note) as ticket:
             self._builds.provide(
                 key,
                 is_there=lambda: key in self.built,
@@ -279,7 +282,7 @@ def test_one_users_crowd_waits_and_another_begins_at_once(
     site = Site(tmp_path / "builds", QueueLimits(at_once=3, per_owner=2), pool)
     words = [bytearray() for _ in range(20)]
     asked = [site.ask("kim", f"kim{n}", said) for n, said in enumerate(words)]
-    until(lambda: len(site.running) == 2 and sum(b"Waiting" in said for said in words) >= 18)
+    until(lambda: len(site.running) == 2 and sum(b"waiting for" in said for said in words) >= 18)
     waits = next(said for said in words if b"begun" not in said)
     assert b"2 builds of your own" in waits
     assert b"user_builds_at_once" in waits
@@ -306,7 +309,7 @@ def test_two_who_need_the_same_build_it_once_and_whoever_may_first(
     until(lambda: "other" in site.running)
     said = bytearray(), bytearray()
     first = site.ask("kim", "same", said[0])
-    until(lambda: b"Waiting" in said[0])
+    until(lambda: b"waiting for" in said[0])
     second = site.ask("lee", "same", said[1])
     until(lambda: b"begun" in said[0] and b"begun" in said[1])
     third = site.ask("park", "last")
@@ -316,7 +319,7 @@ def test_two_who_need_the_same_build_it_once_and_whoever_may_first(
     for one in (first, second, third):
         one.result(60)
     assert site.built.count("same") == 1
-    assert b"Waiting" not in said[1]
+    assert b"waiting for" not in said[1]
 
 
 def test_one_that_waits_leaves_when_its_user_says_so(
@@ -328,7 +331,7 @@ def test_one_that_waits_leaves_when_its_user_says_so(
     said, cancelled = bytearray(), threading.Event()
     second = site.ask("lee", "b", said, cancelled)
     third = site.ask("park", "c")
-    until(lambda: b"Waiting" in said)
+    until(lambda: b"waiting for" in said)
     assert b"this node runs 1 at once" in said
     cancelled.set()
     with pytest.raises(EnvironmentCancelled):
@@ -367,7 +370,7 @@ def test_a_place_is_free_again_however_its_build_ends() -> None:
     queue = BuildQueue(QueueLimits(at_once=1, per_owner=1), lambda: GB)
 
     def fail() -> None:
-        with queue.ticket("kim", memory_bytes=1, disk_bytes=1, say=lambda _: None) as ticket:
+        with queue.ticket("kim", memory_bytes=1, disk_bytes=1, waits=lambda _: None) as ticket:
             ticket.wait(None)
             raise OSError("lost")
 
@@ -377,7 +380,7 @@ def test_a_place_is_free_again_however_its_build_ends() -> None:
     with ExitStack() as stack:
         tickets = [
             stack.enter_context(
-                queue.ticket("kim", memory_bytes=1, disk_bytes=1, say=lambda _: None)
+                queue.ticket("kim", memory_bytes=1, disk_bytes=1, waits=lambda _: None)
             )
             for _ in range(2)
         ]
