@@ -28,6 +28,8 @@ DECENT_DISK_BYTES = 10_000_000_000
 _LEAST_DISK_BYTES = 64 << 20
 """With less room no build is begun."""
 _LOOK_EVERY_S = 0.1
+_TELL_AGAIN_S = 60.0
+"""Why a build waits may change with each that ends; the control plane stores what is told."""
 _MOST_OWNERS = 10_000
 """Owners whose last turn is remembered."""
 
@@ -248,6 +250,7 @@ class Ticket:
         self._queue = queue
         self._waits = waits
         self._reason = ""
+        self._told_at = 0.0
 
     def begin(self) -> bool:
         """Whether the build is to begin now: `turn` is what it was granted. Raises NoRoom."""
@@ -263,8 +266,11 @@ class Ticket:
         self._tell("")
 
     def _tell(self, reason: str) -> None:
-        if reason != self._reason:
-            self._reason = reason
+        """Tell what changed, though not each change among many builds: whoever waits is told of one."""
+        now = time.monotonic()
+        is_early = bool(reason and self._reason) and now < self._told_at + _TELL_AGAIN_S
+        if reason != self._reason and not is_early:
+            self._reason, self._told_at = reason, now
             self._waits(reason)
 
     def granted(self) -> Turn:

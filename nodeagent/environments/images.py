@@ -498,8 +498,11 @@ class Images:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if is_out_of_memory:
+            is_own = turn.memory_bytes == settings.memory_bytes
+            setting = "build_memory_bytes" if is_own else "builds_memory_bytes"
             raise EnvironmentFailed(
-                f"the build needs more than {size_text(turn.memory_bytes)} of memory"
+                f"the build needs more than {size_text(turn.memory_bytes)} of memory ({setting} in the"
+                " agent's settings)"
             )
         if code:
             reason = words.reason(f"the build ended with {code}")

@@ -366,6 +366,23 @@ def test_on_a_full_disk_nothing_begins_and_the_node_is_blamed(
     waiting.result(60)
 
 
+def test_who_waits_is_told_why_once_while_many_builds_come_and_go() -> None:
+    """Each word is stored by the control plane."""
+    queue = BuildQueue(QueueLimits(at_once=2, per_owner=1), lambda: 1_000 * GB)
+    told: list[str] = []
+    with queue.ticket("kim", memory_bytes=1, disk_bytes=1, waits=told.append) as waiting:
+        for _ in range(5):
+            with ExitStack() as stack:
+                for owner in ("kim", "lee"):
+                    other = queue.ticket(owner, memory_bytes=1, disk_bytes=1, waits=lambda _: None)
+                    queue.stand_by(waiting)
+                    assert stack.enter_context(other).begin()
+                    assert not waiting.begin()
+        assert len(told) == 1
+        waiting.wait(None)
+    assert told[1:] == [""]
+
+
 def test_a_place_is_free_again_however_its_build_ends() -> None:
     queue = BuildQueue(QueueLimits(at_once=1, per_owner=1), lambda: GB)
 
