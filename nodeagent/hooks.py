@@ -185,12 +185,10 @@ class PythonHook:
         environments: Environments,
         run: Offload,
         reader: SetupReader,
-        accounts: Accounts | None = None,
     ) -> None:
         self._environments = environments
         self._run = run
         self._reader = reader
-        self._accounts = accounts
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with an entry, with code, or with Python on the command line."""
@@ -206,9 +204,6 @@ class PythonHook:
                 owner = owner_of(draft.assignment)
                 provide = partial(self._environments.provide, wanted, owner=owner)
                 draft.python = await _provided(self._run, provide, draft, "environment")
-                if wanted.lines and self._accounts is not None:
-                    keep = partial(self._accounts.keep_private, draft.python.folder, owner)
-                    await self._run(keep)
         except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)

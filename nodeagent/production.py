@@ -164,13 +164,13 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
             lambda: _sandbox(settings, build_limits, alone, isolation.machine, networks.network)
         )
         downloads = Downloads(settings.data / "downloads")
-        environments = Environments(settings.data / "environments", sandbox, downloads)
+        environments = Environments(settings.data / "environments", sandbox, downloads, accounts)
         stores = [
             Store(kind="downloads", cache=downloads, place=settings.data),
             Store(kind="environment", cache=environments, place=environments.folder),
         ]
         reader = Setups(sandbox).reader
-        hook: Hook = PythonHook(environments, in_own_thread, reader, accounts)
+        hook: Hook = PythonHook(environments, in_own_thread, reader)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
             images = await _images(settings, build_limits, engine_place, limits.disk_floor_bytes)

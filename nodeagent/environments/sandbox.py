@@ -213,10 +213,12 @@ class Sandbox:
         cancelled: threading.Event | None = None,
         *,
         turn: Turn,
+        sealed: Callable[[Path], object] = lambda _: None,
     ) -> None:
         """Have the folder `place` be there, as the program made it, the agent's own and read-only.
 
-        The program sees it there while it fills it. `say` gets all of its output. Raises EnvironmentFailed
+        The program sees it there while it fills it. `say` gets all of its output, `sealed` the finished folder
+        before it is there. Raises EnvironmentFailed
         with the last lines of that or the limit that was exceeded, EnvironmentCancelled soon after
         `cancelled` is set, and OSError where this machine lacks something; nothing is left then.
         """
@@ -230,6 +232,7 @@ class Sandbox:
                 seal(folder.app, self._rules(slot, place, turn.disk_bytes))
             except Unsound as error:
                 raise EnvironmentFailed(f"what was installed is refused: {error}") from None
+            sealed(folder.app)
             folder.app.rename(place)
 
     def ask(

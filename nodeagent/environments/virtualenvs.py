@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from nodeagent.accounts import Accounts
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.downloads import Downloads
@@ -55,12 +56,22 @@ _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "
 
 
 class Environments:
-    """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes."""
+    """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes.
 
-    def __init__(self, folder: Path, sandbox: Sandbox, downloads: Downloads) -> None:
+    `accounts` keeps those of one user from the programs of others, where users have accounts here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        downloads: Downloads,
+        accounts: Accounts | None = None,
+    ) -> None:
         self.folder = folder
         self._sandbox = sandbox
         self._downloads = downloads
+        self._accounts = accounts
         self._builds = Builds(folder)
 
     def key(self, requirements: Requirements, owner: str) -> str:
@@ -88,7 +99,7 @@ class Environments:
         `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
         to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
         EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
-        OSError where this machine lacks something.
+        AccountsError and OSError where this machine lacks something.
         """
         key = self.key(requirements, owner)
         place = self.folder / key
@@ -109,6 +120,7 @@ class Environments:
                 ticket=ticket,
             )
         os.utime(ready)
+        self._keep_private(place, requirements, owner)  # what an agent of another level built, too
         return PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
 
     def stored(self) -> dict[str, float]:
@@ -141,6 +153,10 @@ class Environments:
             self._builds.forget(key)
         return True
 
+    def _keep_private(self, place: Path, requirements: Requirements, owner: str) -> None:
+        if requirements.lines and self._accounts is not None:
+            self._accounts.keep_private(place, owner)
+
     def _ready(self, key: str) -> Path:
         return self.folder / f"{key}.ready"
 
@@ -158,7 +174,14 @@ class Environments:
             say(f"Installing {counted(len(requirements.lines), 'requirement')}\n".encode())
         try:
             task = self._task(place, requirements, owner)
-            self._sandbox.make(place, task, say, cancelled, turn=turn)
+            self._sandbox.make(
+                place,
+                task,
+                say,
+                cancelled,
+                turn=turn,
+                sealed=lambda made: self._keep_private(made, requirements, owner),
+            )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
             write_atomically(self._ready(place.name), b"")

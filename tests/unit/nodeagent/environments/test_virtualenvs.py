@@ -14,26 +14,26 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nodeagent.accounts import Accounts
 from nodeagent.environments.build_queue import NoRoom
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setup_reader import install_requires
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
-from tests.sandboxes import USUAL, environments_in, isolation_here, strongest
+from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
 from tests.wheels import make_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -342,6 +342,33 @@ def test_what_one_user_built_is_given_to_no_other_who_names_the_same(
         environments.provide(wanted, lambda _: None, owner="u-2")
     bare = [environments.provide(Requirements(), lambda _: None, owner=one) for one in "ab"]
     assert bare[0] == bare[1]
+
+
+def test_where_programs_see_the_machines_files_an_environment_is_its_users_alone(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before it lies where others could find it."""
+    if os.geteuid():
+        pytest.skip("only root gives files to groups")
+    make_wheel(index, "private")
+    accounts = Accounts(tmp_path, USUAL, by_group=True)
+    downloads = Downloads(tmp_path / "downloads")
+    environments = Environments(tmp_path / "environments", sandbox_here(), downloads, accounts)
+    modes: list[int] = []
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target.parent == environments.folder:
+            modes.append(path.stat().st_mode & 0o777)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    made = environments.provide(Requirements(lines=("private",)), lambda _: None, owner="u-1")
+    facts = made.folder.stat()
+    assert (facts.st_mode & 0o777, facts.st_gid) == (0o750, accounts.of_user("u-1"))
+    bare = environments.provide(Requirements(), lambda _: None, owner="u-1")
+    assert bare.folder.stat().st_mode & 0o777 == 0o755
+    assert modes == [0o750, 0o755]
 
 
 async def test_users_are_told_apart_by_their_ids(
