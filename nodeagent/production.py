@@ -159,9 +159,9 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
-        build_limits = _build_limits(settings, host.facts().memory_bytes)
+        of_builds = build_limits(settings, host.facts().memory_bytes)
         sandbox = await in_thread(
-            lambda: _sandbox(settings, build_limits, alone, isolation.machine, networks.network)
+            lambda: _sandbox(settings, of_builds, alone, isolation.machine, networks.network)
         )
         downloads = Downloads(settings.data / "downloads")
         environments = Environments(settings.data / "environments", sandbox, downloads, accounts)
@@ -173,7 +173,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         hook: Hook = PythonHook(environments, in_own_thread, reader)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
-            images = await _images(settings, build_limits, engine_place, limits.disk_floor_bytes)
+            images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             hook, listed = ImageHook(images, in_own_thread, reader), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
@@ -355,7 +355,7 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         raise SettingsError(str(error)) from error
 
 
-def _build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
+def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
     """The limits of builds on a machine with so much memory."""
     each, count = settings.build_memory_bytes, settings.builds_at_once
     limits = BuildLimits(

@@ -236,7 +236,7 @@ class BuildQueue:
                 " builds_at_once)"
             )
         if running:
-            return "others are before it, or hold the memory or the disk that it needs"
+            return "others come first, or use the memory or the disk that builds have here"
         return ""
 
 

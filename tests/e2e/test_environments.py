@@ -144,8 +144,10 @@ def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
                     ),
                     what="it says what it waits for",
                 )
-            listed = platform.nsml("ps").stdout
-            assert listed.count("waiting for other builds") == 2, listed
+            wait_for(
+                lambda: platform.nsml("ps").stdout.count("waiting for other builds") == 2,
+                what="the list says so, too",
+            )
             platform.nsml("stop", stopped)
             wait_for(lambda: "Stopped" in platform.nsml("ps", "-a").stdout, what="it has ended")
             assert "Installing" not in log(stopped)

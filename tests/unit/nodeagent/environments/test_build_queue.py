@@ -9,12 +9,14 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeagent.config import Settings
 from nodeagent.environments.build_queue import (
     DECENT_DISK_BYTES,
     BuildQueue,
@@ -26,10 +28,10 @@ from nodeagent.environments.build_queue import (
 )
 from nodeagent.environments.builds import Builds, EnvironmentCancelled
 from nodeagent.environments.sandbox import BuildLimits
+from nodeagent.production import build_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from nodeagent.environments.builds import Say
 
@@ -221,6 +223,26 @@ def test_readings_of_files_have_memory_of_their_own_within_that_of_all(together:
     assert queue.limits.memory_each >= together // 4
 
 
+@pytest.mark.parametrize(
+    ("memory", "settings", "each"),
+    [
+        (16 << 30, {}, 3.5),
+        (64 << 30, {}, 8),
+        (1 << 40, {}, 8),
+        (16 << 30, {"builds_at_once": 1}, 7),
+        (16 << 30, {"builds_memory_bytes": 5 << 30}, 2),
+    ],
+)
+def test_by_default_builds_get_no_more_than_half_of_the_machine(
+    memory: int, settings: dict[str, int], each: float
+) -> None:
+    agent = Settings(node="n", server="unix:/s", data=Path("/d"), token_file=Path("/t"), **settings)
+    limits = build_limits(agent, memory)
+    queue = limits.queue(lambda: 0)
+    assert limits.together_bytes <= (settings.get("builds_memory_bytes") or memory // 2)
+    assert min(limits.memory_bytes, queue.limits.memory_each) == int(each * (1 << 30))
+
+
 class Site:
     """Things that are built on a node by whoever asks first, each for as long as it is told to."""
 
@@ -357,7 +379,7 @@ def test_on_a_full_disk_nothing_begins_and_the_node_is_blamed(
     said = bytearray()
     site.room = 0
     waiting = site.ask("lee", "b", said)
-    until(lambda: b"the disk that it needs" in said)
+    until(lambda: b"the disk that builds have" in said)
     site.room = 2 * GB
     until(lambda: "b" in site.running)
     for key in ("a", "b"):
