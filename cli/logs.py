@@ -200,11 +200,12 @@ def _check_span(
 
 def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:
     """Say why there is nothing of a session that has not begun."""
+    from nsml.view.sessions import waiting_text
     from nsml.view.text import visible
 
     for session in {reader.session.id: reader.session for reader in readers}.values():
-        if session.waiting:
-            app.say(visible(f"{session.name} queued: {session.waiting}"))
+        if words := waiting_text(session):
+            app.say(visible(words))
 
 
 async def _follow_all(
@@ -217,14 +218,15 @@ async def _follow_all(
 ) -> None:
     """Show all until they have ended, and say how; of one attempt only what it printed."""
     from nsml.concurrency import beside_each_other
+    from nsml.view.sessions import waiting_text
     from nsml.view.text import visible
 
     async def follow(session: Session, reader: LogReaders) -> None:
         if is_one_attempt:
             await reader.show(client, follow=True)
             return
-        if session.waiting:
-            app.say(visible(f"{session.name} queued: {session.waiting}"))
+        if words := waiting_text(session):
+            app.say(visible(words))
         ended = await follow_to_end(client, app, session, shows=reader)
         app.say(end_words(ended, shown_rank=reader.rank_for(ended)))
 
@@ -562,6 +564,7 @@ async def follow_to_end(
     from nsml.client.streams import wait_until
     from nsml.concurrency import beside_each_other
     from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.sessions import waiting_text
     from nsml.view.text import visible
 
     told = session.waiting  # which whoever asks has been told
@@ -570,7 +573,7 @@ async def follow_to_end(
         nonlocal told
         if seen.waiting and seen.waiting != told:
             told = seen.waiting
-            app.say(visible(f"{session.name} queued: {told}"))
+            app.say(visible(waiting_text(seen)))
         return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
 
     async def ended() -> Session:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FILE = "accounts.json"
 _USER, _TREE = "user", "tree"
 _OPEN, _BY_GROUP = 0o555, 0o550
+_OWNERS = 0o750
 _MOST_BUILDS = 256
 
 
@@ -117,6 +118,20 @@ class Accounts:
             os.chown(tree, -1, gid)
             tree.chmod(_BY_GROUP)
         return gid
+
+    def keep_private(self, tree: Path, owner: str) -> None:
+        """Keep a tree that is `owner`'s alone from others, where programs see the machine's files.
+
+        Raises as `of_user`.
+        """
+        if not self._by_group:
+            return
+        gid = self.of_user(owner)
+        facts = tree.stat()
+        if facts.st_gid != gid or stat.S_IMODE(facts.st_mode) != _OWNERS:
+            tree.chmod(0o700)  # never anybody else's group with rights
+            os.chown(tree, -1, gid)
+            tree.chmod(_OWNERS)
 
     def _of(self, name: str) -> int:
         with self._turn:

@@ -15,6 +15,14 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
 from nsml.v1 import agents_pb2 as pb
 
 
+def owner_of(assignment: pb.Assignment) -> str:
+    """Who owns it, on this node as elsewhere: an id, which is never given again.
+
+    Users from before there were ids have their name.
+    """
+    return assignment.owner_id or assignment.owner
+
+
 def keep_assignment(folder: ReplicaFolder, assignment: pb.Assignment) -> None:
     """Make the folder of an assignment; from here on the replica exists on this node."""
     folder.create()

@@ -184,6 +184,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     build_time_limit_s: float = 3600
     """The longest that one build of an image or an environment may take."""
 
+    builds_at_once: int = 4
+    """Builds of environments and images that run on this node at once; others wait."""
+
+    user_builds_at_once: int = 2
+    """Of these, how many of one user."""
+
+    builds_memory_bytes: int = 0
+    """Memory that all builds of this node may use together; 0: half of the machine's, and never more than
+    `builds_at_once` of them may use. Where this is less than twice `build_memory_bytes`, a build gets half."""
+
     build_files: int = 500_000
     """Files and folders that one build of an environment may make."""
 
@@ -271,6 +281,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_network", _is_network_name(self.build_network), "the name of a network"),
             ("build_disk_bytes", self.build_disk_bytes >= 64 << 20, "at least 64 MiB"),
             ("build_memory_bytes", self.build_memory_bytes >= 64 << 20, "at least 64 MiB"),
+            ("builds_at_once", self.builds_at_once >= 1, "at least 1"),
+            ("user_builds_at_once", self.user_builds_at_once >= 1, "at least 1"),
+            (
+                "builds_memory_bytes",
+                not self.builds_memory_bytes or self.builds_memory_bytes >= 256 << 20,
+                "0, or at least 256 MiB",
+            ),
             ("build_cpus", self.build_cpus >= 0.01, "at least 0.01"),
             ("build_time_limit_s", self.build_time_limit_s > 0, "more than 0"),
             ("build_disk_bytes", self.build_disk_bytes >= 64 << 20, "at least 64 MiB"),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nodeagent.accounts import Accounts, AccountsError
-from nodeagent.assignments import note_use
+from nodeagent.assignments import note_use, owner_of
 from nodeagent.beneath import open_folder
 from nodeagent.datasets import Trees
 from nodeagent.environments.builds import EnvironmentFailed
@@ -44,6 +44,7 @@ from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
+    from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.images import Images
     from nodeagent.environments.requirements import ReadSetup
 
@@ -71,6 +72,8 @@ class Draft:
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
     image: str | None = None
+    waits: Callable[[str], None] = lambda _: None
+    """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
     """The checkpoint from which the attempt goes on; "": it begins anew."""
 
@@ -163,16 +166,29 @@ class CodeHook:
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
 
 
+class SetupReader(Protocol):
+    """Makes what reads a user's `setup.py`; see Setups.reader."""
+
+    def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> ReadSetup:
+        """What reads it."""
+        ...
+
+
 class PythonHook:
     """The Python environment that the code asks for, where programs run without an image.
 
     An entry always has one, a plain command line where it calls Python or comes with requirements.
     """
 
-    def __init__(self, environments: Environments, run: Offload, read_setup: ReadSetup) -> None:
+    def __init__(
+        self,
+        environments: Environments,
+        run: Offload,
+        reader: SetupReader,
+    ) -> None:
         self._environments = environments
         self._run = run
-        self._read_setup = read_setup
+        self._reader = reader
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with an entry, with code, or with Python on the command line."""
@@ -181,15 +197,14 @@ class PythonHook:
     async def prepare(self, draft: Draft) -> None:
         """Have the environment here, if there is to be one."""
         try:
-            read = partial(read_requirements, draft.folder.app, read_setup=self._read_setup)
-            wanted = await self._run(read)
+            wanted = await _required(self._run, self._reader, draft)
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or _calls_python(draft.assignment.spec):
-                owner = draft.assignment.owner
+                owner = owner_of(draft.assignment)
                 provide = partial(self._environments.provide, wanted, owner=owner)
                 draft.python = await _provided(self._run, provide, draft, "environment")
-        except (EnvironmentFailed, OSError) as error:
+        except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
             raise PreparationFailed(cause, text) from error
@@ -198,10 +213,10 @@ class PythonHook:
 class ImageHook:
     """The image that the session or its code asks for, where programs run in containers."""
 
-    def __init__(self, images: Images, run: Offload, read_setup: ReadSetup) -> None:
+    def __init__(self, images: Images, run: Offload, reader: SetupReader) -> None:
         self._images = images
         self._run = run
-        self._read_setup = read_setup
+        self._reader = reader
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """All: a container is made of an image."""
@@ -210,15 +225,13 @@ class ImageHook:
 
     async def prepare(self, draft: Draft) -> None:
         """Have the image here, with what the code requires upon it."""
-        read = partial(
-            read_requirements, draft.folder.app, may_build=True, read_setup=self._read_setup
-        )
         try:
-            wanted = await self._run(read)
+            wanted = await _required(self._run, self._reader, draft, may_build=True)
             reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))
-            provide = partial(self._images.provide, reference, wanted)
+            owner = owner_of(draft.assignment)
+            provide = partial(self._images.provide, reference, wanted, owner=owner)
             draft.image = await _provided(self._run, provide, draft, "image")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
@@ -232,16 +245,38 @@ def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
     return sessions.CAUSE_DATA_FAILED if has_no_room else otherwise
 
 
+async def _required(
+    run: Offload, reader: SetupReader, draft: Draft, *, may_build: bool = False
+) -> Requirements:
+    """What the code of a draft asks for; given up when cancelled."""
+    cancelled = threading.Event()
+    read_setup = reader(
+        owner=owner_of(draft.assignment), waits=partial(_waits, draft), cancelled=cancelled
+    )
+    read = partial(read_requirements, draft.folder.app, may_build=may_build, read_setup=read_setup)
+    return await uninterrupted(run, read, cancel=cancelled.set)
+
+
 async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind: str) -> T:
     """What `provide` finds or makes: told in the log, noted as used, given up when cancelled."""
     cancelled = threading.Event()
     return await uninterrupted(
         run,
         lambda: provide(
-            draft.log.write, cancelled, use=lambda key: note_use(draft.folder, f"{kind} {key}")
+            draft.log.write,
+            cancelled,
+            waits=partial(_waits, draft),
+            use=lambda key: note_use(draft.folder, f"{kind} {key}"),
         ),
         cancel=cancelled.set,
     )
+
+
+def _waits(draft: Draft, reason: str) -> None:
+    """Tell its user what a draft waits for, in its log and where it is listed; "": it goes on."""
+    draft.waits(reason)
+    if reason:
+        draft.log.note(reason)
 
 
 def _not_honoured(wanted: Requirements) -> list[str]:

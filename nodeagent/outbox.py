@@ -54,8 +54,9 @@ class Outbox:
             self.wake.set()
 
     def acknowledge(self, replica_id: ReplicaId, phase: pb.ReplicaPhase) -> None:
-        """Stop repeating the report of that phase."""
+        """Stop repeating the report of that phase, unless another one of it is still to be said."""
         pending = self._pending.get(replica_id)
-        if pending is not None and pending.phase == phase:
+        is_said = pending is self._sent.get(replica_id)
+        if pending is not None and is_said and pending.phase == phase:
             del self._pending[replica_id]
             self._sent.pop(replica_id, None)

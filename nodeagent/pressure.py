@@ -92,8 +92,17 @@ def is_full(place: Path, floor_bytes: int) -> bool:
 
     `floor_bytes` is the room that sessions leave free: below it, they are ended.
     """
+    return room_for_builds(place, floor_bytes) < 0
+
+
+def room_for_builds(place: Path, floor_bytes: int) -> int:
+    """How many bytes builds may write to the disk of `place` before they are ended; negative: they are now.
+
+    `floor_bytes` as of `is_full`.
+    """
     size, free = _room(place)
-    return _LAST.is_short(size=size, free=free) or free < min(_OVER_FLOOR * floor_bytes, size)
+    kept = min(_LAST.share * size, _LAST.bytes)
+    return free - int(max(kept, min(_OVER_FLOOR * floor_bytes, size)))
 
 
 def lacks_files(place: Path) -> bool:

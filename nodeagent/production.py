@@ -45,7 +45,14 @@ from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.network_rules import NetworkRules, NoNetwork
 from nodeagent.parts import Machine, Parts
-from nodeagent.pressure import KeepFree, Store, is_full, lacks_files, relieve
+from nodeagent.pressure import (
+    KeepFree,
+    Store,
+    is_full,
+    lacks_files,
+    relieve,
+    room_for_builds,
+)
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
@@ -152,22 +159,23 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
+        of_builds = build_limits(settings, host.facts().memory_bytes)
         sandbox = await in_thread(
-            lambda: _sandbox(settings, alone, isolation.machine, networks.network)
+            lambda: _sandbox(settings, of_builds, alone, isolation.machine, networks.network)
         )
         downloads = Downloads(settings.data / "downloads")
-        environments = Environments(settings.data / "environments", sandbox, downloads)
+        environments = Environments(settings.data / "environments", sandbox, downloads, accounts)
         stores = [
             Store(kind="downloads", cache=downloads, place=settings.data),
             Store(kind="environment", cache=environments, place=environments.folder),
         ]
-        read_setup = Setups(sandbox).read
-        hook: Hook = PythonHook(environments, in_own_thread, read_setup)
+        reader = Setups(sandbox).reader
+        hook: Hook = PythonHook(environments, in_own_thread, reader)
         listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
-            images = await _images(settings, engine_place, limits.disk_floor_bytes)
+            images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
-            hook, listed = ImageHook(images, in_own_thread, read_setup), images.listed
+            hook, listed = ImageHook(images, in_own_thread, reader), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with (
             _rules_kept(networks, folders, clock),
@@ -347,8 +355,26 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         raise SettingsError(str(error)) from error
 
 
+def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
+    """The limits of builds on a machine with so much memory."""
+    each, count = settings.build_memory_bytes, settings.builds_at_once
+    limits = BuildLimits(
+        memory_bytes=each,
+        cpus=settings.build_cpus,
+        disk_bytes=settings.build_disk_bytes,
+        files=settings.build_files,
+        kept_bytes=settings.build_cache_bytes,
+        time_s=settings.build_time_limit_s,
+        at_once=count,
+        per_owner=settings.user_builds_at_once,
+        together_bytes=settings.builds_memory_bytes or memory_bytes // 2,
+    )
+    return replace(limits, together_bytes=min(limits.together_bytes, limits.most_together_bytes))
+
+
 def _sandbox(
     settings: Settings,
+    limits: BuildLimits,
     alone: IsolationFacts,
     machine: ReplicaMachine,
     network: SessionNetwork | None,
@@ -367,15 +393,8 @@ def _sandbox(
         level=level,
         ids=ids,
         network=network if level is Isolation.NAMESPACE else None,
-        limits=BuildLimits(
-            memory_bytes=settings.build_memory_bytes,
-            cpus=settings.build_cpus,
-            disk_bytes=settings.build_disk_bytes,
-            files=settings.build_files,
-            kept_bytes=settings.build_cache_bytes,
-            time_s=settings.build_time_limit_s,
-        ),
-        is_full=partial(is_full, settings.data, machine.limits.disk_floor_bytes),
+        limits=limits,
+        room=partial(room_for_builds, settings.data, machine.limits.disk_floor_bytes),
     )
     sandbox.tidy()
     return sandbox
@@ -634,7 +653,9 @@ def _runtime(
     )
 
 
-async def _images(settings: Settings, place: EnginePlace, floor_bytes: int) -> Images:
+async def _images(
+    settings: Settings, limits: BuildLimits, place: EnginePlace, floor_bytes: int
+) -> Images:
     """The images of this agent; what builds of an earlier one left is removed."""
     images = Images(
         settings.data / "images",
@@ -648,13 +669,14 @@ async def _images(settings: Settings, place: EnginePlace, floor_bytes: int) -> I
             image_bytes=settings.image_bytes,
             pull_time_limit_s=settings.image_pull_time_limit_s,
             network=settings.build_network or place.container.network,
-            disk_bytes=settings.build_disk_bytes,
-            memory_bytes=settings.build_memory_bytes,
-            cpus=settings.build_cpus,
-            time_limit_s=settings.build_time_limit_s,
+            disk_bytes=limits.disk_bytes,
+            memory_bytes=limits.memory_bytes,
+            cpus=limits.cpus,
+            time_limit_s=limits.time_s,
         ),
         mark=place.container.mark,
         is_full=lambda: is_full(place.root, floor_bytes) or lacks_files(place.root),
+        queue=limits.queue(partial(room_for_builds, place.root, floor_bytes)),
     )
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):

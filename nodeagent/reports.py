@@ -30,9 +30,12 @@ def report_of(
     *,
     at: float,
     end: pb.ReplicaExit | None = None,
+    waiting: str = "",
 ) -> pb.ReplicaReport:
-    """A step of a replica, taken at the Unix time `at`."""
-    report = pb.ReplicaReport(replica=replica_message(replica_id), phase=phase, exit=end)
+    """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people."""
+    report = pb.ReplicaReport(
+        replica=replica_message(replica_id), phase=phase, exit=end, waiting=waiting
+    )
     report.at.FromMicroseconds(round(at * 1e6))
     return report
 

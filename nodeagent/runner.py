@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 import structlog
 
 from nodeagent.accounts import Accounts, AccountsError
-from nodeagent.assignments import note_unstarted, read_unstarted
+from nodeagent.assignments import note_unstarted, owner_of, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
@@ -127,6 +127,7 @@ class Runner:
     has_collected: bool = False
     """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
+    _waiting: str = ""
     progress: Progress = field(default_factory=Progress)
     """What the control plane is to know of what it would lose; of rank 0 alone."""
     _looks: Looks = field(default_factory=Looks)
@@ -153,6 +154,7 @@ class Runner:
             self.phase,
             at=self._since or self.place.clock.time(),
             end=self.exit,
+            waiting=self._waiting if self.phase == pb.REPLICA_PHASE_PREPARING else "",
         )
 
     def introduction(self) -> pb.ReplicaReport:
@@ -239,7 +241,7 @@ class Runner:
         self, words: PreparationLog, told: asyncio.Event
     ) -> pb.ReplicaExit | None:
         """As `_start`; raises ImageGone when what was prepared was removed before it started."""
-        draft = Draft(self.assignment, self.folder, words)
+        draft = Draft(self.assignment, self.folder, words, waits=self._waits_from_thread())
         problem = self.secrets.problem(self.assignment.spec.secrets)
         if problem and self.stop_order is None:
             return await self._fail(draft, sessions.CAUSE_START_FAILED, problem)
@@ -294,8 +296,7 @@ class Runner:
     async def _uid(self) -> int | None:
         """Whom its program runs as on this machine; None: the agent's own user."""
         accounts = self.place.accounts
-        # An id is nobody else's, ever; users from before there were ids have their name.
-        owner = self.assignment.owner_id or self.assignment.owner
+        owner = owner_of(self.assignment)
         if accounts is None:
             return None
         return await self.place.run(lambda: accounts.of_user(owner))
@@ -466,6 +467,20 @@ class Runner:
     def _paused(self, is_paused: bool) -> None:
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
             self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
+
+    def _waits_from_thread(self) -> Callable[[str], None]:
+        """What tells, from any thread, what the preparation waits for; "": it goes on."""
+        loop = asyncio.get_running_loop()
+
+        def wait_for(reason: str) -> None:
+            if self.phase == pb.REPLICA_PHASE_PREPARING and reason != self._waiting:
+                self._waiting = reason
+                self._say(self.phase)
+
+        def wait_from_thread(reason: str) -> None:
+            loop.call_soon_threadsafe(wait_for, reason)
+
+        return wait_from_thread
 
     def _end(self, phase: pb.ReplicaPhase, end: pb.ReplicaExit) -> None:
         self.exit = end

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from nodeagent.accounts import IdRange
+from nodeagent.environments.build_queue import Turn
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.virtualenvs import Environments
@@ -52,6 +53,12 @@ def sandbox_here(
     if ids is None:
         ids = list(USUAL.builds) if level in found.with_accounts else []
     return Sandbox(_builds(), machine=found.machine, level=level, ids=ids, limits=limits)
+
+
+def whole_turn(sandbox: Sandbox) -> Turn:
+    """A turn of a build that has the node to itself."""
+    limits = sandbox.limits
+    return Turn(owner="kim", memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes)
 
 
 def environments_in(data: Path, *, limits: BuildLimits | None = None) -> Environments:

@@ -229,7 +229,7 @@ class Replica:
     """One member of the gang of the current attempt. `started_at` 0: it is not known to have run.
 
     `exit` was heard of at `heard_at`, by the leader's clock. `is_near_data`: it was placed there, and not on a node
-    as good, since less of its data had to be fetched.
+    as good, since less of its data had to be fetched. `waiting`: what it waits for while it is prepared, for people.
     """
 
     rank: int
@@ -241,6 +241,7 @@ class Replica:
     exit: Exit | None = None
     heard_at: float = 0.0
     is_near_data: bool = False
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

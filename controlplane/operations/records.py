@@ -267,6 +267,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
         started_at=replica.started_at,
         heard_at=replica.heard_at,
         near_data=replica.is_near_data,
+        waiting=replica.waiting,
     )
     if replica.exit is not None:
         ended = replica.exit
@@ -306,6 +307,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
         exit=ended,
         heard_at=record.heard_at,
         is_near_data=record.near_data,
+        waiting=record.waiting,
     )
 
 

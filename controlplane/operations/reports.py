@@ -59,7 +59,8 @@ class Report:
     """A step of one replica, said by (or, for a lost one, about) its node.
 
     `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
-    leader's time at which it counts as heard. `placed_as` is for people, should we not know it.
+    leader's time at which it counts as heard. `placed_as` is for people, should we not know it; `waiting` says
+    what it waits for while it is prepared.
     """
 
     node: str
@@ -71,6 +72,7 @@ class Report:
     exit: Exit | None = None
     heard_at: float | None = None
     placed_as: PlacedAs | None = None
+    waiting: str = ""
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
@@ -81,7 +83,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     if session.settling:
         return _settled(draft, session, report)
     known = next((one for one in session.replicas if one.rank == report.rank), None)
-    if known is None or known.node != report.node or not is_news(report.phase, known.phase):
+    if known is None or known.node != report.node or not _is_news(report, known):
         return False
     # The first word on how it ended stands.
     ended = known.exit or _as_ordered(session, report.exit)
@@ -94,6 +96,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         started_at=known.started_at or (at if report.phase in _RUNNING else 0.0),
         exit=ended,
         heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
+        waiting=report.waiting if report.phase is ReplicaPhase.PREPARING else "",
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
@@ -108,6 +111,13 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         session = _stop_others(follow_replicas(session, silent, started_at=now), changed, now)
     draft.put_session(session)
     return True
+
+
+def _is_news(report: Report, known: Replica) -> bool:
+    waits_anew = report.phase is known.phase is ReplicaPhase.PREPARING and (
+        report.waiting != known.waiting
+    )
+    return waits_anew or is_news(report.phase, known.phase)
 
 
 def _as_known(draft: Draft, session: Session, report: Report, now: float) -> float:

@@ -107,6 +107,8 @@ class Presenter:
             explanation = self._waiting(session.id)
             if explanation is not None and session.state is SessionState.QUEUED:
                 message.waiting = explanation.reason
+            elif session.state is SessionState.PREPARING:
+                message.waiting = next((one.waiting for one in session.replicas if one.waiting), "")
             _add_summary(message, summaries.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)

@@ -298,7 +298,8 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
         cap_drop=["ALL"],
         cap_add=list(build.capabilities),
         security_opt=["no-new-privileges"],
-        oom_score_adj=500,
+        # the kernel ends builds first: sessions have 500
+        oom_score_adj=1000,
         init=True,
         # The engine's copy of the output is for whoever finds the container, and bounded.
         log_config={"Type": "json-file", "Config": {"max-size": "16m", "max-file": "1"}},

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from nodeagent.environments.build_queue import Ticket
+
     Say = Callable[[bytes], object]
 
 _LOOK_EVERY_S = 0.1
@@ -60,13 +62,16 @@ class Builds:
         say: Say,
         use: Callable[[], object] = lambda: None,
         cancelled: threading.Event | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         """Return once `is_there()`: at once, after `build`, or after somebody else's.
 
         `use` notes, before `is_there` is asked, that it is needed from here on: whoever wants to
         remove it asks after that, by `unused`. `say` gets all that the build says, whoever builds.
+        `build` is begun once it is its turn by `ticket`; whoever waits for the same and comes first builds.
         Raises EnvironmentFailed, also when it was somebody else's build that failed meanwhile,
-        and EnvironmentCancelled soon after `cancelled` is set; the next who waits then builds.
+        EnvironmentCancelled soon after `cancelled` is set, the next who waits then builds, and what
+        `ticket` raises.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(_Followed(self._folder / f"{key}.log", say)) as followed:
@@ -82,7 +87,9 @@ class Builds:
                         is_held = held.enter_context(self._locked(key, fcntl.LOCK_EX))
                     # Whoever built has ended, or else is heard: also that it failed.
                     followed.read(begins=not is_held)
-                    if is_held and not is_there():
+                    if ticket is not None and followed.is_following:
+                        ticket.stand_by()
+                    if is_held and not is_there() and (ticket is None or ticket.begin()):
                         return self._build(key, build, say, cancelled)
                 if cancelled is not None and cancelled.is_set():
                     raise EnvironmentCancelled
@@ -213,6 +220,11 @@ class _Followed:
         self._say = say
         self._log: int | None = None
         self._rest = b""
+
+    @property
+    def is_following(self) -> bool:
+        """Whether somebody builds, as far as is known."""
+        return self._log is not None
 
     def read(self, *, begins: bool = False) -> None:
         """Say what is new; raises EnvironmentFailed where that is how the build ended.

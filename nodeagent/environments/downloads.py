@@ -1,11 +1,12 @@
 """What pip downloaded for each user, kept for their further builds and for nobody else's.
 
 ```
-<agent data>/downloads/<digest of the user>/    pip's cache; its mtime is the last build that left it
+<agent data>/downloads/<digest of the user's id>/    pip's cache; its mtime is the last build that left it
 ```
 
 A build has the folder while it lasts, and a second one of the same user meanwhile none; who poisons one
-poisons their own.
+poisons their own. Folders that earlier versions named by the user's name are found by nobody, and go
+with the others while the disk is short of room.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Downloads:
         self.folder = folder
 
     def of(self, owner: str) -> Path:
-        """Where those of a user are."""
-        return self.folder / hashlib.sha256(owner.encode()).hexdigest()[:32]
+        """Where those of a user are, by id."""
+        return self.folder / hashlib.sha256(f"id {owner}".encode()).hexdigest()[:32]
 
     def stored(self) -> dict[str, float]:
         """When each was last used: Unix seconds by key."""

@@ -14,6 +14,7 @@ nothing of the machine but the configuration of pip and apt that it needs to fet
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -47,6 +48,7 @@ from nodeagent.engine.images import (
 )
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
+from nodeagent.environments.build_queue import BuildQueue, NoRoom, QueueLimits
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.engine.client import Engine
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.hostconfig import AptConfiguration
     from nodeagent.environments.requirements import Requirements
@@ -117,13 +120,17 @@ class ImageSettings:
 class _Asker:
     """Who waits for an image; see Images.provide."""
 
+    owner: str
     say: Say
     cancelled: threading.Event
+    waits: Waits
     use: Callable[[str], object]
 
 
 class Images:
     """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
+
+    Builds wait for their turn in `queue`.
 
     `is_full` says that their disk has too little room for builds and pulls, which ends them: long before
     a session has to end for it.
@@ -137,12 +144,14 @@ class Images:
         *,
         mark: str,
         is_full: Callable[[], bool] = lambda: False,
+        queue: BuildQueue | None = None,
     ) -> None:
         self.folder = folder
         self._engine = engine
         self._settings = settings
         self._mark = mark
         self._is_full = is_full
+        self._queue = queue or BuildQueue(QueueLimits(), lambda: 1 << 62)
         self._allowed = AllowedImages(
             settings.allowed, (settings.default, *settings.aliases.values())
         )
@@ -188,15 +197,18 @@ class Images:
         say: Say,
         cancelled: threading.Event,
         *,
+        owner: str,
+        waits: Waits = lambda _: None,
         use: Callable[[str], object],
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
-        `say` gets what is to be seen in the session's log; `use` the key of each image before anybody
-        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set.
+        `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
+        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set, and
+        OSError where this machine lacks something.
         """
         try:
-            asker = _Asker(say=say, cancelled=cancelled, use=use)
+            asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
             base = self._base(reference, asker)
             if not requirements.lines and not requirements.packages:
                 return base.id
@@ -399,7 +411,13 @@ class Images:
 
     def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
         apt = apt_configuration()
-        key = recipe_key(base_id=base.id, requirements=requirements, environ=os.environ, apt=apt)
+        key = recipe_key(
+            base_id=base.id,
+            requirements=requirements,
+            environ=os.environ,
+            apt=apt,
+            owner=asker.owner,
+        )
         tag = _tag(key)
         found: list[StoredImage] = []
 
@@ -410,18 +428,27 @@ class Images:
             return image is not None
 
         def build(tell: Say) -> None:
-            self._build(key, base, requirements, apt, replace(asker, say=tell))
+            turn = ticket.granted()
+            self._build(key, base, requirements, apt, replace(asker, say=tell), turn=turn)
             if not is_there():
                 raise EnvironmentFailed("the image was built and is not there")
 
-        self._builds.provide(
-            key,
-            is_there=is_there,
-            build=build,
-            say=asker.say,
-            use=lambda: asker.use(key),
-            cancelled=asker.cancelled,
-        )
+        settings = self._settings
+        with self._queue.ticket(
+            asker.owner,
+            memory_bytes=settings.memory_bytes,
+            disk_bytes=settings.disk_bytes,
+            waits=asker.waits,
+        ) as ticket:
+            self._builds.provide(
+                key,
+                is_there=is_there,
+                build=build,
+                say=asker.say,
+                use=lambda: asker.use(key),
+                cancelled=asker.cancelled,
+                ticket=ticket,
+            )
         if not self._record(key).exists():
             self._remember(key, tag)
         self.touch(key)
@@ -434,11 +461,13 @@ class Images:
         requirements: Requirements,
         apt: AptConfiguration,
         asker: _Asker,
+        *,
+        turn: Turn,
     ) -> None:
         settings = self._settings
         folder = self.folder / f"{key}.build"
         ends_at = time.monotonic() + settings.time_limit_s
-        written = _Written(self._engine, self._container(key), settings.disk_bytes)
+        written = _Written(self._engine, self._container(key), turn)
 
         def look() -> None:
             self._look(asker)
@@ -455,7 +484,7 @@ class Images:
                 mounts=write_recipe(folder, requirements, os.environ, apt),
                 network=settings.network,
                 capabilities=FOR_APT if requirements.packages else FOR_PIP,
-                memory_bytes=settings.memory_bytes,
+                memory_bytes=turn.memory_bytes,
                 cpus=min(settings.cpus, os.cpu_count() or 1),
             )
             code, is_out_of_memory = run_build(
@@ -469,8 +498,11 @@ class Images:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if is_out_of_memory:
+            is_own = turn.memory_bytes == settings.memory_bytes
+            setting = "build_memory_bytes" if is_own else "builds_memory_bytes"
             raise EnvironmentFailed(
-                f"the build needs more than {settings.memory_bytes} bytes of memory"
+                f"the build needs more than {size_text(turn.memory_bytes)} of memory ({setting} in the"
+                " agent's settings)"
             )
         if code:
             reason = words.reason(f"the build ended with {code}")
@@ -522,16 +554,16 @@ class Images:
 
 
 class _Written:
-    """Keeps what one build writes within `most` bytes, by asking the engine, which takes a walk."""
+    """Keeps what one build writes within its turn's bytes, by asking the engine, which takes a walk."""
 
-    def __init__(self, engine: Engine, container: str, most: int) -> None:
+    def __init__(self, engine: Engine, container: str, turn: Turn) -> None:
         self._engine = engine
         self._container = container
-        self._most = most
+        self._turn = turn
         self._next_at = time.monotonic() + _MEASURE_EVERY_S
 
     def look(self) -> None:
-        """Ask if it is time to. Raises EnvironmentFailed when it is too much."""
+        """Ask if it is time to. Raises EnvironmentFailed or NoRoom when it is too much."""
         if time.monotonic() < self._next_at:
             return
         began = time.monotonic()
@@ -542,12 +574,17 @@ class _Written:
         self._next_at = ended + max(_MEASURE_EVERY_S, (ended - began) / _MEASURE_SHARE)
 
     def check(self) -> None:
-        """Raises EnvironmentFailed when it is too much, EngineError."""
-        if (found := written_bytes(self._engine, self._container)) > self._most:
-            raise EnvironmentFailed(
-                f"the build wrote {size_text(found)}: at most {size_text(self._most)} on this node"
-                " (build_disk_bytes in the agent's settings)"
+        """Raises EnvironmentFailed or NoRoom when it is too much, EngineError."""
+        turn, found = self._turn, written_bytes(self._engine, self._container)
+        turn.written_bytes = found
+        if found <= turn.disk_bytes:
+            return
+        words = f"the build wrote {size_text(found)}: at most {size_text(turn.disk_bytes)}"
+        if turn.is_disk_short:
+            raise NoRoom(
+                errno.ENOSPC, f"{words}, its share of what the disk of images has left for builds"
             )
+        raise EnvironmentFailed(f"{words} on this node (build_disk_bytes in the agent's settings)")
 
 
 def _tag(key: str) -> str:

@@ -135,10 +135,13 @@ def recipe_key(
     requirements: Requirements,
     environ: Mapping[str, str],
     apt: AptConfiguration,
+    owner: str,
 ) -> str:
     """Names what would be built: the base, the lines in their order, and where they come from.
 
-    Nothing of whoever builds is in it: agents of one engine share what they build.
+    Agents of one engine share what they build, and users too, who get the same from the machine's own
+    sources; what came from sources that its `owner` named is the owner's, since they may have let nobody
+    else have it.
     """
     options = without_secrets(pip_options(environ))
     sources = {name: options[name] for name in options if name not in _WAYS_OF_FETCHING}
@@ -148,6 +151,7 @@ def recipe_key(
         *(list(requirements.packages), list(requirements.lines)),
         sources if requirements.lines else {},
         mirrors if requirements.packages else [],
+        owner if requirements.has_own_sources else "",
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 

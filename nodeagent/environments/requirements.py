@@ -59,6 +59,11 @@ class Requirements:
     image: str | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 
+    @property
+    def has_own_sources(self) -> bool:
+        """Whether packages come from where its writer says, by a URL, not the machine's configuration alone."""
+        return any("://" in line for line in self.lines)
+
 
 def read_requirements(
     code: Path, *, may_build: bool = False, read_setup: ReadSetup = install_requires

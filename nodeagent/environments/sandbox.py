@@ -8,8 +8,9 @@
 A build is run as a session is, by a shim: at level `namespace` in a root of its own, where of the agent's
 data nothing is seen but the folder that it fills, at the path where that will lie. Where the agent has
 root it runs as an account that no user has and no other build at that time; elsewhere as the agent's own
-user, as sessions do there. It stays in a control group, and within limits of its own. What it says is passed
-on, what it made is taken over by `sealing.py`; neither is believed.
+user, as sessions do there. It stays in a control group, below one of all builds, and within limits of its
+own; how many run at once is `build_queue.py`'s. What it says is passed on, what it made is taken over by
+`sealing.py`; neither is believed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from nodeagent.beneath import remove_folder
+from nodeagent.environments.build_queue import BuildQueue, NoRoom, QueueLimits
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.sealing import Rules, Unsound, seal
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
@@ -50,11 +52,14 @@ from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_claim, read_exit, write_stop
 from nodeagent.runtimes.shims import is_alive
 from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
+from nodeagent.shim.cgroups import BUILDS, parent_group
 from nodeagent.shim.occupied import Measurement
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.runtimes.interface import ExitRecord
     from nodeagent.runtimes.launch import Machine
@@ -68,8 +73,13 @@ _SLOTS = 256
 _LOOK_EVERY_S = 0.1
 _COUNT_PIECE_S = 0.05
 _COUNT_SHARE = 0.05
-_SMALL_BYTES = 1 << 30
+_SMALL_MEMORY_BYTES = 512 << 20
+_SMALL_MEMORY_SHARE = 8
+_SMALL_DISK_BYTES = 64 << 20
 _SMALL_S = 60.0
+_SMALL_AT_ONCE = 2
+OOM_SCORE = 1000
+"""The kernel ends builds first: sessions have 500, and anybody's may be built again."""
 _MOST_READ_BYTES = 16 << 20
 _MOST_AT_ONCE_BYTES = 1 << 20
 """So that what says more than can be read is still looked after."""
@@ -84,7 +94,8 @@ log = structlog.get_logger()
 class BuildLimits:
     """What one build may use: bytes, cores, processes with threads, files and folders, seconds.
 
-    `kept_bytes` is what may be kept of one for the next.
+    `kept_bytes` is what may be kept of one for the next. `at_once` builds run on a node at most, `per_owner`
+    of one user, with `together_bytes` of memory, of which readings of users' files have a part.
     """
 
     memory_bytes: int = 8 << 30
@@ -94,11 +105,39 @@ class BuildLimits:
     files: int = 500_000
     kept_bytes: int = 10_000_000_000
     time_s: float = 3600.0
+    at_once: int = 4
+    per_owner: int = 2
+    together_bytes: int = 64 << 30
 
     def small(self) -> BuildLimits:
-        """For what reads a file of a user: none of it should take long."""
-        memory_bytes, time_s = min(self.memory_bytes, _SMALL_BYTES), min(self.time_s, _SMALL_S)
-        return replace(self, memory_bytes=memory_bytes, disk_bytes=_SMALL_BYTES, time_s=time_s)
+        """For what reads a file of a user: none of it should take long, and none waits for builds."""
+        part = self.together_bytes // _SMALL_MEMORY_SHARE
+        return replace(
+            self,
+            memory_bytes=min(self.memory_bytes, _SMALL_MEMORY_BYTES, part),
+            disk_bytes=min(self.disk_bytes, _SMALL_DISK_BYTES),
+            time_s=min(self.time_s, _SMALL_S),
+            at_once=_SMALL_AT_ONCE,
+            per_owner=1,
+        )
+
+    @property
+    def most_together_bytes(self) -> int:
+        """The memory that is of use to all of them."""
+        small = self.small()
+        return self.at_once * self.memory_bytes + small.at_once * small.memory_bytes
+
+    def queue(self, room: Callable[[], int]) -> BuildQueue:
+        """The queue of builds with these limits; `room` as BuildQueue's."""
+        readings_bytes = _SMALL_AT_ONCE * self.small().memory_bytes
+        return BuildQueue(
+            QueueLimits(
+                at_once=self.at_once,
+                per_owner=self.per_owner,
+                memory_bytes=self.together_bytes - readings_bytes,
+            ),
+            room,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +169,11 @@ class Sandbox:
         level: the strongest isolation that works here without containers.
         ids: the uids of builds, one each; empty: all run as the agent's own user.
         network: makes the networks of sessions: each build gets one of its own; None: the machine's.
-        limits: of one build.
-        is_full: whether the disk has no room left, which ends builds: they can fill it.
+        limits: of one build, and of all.
+        room: how many bytes builds may still write to the disk; negative: they are ended, since they can
+            fill it.
+
+    Whoever calls `make` has a turn in `queue`.
     """
 
     def __init__(
@@ -143,45 +185,82 @@ class Sandbox:
         ids: Sequence[int] = (),
         network: SessionNetwork | None = None,
         limits: BuildLimits | None = None,
-        is_full: Callable[[], bool] = lambda: False,
+        room: Callable[[], int] = lambda: 1 << 62,
     ) -> None:
         self.folder = folder
         self.level = level
+        self.limits = limits or BuildLimits()
+        self.queue = self.limits.queue(room)
         self._machine = machine
         self._ids = ids
         self._network = network
-        self._limits = limits or BuildLimits()
-        self._is_full = is_full
+        self._room = room
+        small = self.limits.small()
+        self._readings = BuildQueue(
+            QueueLimits(
+                at_once=small.at_once,
+                per_owner=small.per_owner,
+                memory_bytes=small.at_once * small.memory_bytes,
+            ),
+            room,
+        )
 
     def make(
-        self, place: Path, task: Task, say: Say, cancelled: threading.Event | None = None
+        self,
+        place: Path,
+        task: Task,
+        say: Say,
+        cancelled: threading.Event | None = None,
+        *,
+        turn: Turn,
+        sealed: Callable[[Path], object] = lambda _: None,
     ) -> None:
         """Have the folder `place` be there, as the program made it, the agent's own and read-only.
 
-        The program sees it there while it fills it. `say` gets all of its output. Raises EnvironmentFailed
+        The program sees it there while it fills it. `say` gets all of its output, `sealed` the finished folder
+        before it is there. Raises EnvironmentFailed
         with the last lines of that or the limit that was exceeded, EnvironmentCancelled soon after
-        `cancelled` is set; nothing is left then.
+        `cancelled` is set, and OSError where this machine lacks something; nothing is left then.
         """
         remove_tree(place)
         with self._slot(cancelled) as (slot, folder):
             with self._seen_at(place, folder) as seen:
-                self._run(task, slot, folder, say, cancelled, seen=seen)
+                self._run(
+                    task, slot, folder, say, cancelled, limits=self.limits, turn=turn, seen=seen
+                )
             try:
-                seal(folder.app, self._rules(slot, place, self._limits.disk_bytes))
+                seal(folder.app, self._rules(slot, place, turn.disk_bytes))
             except Unsound as error:
                 raise EnvironmentFailed(f"what was installed is refused: {error}") from None
+            sealed(folder.app)
             folder.app.rename(place)
 
-    def ask(self, task: Task, *, most: int) -> bytes:
-        """The output of a program, at most so many bytes. Raises EnvironmentFailed."""
-        output = bytearray()
+    def ask(
+        self,
+        task: Task,
+        *,
+        most: int,
+        owner: str,
+        waits: Waits = lambda _: None,
+        cancelled: threading.Event | None = None,
+    ) -> bytes:
+        """The output of a program that reads what `owner` wrote, at most so many bytes.
+
+        Waits for its turn among its like, which `waits` is told. Raises EnvironmentFailed, EnvironmentCancelled,
+        and OSError where this machine lacks something.
+        """
+        output, limits = bytearray(), self.limits.small()
 
         def take(piece: bytes) -> None:
             if len(output) <= most:
                 output.extend(piece)
 
-        with self._slot(None) as (slot, folder):
-            self._run(task, slot, folder, take, None, limits=self._limits.small())
+        with self._readings.ticket(
+            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, waits=waits
+        ) as ticket:
+            turn = ticket.wait(cancelled)
+            with self._slot(cancelled) as (slot, folder):
+                self._run(task, slot, folder, take, cancelled, limits=limits, turn=turn)
         if len(output) > most:
             raise EnvironmentFailed(f"its output is over {most:,} bytes")
         return bytes(output)
@@ -287,11 +366,11 @@ class Sandbox:
         say: Say,
         cancelled: threading.Event | None,
         *,
+        limits: BuildLimits,
+        turn: Turn,
         seen: Sequence[MountEntry] = (),
-        limits: BuildLimits | None = None,
     ) -> None:
-        limits = limits or self._limits
-        spec = self._spec(task, slot, limits)
+        spec = self._spec(task, slot, limits, turn)
         layout = layout_of(spec, folder)
         run, kept = layout.run, f"{layout.tmp}/{_KEPT}"
         secrets = {
@@ -311,9 +390,10 @@ class Sandbox:
             folder.give(spec.uid, spec.gid)
         files = None if self._network is None else self._network.files()
         content = {
-            **shim_spec(spec, folder, self._machine, network_files=files),
+            **shim_spec(spec, folder, self._grouped(), network_files=files),
             "has_secrets": True,
             "ends_with": os.getpid(),
+            "oom_score_adj": OOM_SCORE,
         }
         if content["namespace"]:
             content["namespace"]["mounts"] += seen
@@ -321,13 +401,25 @@ class Sandbox:
         words = _Words(say)
         shim = self._started(folder, json.dumps(spec.secrets).encode())
         try:
-            self._follow(shim, folder, words, cancelled, limits)
+            self._follow(shim, folder, words, cancelled, turn)
         finally:
             os.close(shim.pidfd)
             if task.kept is not None:
                 self._keep(folder.tmp / _KEPT, task.kept, slot)
         words.end()
-        _judge(read_exit(folder), words, limits)
+        _judge(read_exit(folder), words, limits, turn)
+
+    def _grouped(self) -> Machine:
+        """The machine, with the control groups of builds below one that bounds their memory together."""
+        groups = self._machine.limits.groups
+        if groups is None:
+            return self._machine
+        try:
+            groups = parent_group(groups, BUILDS, memory_bytes=self.limits.together_bytes)
+        except OSError as error:
+            # each keeps its own limit all the same, and the queue their sum
+            log.warning("build.no_common_group", error=str(error))
+        return replace(self._machine, limits=replace(self._machine.limits, groups=groups))
 
     def _started(self, folder: ReplicaFolder, secrets: bytes) -> StartedShim:
         if self._network is None:
@@ -343,7 +435,7 @@ class Sandbox:
         if made.is_symlink() or not made.is_dir():
             return
         try:
-            seal(made, self._rules(slot, place, self._limits.kept_bytes, is_private=True))
+            seal(made, self._rules(slot, place, self.limits.kept_bytes, is_private=True))
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_tree(place)
             os.utime(made)
@@ -358,11 +450,11 @@ class Sandbox:
             place=place,
             outside=_interpreters(),
             bytes=most_bytes,
-            files=self._limits.files,
+            files=self.limits.files,
             is_private=is_private,
         )
 
-    def _spec(self, task: Task, slot: int, limits: BuildLimits) -> ReplicaSpec:
+    def _spec(self, task: Task, slot: int, limits: BuildLimits, turn: Turn) -> ReplicaSpec:
         base, uid = Path(sys.base_prefix), self._uid(slot)
         return ReplicaSpec(
             replica_id=ReplicaId.of_no_session(),
@@ -374,11 +466,11 @@ class Sandbox:
             python=PythonEnvironment(folder=base, base_prefix=base),
             time_limit_s=limits.time_s,
             grace_s=0.0,
-            memory_bytes=limits.memory_bytes,
+            memory_bytes=turn.memory_bytes,
             cpus=limits.cpus,
             process_count=limits.process_count,
-            disk_bytes=limits.disk_bytes,
-            shm_bytes=min(limits.memory_bytes, 64 << 20),
+            disk_bytes=turn.disk_bytes,
+            shm_bytes=min(turn.memory_bytes, 64 << 20),
         )
 
     def _follow(
@@ -387,12 +479,12 @@ class Sandbox:
         folder: ReplicaFolder,
         words: _Words,
         cancelled: threading.Event | None,
-        limits: BuildLimits,
+        turn: Turn,
     ) -> None:
         """Pass on what the program says until its shim has ended; end it when it must not go on."""
         ended = select.poll()
         ended.register(shim.pidfd, select.POLLIN)
-        count = _Count(folder, limits.files)
+        count = _Count(folder, self.limits.files, turn)
         why: Exception | None = None
         with folder.output.open("rb", buffering=0) as output:
             while not ended.poll(_LOOK_EVERY_S * 1000):
@@ -412,12 +504,12 @@ class Sandbox:
     def _why_ended(self, count: _Count, cancelled: threading.Event | None) -> Exception | None:
         if cancelled is not None and cancelled.is_set():
             return EnvironmentCancelled()
-        if self._is_full():
+        if self._room() < 0:
             # as where it is full indeed: the node's fault, and another may have room
             return OSError(errno.ENOSPC, "the node's disk is nearly full, and others need the rest")
         if count.is_over():
             return EnvironmentFailed(
-                f"the environment has more than {self._limits.files:,} files, which is what a build may"
+                f"the environment has more than {self.limits.files:,} files, which is what a build may"
                 " make on this node (its agent's setting build_files)"
             )
         return None
@@ -490,8 +582,8 @@ def _mark(folder: ReplicaFolder) -> bytes:
     return b"NSML_REPLICA=none"
 
 
-def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits) -> None:
-    """Raises EnvironmentFailed unless the program came to a good end."""
+def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits, turn: Turn) -> None:
+    """Raises EnvironmentFailed unless the program came to a good end, NoRoom where the disk is to blame."""
     if record is None:
         raise EnvironmentFailed("the build was killed")
     if record.why is ExitWhy.EXITED:
@@ -499,9 +591,16 @@ def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits) -> Non
             return
         code = record.exit_code if record.signal is None else f"signal {record.signal}"
         raise EnvironmentFailed(words.reason(f"the installer ended with {code}"))
+    if record.why is ExitWhy.LIMIT_EXCEEDED and turn.is_disk_short:
+        raise NoRoom(
+            errno.ENOSPC,
+            f"the build was ended: it wrote more than {size_text(turn.disk_bytes)}, its share of what the"
+            " node's disk has left for builds",
+        )
     what = record.message.partition("; try ")[0]
+    is_own = turn.memory_bytes == limits.memory_bytes
     settings = {
-        ExitWhy.OUT_OF_MEMORY: "build_memory_bytes",
+        ExitWhy.OUT_OF_MEMORY: "build_memory_bytes" if is_own else "builds_memory_bytes",
         ExitWhy.LIMIT_EXCEEDED: "build_disk_bytes",
         ExitWhy.TIME_LIMIT: "build_time_limit_s",
     }
@@ -555,11 +654,12 @@ class _Words:
 
 
 class _Count:
-    """How many files a build has made, counted a little at a time."""
+    """How many files a build has made, counted a little at a time; `turn` learns how many bytes."""
 
-    def __init__(self, folder: ReplicaFolder, most: int) -> None:
+    def __init__(self, folder: ReplicaFolder, most: int, turn: Turn) -> None:
         self._folder = folder
         self._most = most
+        self._turn = turn
         self._walk: Measurement | None = None
         self._next_at = 0.0
         self._walked_s = 0.0
@@ -579,4 +679,5 @@ class _Count:
         self._next_at = now + took_s / _COUNT_SHARE
         if walk.done:
             self._walk = None
+            self._turn.written_bytes = walk.occupied_bytes
         return walk.file_count > self._most or walk.has_too_many

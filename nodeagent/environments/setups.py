@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nodeagent.environments.build_queue import Waits
+    from nodeagent.environments.requirements import ReadSetup
     from nodeagent.environments.sandbox import Sandbox
 
 _MOST_KEPT = 1_000
@@ -30,15 +35,25 @@ class Setups:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._turn = threading.Lock()
 
-    def read(self, text: str) -> tuple[list[str], list[str]]:
-        """The lines that a `setup.py` lists, and notes. Raises EnvironmentFailed when it cannot be read."""
+    def reader(
+        self,
+        *,
+        owner: str,
+        waits: Waits = lambda _: None,
+        cancelled: threading.Event | None = None,
+    ) -> ReadSetup:
+        """Reads files of a user; `waits` is told why that waits. What it returns raises as `Sandbox.ask`."""
+        return partial(self._read, partial(self._ask, owner, waits, cancelled))
+
+    def _read(self, ask: Callable[[str], bytes], text: str) -> tuple[list[str], list[str]]:
+        """The lines that a `setup.py` lists, and notes."""
         if "install_requires" not in text:
             return [], []  # most say nothing
         digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
         with self._turn:
             said = self._kept.get(digest)
         if said is None:
-            said = self._ask(text)
+            said = ask(text)
             with self._turn:
                 if len(said) <= _MOST_KEPT_BYTES:
                     self._kept[digest] = said
@@ -46,7 +61,7 @@ class Setups:
                     self._kept.popitem(last=False)
         return _lists(said)
 
-    def _ask(self, text: str) -> bytes:
+    def _ask(self, owner: str, waits: Waits, cancelled: threading.Event | None, text: str) -> bytes:
         program = shared_copy(
             self._sandbox.folder, "setup", {"reader.py": Path(setup_reader.__file__)}
         )
@@ -56,7 +71,9 @@ class Setups:
             files={"setup.py": text.encode("utf-8", errors="replace")},
         )
         try:
-            return self._sandbox.ask(task, most=_MOST_SAID_BYTES)
+            return self._sandbox.ask(
+                task, most=_MOST_SAID_BYTES, owner=owner, waits=waits, cancelled=cancelled
+            )
         except EnvironmentFailed as error:
             raise EnvironmentFailed(
                 f"setup.py cannot be read for what it requires ({error}): list that in requirements.txt"

@@ -1,13 +1,15 @@
 """Python environments of sessions on nodes without containers: each combination built once a node.
 
 ```
-<agent data>/environments/<key>/         a virtual environment, the agent's and read-only
+<agent data>/environments/<key>/         a virtual environment of one user's, the agent's and read-only
 <agent data>/environments/<key>.ready    written last; its mtime is the last use
 ```
 
 What users chose is never read here: pip has a sandbox (`sandbox.py`) in which it installs wheels only
 (`installer.py`), and what comes out of it is checked and sealed without being opened. The mark that one is
-whole lies beside it, where no package can write it. An environment is never the platform's own and has no
+whole lies beside it, where no package can write it. What is built for one user is given to no other who names
+the same: an index may have shown it to that user alone, and packages of theirs may have changed it, or the
+downloads that it was made from. Only the bare one, which nothing is installed into, is everybody's. An environment is never the platform's own and has no
 pip; it is made with the platform's, under the host's pip configuration as far as that says where packages
 come from.
 """
@@ -41,30 +43,43 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from nodeagent.accounts import Accounts
+    from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.downloads import Downloads
     from nodeagent.environments.requirements import Requirements
     from nodeagent.environments.sandbox import Sandbox
 
-_FORMAT = 4
+_FORMAT = 5
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
 """What a build's root has of the machine by itself, or never has."""
 
 
 class Environments:
-    """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes."""
+    """The node's environments below `folder`, built in `sandbox`. Blocking; safe from several threads and processes.
 
-    def __init__(self, folder: Path, sandbox: Sandbox, downloads: Downloads) -> None:
+    `accounts` keeps those of one user from the programs of others, where users have accounts here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        downloads: Downloads,
+        accounts: Accounts | None = None,
+    ) -> None:
         self.folder = folder
         self._sandbox = sandbox
         self._downloads = downloads
+        self._accounts = accounts
         self._builds = Builds(folder)
 
-    def key(self, requirements: Requirements) -> str:
-        """Names the environment: the interpreter, where pip looks, and the lines in their order."""
+    def key(self, requirements: Requirements, owner: str) -> str:
+        """Names the environment: the interpreter, where pip looks, the lines in their order, and whose they are."""
         host = without_secrets(pip_options(os.environ))
         content = [
             *(_FORMAT, platform.python_version(), sys.base_prefix, host),
+            owner if requirements.lines else "",
             *requirements.lines,
         ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
@@ -76,26 +91,36 @@ class Environments:
         cancelled: threading.Event | None = None,
         *,
         owner: str,
+        waits: Waits = lambda _: None,
         use: Callable[[str], object] = lambda _: None,
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
-        `owner` is the user whose downloads a build goes on from. `say` gets what is to be seen in the session's log, `use` the key before anybody could
-        remove it. Raises EnvironmentFailed with the last lines of that, EnvironmentCancelled soon
-        after `cancelled` is set.
+        `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
+        to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
+        EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
+        AccountsError and OSError where this machine lacks something.
         """
-        key = self.key(requirements)
+        key = self.key(requirements, owner)
         place = self.folder / key
         ready = self._ready(key)
-        self._builds.provide(
-            key,
-            is_there=ready.exists,
-            build=lambda tell: self._build(place, requirements, owner, tell, cancelled),
-            say=say,
-            use=lambda: use(key),
-            cancelled=cancelled,
-        )
+        limits = self._sandbox.limits
+        with self._sandbox.queue.ticket(
+            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, waits=waits
+        ) as ticket:
+            self._builds.provide(
+                key,
+                is_there=ready.exists,
+                build=lambda tell: self._build(
+                    place, requirements, owner, tell, cancelled, turn=ticket.granted()
+                ),
+                say=say,
+                use=lambda: use(key),
+                cancelled=cancelled,
+                ticket=ticket,
+            )
         os.utime(ready)
+        self._keep_private(place, requirements, owner)  # what an agent of another level built, too
         return PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
 
     def stored(self) -> dict[str, float]:
@@ -128,6 +153,10 @@ class Environments:
             self._builds.forget(key)
         return True
 
+    def _keep_private(self, place: Path, requirements: Requirements, owner: str) -> None:
+        if requirements.lines and self._accounts is not None:
+            self._accounts.keep_private(place, owner)
+
     def _ready(self, key: str) -> Path:
         return self.folder / f"{key}.ready"
 
@@ -138,11 +167,21 @@ class Environments:
         owner: str,
         say: Say,
         cancelled: threading.Event | None,
+        *,
+        turn: Turn,
     ) -> None:
         if requirements.lines:
             say(f"Installing {counted(len(requirements.lines), 'requirement')}\n".encode())
         try:
-            self._sandbox.make(place, self._task(place, requirements, owner), say, cancelled)
+            task = self._task(place, requirements, owner)
+            self._sandbox.make(
+                place,
+                task,
+                say,
+                cancelled,
+                turn=turn,
+                sealed=lambda made: self._keep_private(made, requirements, owner),
+            )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
             write_atomically(self._ready(place.name), b"")

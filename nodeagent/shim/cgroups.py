@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         folders: dict[str, str]
 
 
+BUILDS = "builds"
+"""Below the agent's folder of groups: the group of all builds of environments."""
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 CONTROLLERS = (MEMORY, PIDS, CPU)
 _TIMES = "cpuacct"
@@ -105,7 +107,7 @@ class Group:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
         if memory_bytes is not None and MEMORY in self._of:
-            self._limit_memory(memory_bytes)
+            self.limit_memory(memory_bytes)
         if process_count is not None and PIDS in self._of:
             self._set(PIDS, "pids.max", str(process_count))
         if cpus is not None and CPU in self._of:
@@ -233,7 +235,11 @@ class Group:
         name = in_first if self._version == 1 else in_second
         return _keyed(self._of[MEMORY], "memory.stat").get(name, 0)
 
-    def _limit_memory(self, limit: int) -> None:
+    def limit_memory(self, limit: int, *, ends_all: bool = True) -> None:
+        """Bound its memory and that of groups below it. Raises OSError.
+
+        `ends_all`: the kernel ends all of it when that is used up, where it can, not one process.
+        """
         if self._version == 1:
             _try_write(self._of[MEMORY], "memory.use_hierarchy", "1")
             self._set(MEMORY, "memory.limit_in_bytes", str(limit))
@@ -242,7 +248,8 @@ class Group:
         else:
             self._set(MEMORY, "memory.max", str(limit))
             _try_write(self._of[MEMORY], "memory.swap.max", "0")
-            _try_write(self._of[MEMORY], "memory.oom.group", "1")
+            if ends_all:
+                _try_write(self._of[MEMORY], "memory.oom.group", "1")
 
     def _limit_cpus(self, cpus: float) -> None:
         quota, period = cpu_quota(cpus)
@@ -337,12 +344,31 @@ def find_base(
     return None, "; ".join(dict.fromkeys(reasons)) or "no control groups are mounted"
 
 
+def parent_group(base: Base, name: str, *, memory_bytes: int) -> Base:
+    """Have a group for further groups, which use at most so much memory together; where those are made.
+
+    Raises OSError.
+    """
+    folders = {one: os.path.join(folder, name) for one, folder in base["folders"].items()}
+    for folder in dict.fromkeys(folders.values()):
+        if base["version"] == 1:
+            os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
+        if base["version"] != 1:
+            _pass_on(folder, [one for one in CONTROLLERS if one in folders])
+    if MEMORY in folders:
+        Group(base, name).limit_memory(memory_bytes, ends_all=False)
+    return {"version": base["version"], "folders": folders}
+
+
 def names_in(base: Base) -> list[str]:
-    """The groups that are there, those of dead agents included."""
+    """The groups of replicas that are there, those of dead agents included."""
     found: dict[str, None] = {}
     for folder in base["folders"].values():
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             found.update((one.name, None) for one in entries if one.is_dir(follow_symlinks=False))
+    found.pop(BUILDS, None)
     return sorted(found)
 
 
@@ -356,8 +382,9 @@ def places_of(
 
 
 def remove_empty(folders: Iterable[str]) -> None:
-    """Remove those of these folders of groups that have no group left in them."""
+    """Remove those of these folders of groups that have no replica's or build's group left in them."""
     for folder in folders:
+        _is_removed(os.path.join(folder, BUILDS))
         _is_removed(folder)
 
 

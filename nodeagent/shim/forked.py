@@ -30,6 +30,7 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ORDERS = (signal.SIGTERM, signal.SIGINT)
 START_FAILED_CODE = 127
 _MOST_HALTS = 50
+_OOM_SCORE = 500
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
 
@@ -237,7 +238,7 @@ def _fork_program(
             namespaces.settle(is_required=isolation["pid"])
         _end_with(shim)
         join(doors)
-        _prepare_streams(output)
+        _prepare_streams(output, spec.get("oom_score_adj", _OOM_SCORE))
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
@@ -317,14 +318,14 @@ def _limit_processes(spec: dict) -> None:  # type: ignore[type-arg]
         resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
 
 
-def _prepare_streams(output: int) -> None:
+def _prepare_streams(output: int, oom_score_adj: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     # user code is what the machine should sacrifice when memory runs out
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
+        file.write(str(oom_score_adj))
 
 
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]

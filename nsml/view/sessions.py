@@ -262,17 +262,27 @@ def stop_text(session: Session, now: float) -> str:
     return f"{why}, {f'for {duration_text(left)} more at most' if left > 0 else 'gone any moment'}"
 
 
+def waiting_text(session: Session) -> str:
+    """That a session waits, and for what; "" where it does not, or nobody knows."""
+    if not session.waiting:
+        return ""
+    is_queued = session.state == sessions_pb2.SESSION_STATE_QUEUED
+    return f"{session.name} {'queued' if is_queued else 'preparing'}: {session.waiting}"
+
+
 def _summary(session: Session, now: float) -> str:
     if session.state == sessions_pb2.SESSION_STATE_QUEUED:
         return session.waiting
     if told := stop_text(session, now):
         return told
+    if session.waiting:
+        return session.waiting
     return "; ".join(filter(None, (end_text(session), summary_text(session))))
 
 
 def _summary_within(session: Session, _now: float, cells: int) -> str:
     is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
-    is_told = is_told or end_text(session) != ""
+    is_told = is_told or session.waiting != "" or end_text(session) != ""
     return "" if is_told else summary_text(session, cells) or fit(_MORE.strip(), cells)
 
 

@@ -116,3 +116,41 @@ def test_an_agent_that_is_killed_while_it_builds_says_everything_once(platform, 
     assert whole.count("Installing 1 requirement") == 2
     assert whole.count("Successfully installed") == 1
     assert whole.endswith("\nuser code\n")
+
+
+def test_builds_of_one_user_wait_for_each_other_and_leave_when_stopped(mirror):
+    """Each says what it waits for; what is stopped while it waits ends, and the next one is built."""
+    os.mkfifo(mirror / "endless-1.0-py3-none-any.whl")  # a build that reads it goes on for ever
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NSML_AGENT_USER_BUILDS_AT_ONCE", "1")
+        with Platform(simulate_gpus=2, options=["--isolation", "namespace"]) as platform:
+
+            def run(requirement):
+                code = code_with(platform, USES, requirements=f"{requirement}\n")
+                return platform.nsml(
+                    "run", "-o", "name", "-g", "0", "-c", "0.5", "--memory", "1G", cwd=code
+                ).stdout.strip()
+
+            def log(session):
+                return platform.nsml("logs", session).stdout
+
+            endless = run("endless")
+            wait_for(lambda: "Installing" in log(endless), what="the first build has begun")
+            waiting, stopped = run("greeting"), run("greeting==1.0")
+            for session in (waiting, stopped):
+                wait_for(
+                    lambda session=session: (
+                        "nsml: waiting for other builds: 1 build of your own" in log(session)
+                    ),
+                    what="it says what it waits for",
+                )
+            wait_for(
+                lambda: platform.nsml("ps").stdout.count("waiting for other builds") == 2,
+                what="the list says so, too",
+            )
+            platform.nsml("stop", stopped)
+            wait_for(lambda: "Stopped" in platform.nsml("ps", "-a").stdout, what="it has ended")
+            assert "Installing" not in log(stopped)
+            platform.nsml("stop", endless)
+            wait_for(lambda: "user code says hello" in log(waiting), what="the next is built")
+    (mirror / "endless-1.0-py3-none-any.whl").unlink()

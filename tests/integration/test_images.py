@@ -24,6 +24,7 @@ import pytest
 from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
+from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.requirements import Requirements
@@ -71,6 +72,7 @@ class Node:
             Requirements(lines=lines, packages=packages),
             heard.extend,
             cancelled or threading.Event(),
+            owner="kim",
             use=self.used.append,
         )
 
@@ -246,6 +248,39 @@ def test_a_build_has_an_end(node: Node) -> None:
     with pytest.raises(EnvironmentFailed, match="longer than 3 s"):
         node.ask("endless", images=short).result(120)
     assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
+
+
+def test_a_build_waits_for_its_turn_and_gets_what_it_was_granted(node: Node) -> None:
+    node.sdist("waits", "")
+    queue = BuildQueue(QueueLimits(at_once=1, memory_bytes=600 << 20), lambda: 1 << 40)
+    images = Images(node.folder, node.engine, ImageSettings(), mark=node.mark, queue=queue)
+    reasons: list[str] = []
+    limits: list[tuple[int, int]] = []
+
+    def note(_words: bytes) -> None:
+        for name in builds_named(node.engine, f"nsml-build-{node.mark}"):
+            with contextlib.suppress(docker.errors.NotFound):
+                config = node.engine.sdk.api.inspect_container(name)["HostConfig"]
+                limits.append((config["Memory"], config["OomScoreAdj"]))
+
+    with queue.ticket("lee", memory_bytes=1, disk_bytes=1, waits=lambda _: None) as other:
+        assert other.begin()
+        asked = node.pool.submit(
+            images.provide,
+            node.base,
+            Requirements(lines=("waits",)),
+            note,
+            threading.Event(),
+            owner="kim",
+            waits=reasons.append,
+            use=node.used.append,
+        )
+        until(lambda: reasons)
+        assert not builds_named(node.engine, f"nsml-build-{node.mark}")
+    asked.result(120)
+    assert len(reasons) == 2
+    assert "this node runs 1 at once" in reasons[0]
+    assert set(limits) == {(600 << 20, 1000)}
 
 
 def test_a_build_ends_when_the_disk_is_full(node: Node) -> None:

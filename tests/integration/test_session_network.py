@@ -924,7 +924,7 @@ def test_a_build_of_an_environment_reaches_no_more_than_a_session(
         "    except OSError:\n"
         "        print('closed')\n"
     )
-    said = sandbox.ask(Task(argv=[str(base_python()), "-c", tries]), most=1000)
+    said = sandbox.ask(Task(argv=[str(base_python()), "-c", tries]), most=1000, owner="kim")
     assert said.split() == [b"closed", b"closed", b"open"]
 
 

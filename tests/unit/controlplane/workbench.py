@@ -170,7 +170,7 @@ def placement(session: Session, *where: tuple[str, str]) -> Placement:
 def report(
     session: Session, phase: str, rank: int = 0, *, cause: str = "", attempt: int = 1, **ended: Any
 ) -> Report:
-    at = ended.pop("at", 100.0)
+    at, waiting = ended.pop("at", 100.0), ended.pop("waiting", "")
     return Report(
         node=ended.pop("node", "a"),
         session_id=session.id,
@@ -178,6 +178,7 @@ def report(
         rank=rank,
         phase=ReplicaPhase(phase),
         at=at,
+        waiting=waiting,
         exit=Exit(cause=Cause(cause), ended_at=at, **ended) if cause else None,
     )
 

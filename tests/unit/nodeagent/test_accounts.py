@@ -39,6 +39,22 @@ def test_each_user_has_one_id_for_good(tmp_path: Path) -> None:
     assert (tmp_path / "accounts.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_is_one_users_is_read_by_that_user_alone(tmp_path: Path) -> None:
+    """Where programs see the machine's files; in roots of their own they see what is mounted there."""
+    if os.geteuid():
+        pytest.skip("only root gives files to groups")
+    tree = tmp_path / "tree"
+    tree.mkdir(mode=0o755)
+    accounts(tmp_path).keep_private(tree, "u.kim")
+    assert tree.stat().st_mode & 0o777 == 0o755
+    made = accounts(tmp_path, by_group=True)
+    for _ in range(2):
+        made.keep_private(tree, "u.kim")
+        facts = tree.stat()
+        assert (facts.st_mode & 0o777, facts.st_uid) == (0o750, os.geteuid())
+        assert facts.st_gid == made.of_user("u.kim") != made.of_user("u.lee")
+
+
 async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
     """What the one before left on the node, files and processes, is none of theirs."""
     made = accounts(tmp_path)

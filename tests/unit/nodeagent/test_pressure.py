@@ -44,7 +44,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def fill(environments: Environments, name: str, *, used_at: float, size: int = 10 * MB) -> str:
     """An environment as if it had been built, of some size."""
-    key = environments.key(Requirements(lines=(name,)))
+    key = environments.key(Requirements(lines=(name,)), "kim")
     place = environments.folder / key
     place.mkdir(parents=True)
     (place / "content").write_bytes(b"x" * size)

@@ -1355,7 +1355,10 @@ async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Pa
     draft = Draft(
         order, ReplicaFolder(tmp_path), PreparationLog(ReplicaFolder(tmp_path), lambda: None)
     )
-    for hook in (PythonHook(None, full, install_requires), ImageHook(None, full, install_requires)):  # type: ignore[arg-type]
+    for hook in (
+        PythonHook(None, full, lambda **_: install_requires),
+        ImageHook(None, full, lambda **_: install_requires),
+    ):  # type: ignore[arg-type]
         with pytest.raises(PreparationFailed) as failed:
             await hook.prepare(draft)
         assert failed.value.cause == sessions.CAUSE_DATA_FAILED
@@ -1430,7 +1433,9 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
     (code / "requirements.txt").write_text("no_such_package\n")
 
     async def test(world: World) -> None:
-        world.hooks.append(PythonHook(environments_in(tmp_path), inline, install_requires))
+        world.hooks.append(
+            PythonHook(environments_in(tmp_path), inline, lambda **_: install_requires)
+        )
         order = assignment(S)
         order.spec.ClearField("argv")
         order.spec.bundle_digest = put(world.platform, code)

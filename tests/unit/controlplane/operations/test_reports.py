@@ -74,6 +74,21 @@ def test_every_cause_has_its_end(cause: str, state: str) -> None:
     assert (ended.state, ended.end.cause) == (state, cause)
 
 
+def test_what_a_replica_waits_for_is_known_until_it_goes_on() -> None:
+    script, one = placed()
+
+    def waits(phase: str, waiting: str = "") -> str:
+        return script.say(one, phase, waiting=waiting).replicas[0].waiting
+
+    assert waits("PREPARING", "waiting for other builds") == "waiting for other builds"
+    assert waits("PREPARING", "waiting for other builds") == "waiting for other builds"
+    assert waits("PREPARING", "waiting for room") == "waiting for room"
+    assert waits("PREPARING") == ""
+    assert waits("PREPARING", "waiting again") == "waiting again"
+    assert waits("RUNNING", "of an odd agent") == ""
+    assert waits("PREPARING", "said late") == ""
+
+
 def test_a_report_twice_is_one_report() -> None:
     script, one = placed()
     first = script.say(one, "FINALIZED", cause="COMPLETED")

@@ -161,6 +161,7 @@ def test_the_key_names_what_would_be_built() -> None:
     def key(**facts: object) -> str:
         given: dict[str, object] = {
             "base_id": "sha256:1",
+            "owner": "kim",
             "requirements": Requirements(lines=("a",), packages=("b",)),
             "environ": {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://a/simple"},
             "apt": AptConfiguration(
@@ -183,6 +184,10 @@ def test_the_key_names_what_would_be_built() -> None:
     fetched = {"PIP_TIMEOUT": "7", "PIP_CERT": "/a.pem", "PIP_PROXY": "http://p"}
     plain = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://a/simple"}
     assert key(environ={**plain, **fetched}) == key()
+    assert key(owner="lee") == key(), "what the machine's sources have is everybody's"
+    for line in ("--extra-index-url https://b/simple", "a @ https://b/a.whl", "https://b/a.whl"):
+        own = Requirements(lines=("a", line))
+        assert key(requirements=own, owner="lee") != key(requirements=own)
     mirror = [("list", "deb http://kim:pw@m/ x")]
     assert key(apt=AptConfiguration(release="debian bookworm", sources=mirror)) == key()
     noted = Requirements(lines=("a",), packages=("b",), notes=("x",), image="y")

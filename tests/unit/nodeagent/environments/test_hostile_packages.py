@@ -9,15 +9,16 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
@@ -26,8 +27,15 @@ from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.limits import probe_limits
 from nodeagent.runtimes.records import read_claim, read_exit
-from nodeagent.shim.cgroups import Group, names_in, remove_empty
-from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here
+from nodeagent.shim.cgroups import (
+    BUILDS,
+    MEMORY,
+    Group,
+    names_in,
+    parent_group,
+    remove_empty,
+)
+from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, whole_turn
 from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -249,7 +257,8 @@ def test_what_a_hostile_build_leaves_is_not_kept(tmp_path: Path, code: str) -> N
     argv = [str(base_python()), "-c", begins + code]
     downloads = Downloads(tmp_path / "downloads")
     task = Task(argv=argv, variables={"KEPT": "{kept}"}, kept=downloads.of("kim"))
-    sandbox_here(limits=SMALL).make(tmp_path / "key", task, lambda _: None)
+    sandbox = sandbox_here(limits=SMALL)
+    sandbox.make(tmp_path / "key", task, lambda _: None, turn=whole_turn(sandbox))
     assert not downloads.of("kim").is_symlink()
     assert not downloads.stored()
 
@@ -294,7 +303,8 @@ def test_who_takes_an_installer_over_has_less_than_a_program_of_a_session(tmp_pa
         str(place),
     ]
     said: list[bytes] = []
-    sandbox_here().make(place, Task(argv=argv), said.append)
+    sandbox = sandbox_here()
+    sandbox.make(place, Task(argv=argv), said.append, turn=whole_turn(sandbox))
     found = dict(line.split(" ", 1) for line in b"".join(said).decode().splitlines())
     assert int(found["capabilities"], 16) == 0
     if os.geteuid() == 0:
@@ -341,11 +351,11 @@ def test_a_tree_that_no_installer_makes_is_refused(tmp_path: Path, code: str, sa
     argv = [str(base_python()), "-c", f"import os; os.chdir({str(place)!r}); {code}"]
     sandbox = sandbox_here(limits=SMALL)
     if not says:
-        sandbox.make(place, Task(argv=argv), lambda _: None)
+        sandbox.make(place, Task(argv=argv), lambda _: None, turn=whole_turn(sandbox))
         assert place.is_dir()
         return
     with pytest.raises(EnvironmentFailed, match=says):
-        sandbox.make(place, Task(argv=argv), lambda _: None)
+        sandbox.make(place, Task(argv=argv), lambda _: None, turn=whole_turn(sandbox))
     assert not place.exists()
     assert not [path for path in sandbox.folder.iterdir() if path.is_dir() and path.name.isdigit()]
 
@@ -368,7 +378,7 @@ def test_a_build_has_limits_of_its_own(tmp_path: Path, code: str, says: str) -> 
     sandbox = sandbox_here(limits=limits)
     task = Task(argv=[str(base_python()), "-c", begins + code])
     with pytest.raises(EnvironmentFailed, match=says):
-        sandbox.make(place, task, lambda _: None)
+        sandbox.make(place, task, lambda _: None, turn=whole_turn(sandbox))
     assert not place.exists()
 
 
@@ -377,23 +387,21 @@ def test_a_setup_file_is_parsed_by_no_process_with_the_agents_rights(tmp_path: P
     sandbox = sandbox_here(limits=replace(SMALL, memory_bytes=100 << 20))
     asked: list[Task] = []
 
-    def ask(task: Task, *, most: int) -> bytes:
+    def ask(task: Task, *, most: int, **asker: Any) -> bytes:
         asked.append(task)
-        return Sandbox.ask(sandbox, task, most=most)
+        return Sandbox.ask(sandbox, task, most=most, **asker)
 
     sandbox.ask = ask  # type: ignore[method-assign]
-    setups = Setups(sandbox)
+    read = Setups(sandbox).reader(owner="kim")
     text = "from setuptools import setup\nsetup(install_requires=['numpy>=1.0', 'tqdm'])\n"
     for _ in range(2):
-        assert setups.read(text) == (["numpy>=1.0", "tqdm"], [])
-    assert setups.read("from setuptools import setup\nsetup(name='x')\n") == ([], [])
+        assert read(text) == (["numpy>=1.0", "tqdm"], [])
+    assert read("from setuptools import setup\nsetup(name='x')\n") == ([], [])
     assert len(asked) == 1
-    (_, notes) = setups.read(
-        "install_requires = compute()\nsetup(install_requires=install_requires)"
-    )
+    (_, notes) = read("install_requires = compute()\nsetup(install_requires=install_requires)")
     assert "computes" in notes[0]
     with pytest.raises(EnvironmentFailed, match=r"cannot be read.*requirements\.txt"):
-        setups.read("install_requires = 1\n" + "a\n" * 500_000)
+        read("install_requires = 1\n" + "a\n" * 500_000)
 
 
 @pytest.mark.parametrize("said", [b"", b"[" * 10_000, b"[[1], []]", b"[[]]", b"{}", b"[[], [[]]]"])
@@ -401,7 +409,7 @@ def test_what_a_reader_says_that_was_taken_over_is_not_believed(said: bytes) -> 
     sandbox = sandbox_here()
     sandbox.ask = lambda *_, **__: said  # type: ignore[method-assign]
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
-        Setups(sandbox).read("install_requires")
+        Setups(sandbox).reader(owner="kim")("install_requires")
 
 
 @pytest.mark.parametrize(
@@ -429,6 +437,7 @@ def test_a_build_is_in_a_control_group_of_its_own(tmp_path: Path) -> None:
     if groups is None:
         pytest.skip(f"no control groups: {found.reason}")
     try:
+        builds = parent_group(groups, BUILDS, memory_bytes=SMALL.together_bytes)
         sandbox = Sandbox(
             tmp_path / "builds",
             machine=replace(isolation_here().machine, limits=found),
@@ -439,16 +448,61 @@ def test_a_build_is_in_a_control_group_of_its_own(tmp_path: Path) -> None:
         members: list[int] = []
 
         def look(_said: bytes) -> None:
-            for name in names_in(groups):
-                members.extend(Group(groups, name).members())
+            for name in names_in(builds):
+                members.extend(Group(builds, name).members())
 
         task = Task(argv=["/bin/sh", "-c", "echo begun; sleep 0.5"])
-        sandbox.make(tmp_path / "key", task, look)
+        sandbox.make(tmp_path / "key", task, look, turn=whole_turn(sandbox))
         assert members
         with pytest.raises(EnvironmentFailed, match=r"killed for memory.*build_memory_bytes"):
-            sandbox.ask(Task(argv=[str(base_python()), "-c", "x = b'x' * (1 << 30)"]), most=100)
-        assert names_in(groups) == []
+            sandbox.ask(
+                Task(argv=[str(base_python()), "-c", "x = b'x' * (1 << 30)"]), most=100, owner="kim"
+            )
+        assert names_in(builds) == names_in(groups) == []
     finally:
+        remove_empty(found.places)
+        assert not any(map(os.path.exists, builds["folders"].values()))
+
+
+def test_all_builds_together_keep_to_the_memory_of_their_common_group(tmp_path: Path) -> None:
+    """Also where each is within its own, and the kernel ends them before anything else."""
+    found = probe_limits(tmp_path, disk_floor_bytes=0, with_groups=True)
+    if found.groups is None or MEMORY not in found.groups["folders"]:
+        pytest.skip(f"no control groups of memory: {found.reason}")
+    sandbox = Sandbox(
+        tmp_path / "builds",
+        machine=replace(isolation_here().machine, limits=found),
+        level=sandbox_here().level,
+        ids=list(USUAL.builds)[-2:] if os.geteuid() == 0 else [],
+        limits=replace(SMALL, memory_bytes=300 << 20, together_bytes=300 << 20),
+    )
+    turn = whole_turn(sandbox)
+    held = threading.Event()
+    said: list[bytes] = []
+
+    def note(words: bytes) -> None:
+        said.append(words)
+        held.set()
+
+    holds = "x = bytearray(b'x') * (100 << 20); print(open('/proc/self/oom_score_adj').read())"
+    holds += "; __import__('time').sleep(600)"
+    first = Task(argv=[str(base_python()), "-uc", holds])
+    cancelled = threading.Event()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            held_up = pool.submit(
+                sandbox.make, tmp_path / "first", first, note, cancelled, turn=turn
+            )
+            assert held.wait(60)
+            more = Task(argv=[str(base_python()), "-c", "x = bytearray(b'x') * (250 << 20)"])
+            with pytest.raises(EnvironmentFailed, match="killed for memory"):
+                sandbox.make(tmp_path / "second", more, lambda _: None, turn=turn)
+            cancelled.set()
+            with pytest.raises(EnvironmentCancelled):
+                held_up.result(60)
+        assert int(b"".join(said)) == 1000
+    finally:
+        cancelled.set()
         remove_empty(found.places)
 
 
@@ -459,17 +513,19 @@ from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolder
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.records import read_claim, read_exit
-from tests.sandboxes import isolation_here, strongest, USUAL
+from tests.sandboxes import isolation_here, strongest, USUAL, whole_turn
 found = isolation_here()
 level = strongest(found)
 ids = list(USUAL.builds)[-1:] if level in found.with_accounts else []
 place = Path(sys.argv[1])
 sandbox = Sandbox(place.parent / "builds", machine=found.machine, level=level, ids=ids)
 if len(sys.argv) > 2:
-    sandbox.make(place, Task(argv=["/bin/sh", "-c", f"echo made > {place}/file"]), lambda _: None)
+    task = Task(argv=["/bin/sh", "-c", f"echo made > {place}/file"])
+    sandbox.make(place, task, lambda _: None, turn=whole_turn(sandbox))
 else:
     task = Task(argv=["/bin/sh", "-c", "echo begun; sleep 3600"])
-    sandbox.make(place, task, lambda said: print(said.decode(), flush=True))
+    turn = whole_turn(sandbox)
+    sandbox.make(place, task, lambda said: print(said.decode(), flush=True), turn=turn)
 """
 
 

@@ -57,7 +57,14 @@ def provided(folder: Path, *, always: bool) -> Images:
     """The images of an agent of which one session has asked for the reference."""
     settings = ImageSettings(always_pulls=always, allowed=("registry.lab:5000/*",))
     images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
-    images.provide(REFERENCE, Requirements(), lambda _: None, threading.Event(), use=lambda _: None)
+    images.provide(
+        REFERENCE,
+        Requirements(),
+        lambda _: None,
+        threading.Event(),
+        owner="kim",
+        use=lambda _: None,
+    )
     return images
 
 
@@ -88,7 +95,9 @@ def test_no_registry_is_asked_for_what_is_made_here(
 
     def ask() -> None:
         base, _ = images.resolve("", None)
-        images.provide(base, Requirements(), lambda _: None, threading.Event(), use=lambda _: None)
+        images.provide(
+            base, Requirements(), lambda _: None, threading.Event(), owner="kim", use=lambda _: None
+        )
 
     with pytest.raises(EnvironmentFailed, match="no registry is asked"):
         ask()
@@ -103,7 +112,7 @@ def asks(folder: Path, reference: str, *allowed: str, always: bool = False) -> s
     images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
     base, _ = images.resolve(reference, None)
     return images.provide(
-        base, Requirements(), lambda _: None, threading.Event(), use=lambda _: None
+        base, Requirements(), lambda _: None, threading.Event(), owner="kim", use=lambda _: None
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import platform
@@ -13,23 +14,26 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nodeagent.accounts import Accounts
+from nodeagent.environments.build_queue import NoRoom
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setup_reader import install_requires
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
-from tests.sandboxes import environments_in
+from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
 from tests.wheels import make_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -315,22 +319,148 @@ def test_its_files_are_on_the_disk_before_it_counts_as_whole(
 def test_other_lines_are_another_environment(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
     keys = {
-        environments.key(Requirements(lines=lines))
+        environments.key(Requirements(lines=lines), "kim")
         for lines in ((), ("a",), ("a", "b"), ("b", "a"))
     }
     assert len(keys) == 4
-    assert environments.key(Requirements(notes=("x",))) == environments.key(Requirements())
+    assert environments.key(Requirements(notes=("x",)), "kim") == environments.key(
+        Requirements(), "kim"
+    )
+
+
+def test_what_one_user_built_is_given_to_no_other_who_names_the_same(
+    tmp_path: Path, index: Path
+) -> None:
+    """A private index may have let only one have it; and who is remade by the same name is another."""
+    make_wheel(index, "private", "TEXT = 'of one'")
+    environments = environments_in(tmp_path)
+    wanted = Requirements(lines=("private==1.0",))
+    first = environments.provide(wanted, lambda _: None, owner="u-1")
+    (index / "private-1.0-py3-none-any.whl").unlink()
+    assert environments.provide(wanted, lambda _: None, owner="u-1") == first
+    with pytest.raises(EnvironmentFailed, match="private"):
+        environments.provide(wanted, lambda _: None, owner="u-2")
+    bare = [environments.provide(Requirements(), lambda _: None, owner=one) for one in "ab"]
+    assert bare[0] == bare[1]
+
+
+def test_where_programs_see_the_machines_files_an_environment_is_its_users_alone(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before it lies where others could find it."""
+    if os.geteuid():
+        pytest.skip("only root gives files to groups")
+    make_wheel(index, "private")
+    accounts = Accounts(tmp_path, USUAL, by_group=True)
+    downloads = Downloads(tmp_path / "downloads")
+    environments = Environments(tmp_path / "environments", sandbox_here(), downloads, accounts)
+    modes: list[int] = []
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target.parent == environments.folder:
+            modes.append(path.stat().st_mode & 0o777)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    made = environments.provide(Requirements(lines=("private",)), lambda _: None, owner="u-1")
+    facts = made.folder.stat()
+    assert (facts.st_mode & 0o777, facts.st_gid) == (0o750, accounts.of_user("u-1"))
+    bare = environments.provide(Requirements(), lambda _: None, owner="u-1")
+    assert bare.folder.stat().st_mode & 0o777 == 0o755
+    assert modes == [0o750, 0o755]
+
+
+async def test_users_are_told_apart_by_their_ids(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the environment and of the downloads that its build goes on from."""
+    make_wheel(index, "greeting")
+    hook = PythonHook(environments_in(tmp_path), in_own_thread, lambda **_: install_requires)
+    kept: list[Path | None] = []
+    make = Sandbox.make
+
+    def noted(sandbox: Sandbox, place: Path, task: Task, *given: Any, **named: Any) -> None:
+        kept.append(task.kept)
+        make(sandbox, place, task, *given, **named)
+
+    monkeypatch.setattr(Sandbox, "make", noted)
+    made = []
+    for number, owner_id in enumerate(["u-1", "u-2", "u-1", ""]):
+        folder = ReplicaFolder(tmp_path / str(number))
+        folder.create()
+        (folder.app / "requirements.txt").write_text("greeting")
+        assignment = pb.Assignment(owner="kim", owner_id=owner_id)
+        draft = Draft(assignment, folder, PreparationLog(folder, lambda: None))
+        await hook.prepare(draft)
+        assert draft.python is not None
+        made.append(draft.python.folder)
+    assert made[0] == made[2]
+    assert len(set(made)) == 3
+    downloads = Downloads(tmp_path / "downloads")
+    assert kept == [downloads.of(one) for one in ("u-1", "u-2", "kim")]
+
+
+def test_the_builds_of_one_user_run_a_few_at_a_time(tmp_path: Path, index: Path) -> None:
+    """In turn, all of them to the end, and each with its own result."""
+    names = [f"package{number}" for number in range(6)]
+    for name in names:
+        make_wheel(index, name, f"TEXT = {name!r}")
+    environments = environments_in(tmp_path, limits=BuildLimits(at_once=3, per_owner=1))
+    said: dict[str, list[str]] = {name: [] for name in names}
+    with ThreadPoolExecutor(len(names)) as pool:
+        made = list(
+            pool.map(
+                lambda name: environments.provide(
+                    Requirements(lines=(name,)),
+                    lambda _: None,
+                    owner="kim",
+                    waits=said[name].append,
+                ),
+                names,
+            )
+        )
+    assert [
+        python(one.folder, f"import {n}; print({n}.TEXT)")
+        for one, n in zip(made, names, strict=True)
+    ] == names
+    assert sum(any(words) for words in said.values()) >= 4
+    assert all(words[-1:] in ([""], []) for words in said.values())
+
+
+def test_a_build_that_fills_its_share_of_a_small_disk_blames_the_node(tmp_path: Path) -> None:
+    """And ends alone: what it wrote was not promised to another."""
+    found = isolation_here()
+    free = 256 << 20
+    sandbox = Sandbox(
+        tmp_path / "builds",
+        machine=found.machine,
+        level=strongest(found),
+        ids=list(USUAL.builds)[:2] if strongest(found) in found.with_accounts else [],
+        room=lambda: free,
+    )
+    fills = "import os\nfile = open(os.environ['TMPDIR'] + '/x', 'wb')\n"
+    fills += "while True: file.write(os.urandom(1 << 20)); file.flush()"
+    task = Task(argv=[str(base_python()), "-c", fills])
+    with (
+        sandbox.queue.ticket(
+            "kim", memory_bytes=1 << 30, disk_bytes=50_000_000_000, waits=lambda _: None
+        ) as ticket,
+        pytest.raises(NoRoom, match=r"wrote more than 268\.4 MB, its share") as failed,
+    ):
+        sandbox.make(tmp_path / "key", task, lambda _: None, turn=ticket.wait(None))
+    assert failed.value.errno == errno.ENOSPC
 
 
 def test_another_python_is_another_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environments = environments_in(tmp_path)
-    keys = {environments.key(Requirements())}
+    keys = {environments.key(Requirements(), "kim")}
     monkeypatch.setattr(platform, "python_version", lambda: "3.99.0")
-    keys.add(environments.key(Requirements()))
+    keys.add(environments.key(Requirements(), "kim"))
     monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
-    keys.add(environments.key(Requirements()))
+    keys.add(environments.key(Requirements(), "kim"))
     assert len(keys) == 3
 
 
@@ -363,7 +493,7 @@ def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
 
 def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
-    place = tmp_path / "environments" / environments.key(Requirements())
+    place = tmp_path / "environments" / environments.key(Requirements(), "kim")
     (place / "bin").mkdir(parents=True)
     (place / "bin" / "python").write_text("garbage of an agent that was killed")
     made = environments.provide(Requirements(), lambda _: None, owner="kim")
@@ -427,7 +557,7 @@ def test_another_index_is_another_environment(
     keys = []
     for url in ("https://a/simple", "https://b/simple", "https://kim:secret@b/simple"):
         monkeypatch.setenv("PIP_INDEX_URL", url)
-        keys.append(environments.key(Requirements()))
+        keys.append(environments.key(Requirements(), "kim"))
     assert (len(set(keys)), keys[1]) == (2, keys[2])
 
 
@@ -458,17 +588,19 @@ def test_cancelling(tmp_path: Path) -> None:
 async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Path) -> None:
     environments = environments_in(tmp_path)
     (tmp_path / "environments").mkdir()
-    hook = PythonHook(environments, in_own_thread, install_requires)
+    hook = PythonHook(environments, in_own_thread, lambda **_: install_requires)
     with ExitStack() as held:
         drafts = []
         for number in range(40):
-            key = environments.key(Requirements(lines=(f"package-{number}",)))
+            key = environments.key(Requirements(lines=(f"package-{number}",)), "kim")
             lock = held.enter_context((tmp_path / "environments" / f"{key}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)  # as of an agent that builds it, and does not get on
             folder = ReplicaFolder(tmp_path / str(number))
             folder.create()
             (folder.app / "requirements.txt").write_text(f"package-{number}")
-            drafts.append(Draft(pb.Assignment(), folder, PreparationLog(folder, lambda: None)))
+            drafts.append(
+                Draft(pb.Assignment(owner="kim"), folder, PreparationLog(folder, lambda: None))
+            )
         async with asyncio.timeout(60):
             preparing = [asyncio.create_task(hook.prepare(draft)) for draft in drafts]
             while len(os.listdir("/proc/self/task")) < len(drafts):  # noqa: ASYNC110, PTH208

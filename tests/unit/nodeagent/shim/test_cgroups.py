@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nodeagent.shim.cgroups import (
+    BUILDS,
     CPU,
     MEMORY,
     PIDS,
     Group,
     find_base,
     group_of_process,
+    names_in,
+    parent_group,
     places_of,
     remove_empty,
 )
 from nodeagent.shim.watch import memory_excess
+
+if TYPE_CHECKING:
+    from nodeagent.shim.cgroups import Base
 
 FILES = {
     "cgroup.procs": "",
@@ -51,6 +58,25 @@ def test_limits_are_written_as_version_2_wants_them(tmp_path: Path) -> None:
     assert read(tmp_path, "memory.oom.group").startswith("1")
     assert read(tmp_path, "pids.max").startswith("64")
     assert read(tmp_path, "cpu.max").startswith("150000 100000")
+
+
+def test_a_group_of_groups_bounds_their_memory_and_never_ends_all_of_them(tmp_path: Path) -> None:
+    """One build that uses it up is ended, not those beside it."""
+    above = tmp_path / BUILDS
+    above.mkdir()
+    for name in FILES:
+        (above / name).write_text("0")
+    (above / "cgroup.subtree_control").write_text("")
+    base: Base = {"version": 2, "folders": dict.fromkeys((MEMORY, PIDS, CPU), str(tmp_path))}
+    for _ in range(2):
+        assert parent_group(base, BUILDS, memory_bytes=1_000_000) == {
+            "version": 2,
+            "folders": dict.fromkeys((MEMORY, PIDS, CPU), str(above)),
+        }
+    assert (above / "memory.max").read_text().startswith("1000000")
+    assert (above / "memory.oom.group").read_text() == "0"
+    assert (above / "cgroup.subtree_control").read_text().startswith("+cpu")
+    assert names_in(base) == [], "it is no replica's"
 
 
 @pytest.mark.parametrize(("cpus", "said"), [(0.001, "1000 1000000"), (0.01, "1000 100000")])
