@@ -1,17 +1,21 @@
 """What training code imports: `nsml.bind`, `nsml.report`, `nsml.image`, `nsml.save` and their kin.
 
-Nothing but the standard library is loaded, and nothing at all before a name is used (PEP 562), so
-that `import nsml` costs next to nothing on any Python from 3.8 on. `docs/sdk-protocol.md` says what
+Nothing but the standard library is loaded. Outside of a session nothing is before a name is used (PEP 562), so
+that `import nsml` costs next to nothing on any Python from 3.8 on; in a session all that records is loaded at
+once, so that the first report is as safe against signals, threads and forks as every later one. `docs/sdk-protocol.md` says what
 the functions write, so that programs in other languages can report too.
 """
 
 from __future__ import annotations
 
+import _thread
+import os
+import sys
 import time
 
 TYPE_CHECKING = False  # typing itself is not imported: it costs more than all of this package
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable, Dict, List, Tuple
 
     from nsml import constants, decoder, encoder
     from nsml._extras import Visdom, cache, copy
@@ -99,20 +103,63 @@ _FUNCTIONS = {
     "copy": "_extras",
 }
 _SUBMODULES = ("constants", "decoder", "encoder")
+_RECORDING = frozenset(
+    ("audio", "embedding", "feature_map", "histogram", "image", "report", "table", "text", "video")
+)
+_loading = _thread.RLock()  # what `threading` has, without loading that
+_early: List[Tuple[str, Tuple[Any, ...], Dict[str, Any]]] = []
+"""Calls of signal handlers that came while the thread they interrupt was loading what they call."""
 
 
 def __getattr__(name: str) -> Any:
     """Load what `name` stands for on its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    if name in _SUBMODULES:
-        return import_module(f"{__name__}.{name}")
-    module = import_module(f"{__name__}.{_FUNCTIONS.get(name, 'constants')}")
-    value = globals()[name] = getattr(module, name)
+    with _loading:
+        module = _module(name if name in _SUBMODULES else _FUNCTIONS.get(name, "constants"))
+        if name in _SUBMODULES:
+            return module
+        try:
+            value = globals()[name] = getattr(module, name)
+        except AttributeError:
+            if name in _RECORDING:
+                return _later(name)
+            raise
+        while _early:
+            called, arguments, named = _early.pop(0)
+            getattr(module, called)(*arguments, **named)
     return value
+
+
+def _module(name: str) -> Any:
+    """A module of this package. By no means of `importlib`, which would have to be loaded itself."""
+    __import__(f"{__name__}.{name}")
+    return sys.modules[f"{__name__}.{name}"]
+
+
+def _later(name: str) -> Callable[..., None]:
+    """Take a call that is made as soon as its function is loaded."""
+
+    def call(*arguments: Any, **named: Any) -> None:
+        _early.append((name, arguments, named))
+
+    return call
+
+
+if hasattr(os, "register_at_fork"):
+    # A child would wait for ever for what another thread of its parent was loading.
+    os.register_at_fork(
+        before=_loading.acquire,
+        after_in_parent=_loading.release,
+        after_in_child=_loading.release,
+    )
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if os.environ.get("NSML_RUN_DIR"):
+    for _name, _where in _FUNCTIONS.items():
+        if _where == "_session":
+            __getattr__(_name)

@@ -26,6 +26,9 @@ _REOPEN_AFTER_S = 1.0
 _MOST_OWED = 1000
 _HIGH_FD = 200
 
+_forks = 0
+"""Since the process that loaded this."""
+
 
 class Spool:
     """The record files of one folder, as one process writes them.
@@ -40,15 +43,13 @@ class Spool:
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = folder
         self._noticed = self._has_exit = False
-        self._fd = -1
+        self._file: Optional[_File] = None
         self._start_over()
 
     def _start_over(self) -> None:
         self._lock = threading.RLock()
         self._queue: Deque[Tuple[bytes, bool]] = deque()
         self._writing = False
-        self._tail = (0, 0)  # bytes and records known to be whole; one assignment moves both
-        self._unsettled = 0  # length of a frame of which it is not known whether it was written
         self._owed: List[bytes] = []
         self._dropped = 0
         self._dropped_since = 0.0
@@ -58,11 +59,16 @@ class Spool:
         self._reopen_errno = 0
 
     def after_fork(self) -> None:
-        """Forget the parent's file, lock and debts."""
-        if self._fd >= 0:
-            with suppress(OSError):  # the program may have closed it
-                os.close(self._fd)
-        self._fd = -1
+        """Forget the parent's file, lock and debts.
+
+        A signal handler may have forked in the middle of an append, which the child finishes: not in
+        the parent's file.
+        """
+        file, self._file = self._file, None
+        if file is not None:
+            file.leave()
+        global _forks
+        _forks += 1
         self._start_over()
 
     def append(self, payload: bytes, *, must_arrive: bool = False) -> None:
@@ -112,15 +118,15 @@ class Spool:
             self._count_drop(f"a record of {len(payload)} bytes is over {MAX_PAYLOAD}")
             payload = b""
         try:
-            if self._fd < 0 or self._unsettled or self._owed or self._dropped:
-                self._make_ready()
+            file = self._file
+            if file is None or file.unsettled or self._owed or self._dropped:
+                file = self._make_ready()
             if payload:
-                self._put(payload)
+                file.put(payload)
         except OSError as error:
             self._undo()
             if error.errno == errno.EBADF:  # the program closed it: go on in another file
-                self._fd = -1
-                self._unsettled = 0
+                self._file = None
                 self._write(payload, must_arrive)
             elif must_arrive and len(self._owed) < _MOST_OWED:
                 self._owed.append(payload)
@@ -129,40 +135,19 @@ class Spool:
             elif payload:
                 self._count_drop(str(error))
 
-    def _put(self, payload: bytes) -> None:
-        size, count = self._tail
-        data = frame(count + 1, payload)
-        # Set before and cleared after: an exception from a signal handler (Ctrl-C) can come in
-        # between, and the file's size then says whether the frame is there.
-        self._unsettled = len(data)
-        written = os.write(self._fd, data)
-        if written != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._tail = (size + written, count + 1)
-        self._unsettled = 0
-
     def _undo(self) -> None:
         """Cut half a frame off at once, so that it can never hide later ones."""
-        if self._fd < 0 or not self._unsettled:
+        if self._file is None or not self._file.unsettled:
             return
         with suppress(OSError):  # tried again before the next frame
-            self._find_tail()
+            self._file.find_tail()
 
-    def _find_tail(self) -> None:
-        size, count = self._tail
-        if os.fstat(self._fd).st_size == size + self._unsettled:
-            self._tail = (size + self._unsettled, count + 1)
-        else:
-            os.ftruncate(self._fd, size)
-        self._unsettled = 0
-
-    def _make_ready(self) -> None:
-        if self._fd < 0:
-            self._open()
-        if self._unsettled:
-            self._find_tail()
+    def _make_ready(self) -> _File:
+        file = self._file or self._open()
+        if file.unsettled:
+            file.find_tail()
         while self._owed:
-            self._put(self._owed[0])
+            file.put(self._owed[0])
             del self._owed[0]
         if self._dropped:
             record = {
@@ -173,22 +158,31 @@ class Spool:
                 "reason": self._dropped_reason,
             }
             dropped = self._dropped
-            self._put(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+            file.put(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
             self._dropped -= dropped
+        return file
 
-    def _open(self) -> None:
+    def _open(self) -> _File:
         """Create the first free file number; a folder that refuses is asked again only later."""
         if time.monotonic() < self._reopen_at:
             raise OSError(self._reopen_errno, os.strerror(self._reopen_errno))
         try:
-            self._fd, self._lost_path = _create(str(self._folder))
+            while True:
+                forks = _forks
+                fd, lost_path = _create(str(self._folder))
+                file = _File(fd)
+                self._file, self._lost_path = file, lost_path
+                if forks == _forks:
+                    return file
+                # A signal handler has forked in between, and this is the child: the file is its parent's.
+                file.leave()
+                if self._file is not file and self._file is not None:
+                    return self._file  # the handler has reported here
         except OSError as error:
             self._reopen_at = time.monotonic() + _REOPEN_AFTER_S
             self._reopen_errno = error.errno or errno.EIO
             self._lost_path = self._lost_path or _given_room(str(self._folder))
             raise
-        self._tail = (len(MAGIC), 0)
-        self._unsettled = 0
 
     def _count_drop(self, reason: str, *, is_told: bool = False) -> None:
         if not self._dropped:
@@ -202,7 +196,8 @@ class Spool:
         """Say, in the room that was taken for it, how many records are lost if none follows any more."""
         if not self._lost_path:
             return
-        told = {"after": self._tail[1], "count": self._dropped + len(self._owed)}
+        count = self._file.tail[1] if self._file is not None else 0
+        told = {"after": count, "count": self._dropped + len(self._owed)}
         # Opened each time: a number that a program has closed may be a file of its own by now.
         with suppress(OSError):
             fd = os.open(self._lost_path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
@@ -223,6 +218,49 @@ class Spool:
             notice(text)
 
 
+class _File:
+    """A record file that is open, and how far it is known to be whole."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.tail = (len(MAGIC), 0)  # bytes and records; one assignment moves both
+        self.unsettled = 0  # length of a frame of which it is not known whether it was written
+        self._place = os.fstat(fd)
+
+    def put(self, payload: bytes) -> None:
+        """Append a frame. Raises OSError."""
+        size, count = self.tail
+        data = frame(count + 1, payload)
+        # Set before and cleared after: an exception from a signal handler (Ctrl-C) can come in
+        # between, and the file's size then says whether the frame is there.
+        self.unsettled = len(data)
+        written = os.write(self.fd, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.tail = (size + written, count + 1)
+        self.unsettled = 0
+
+    def find_tail(self) -> None:
+        """Keep the unsettled frame if it is whole, else cut it off. Raises OSError."""
+        size, count = self.tail
+        if os.fstat(self.fd).st_size == size + self.unsettled:
+            self.tail = (size + self.unsettled, count + 1)
+        else:
+            os.ftruncate(self.fd, size)
+        self.unsettled = 0
+
+    def leave(self) -> None:
+        """Have whatever is still written here go nowhere: the file is another process's.
+
+        Its number stays taken, so that no other file gets it, unless the program has closed it.
+        """
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self.fd), self._place):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.fd, inheritable=False)
+                os.close(nowhere)
+
+
 def _highest_number(folder: str) -> int:
     """Of the record files in `folder`; 0 where there are none. Raises OSError."""
     stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
@@ -235,7 +273,7 @@ def _create(folder: str) -> Tuple[int, str]:
     And the path of the file that counts what is lost; "" where there is no room for one.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    number = _highest_number(folder)
+    forks, number = _forks, _highest_number(folder)
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     while True:
@@ -246,6 +284,10 @@ def _create(folder: str) -> Tuple[int, str]:
         try:
             fd = os.open(path, flags, 0o600)
         except FileExistsError:
+            continue
+        if forks != _forks:  # a signal handler has forked: the file is the parent's
+            os.close(fd)
+            forks = _forks
             continue
         with suppress(OSError):
             if os.write(fd, MAGIC) == len(MAGIC):

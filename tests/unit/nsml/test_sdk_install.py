@@ -263,7 +263,11 @@ def test_importing_it_loads_next_to_nothing(sdk: Path, tmp_path: Path) -> None:
     program = (
         "import sys; before = set(sys.modules); import nsml; print(*set(sys.modules) - before)"
     )
-    assert run(["-c", program], sdk, tmp_path).split() == ["nsml"]
+    outside = run(["-c", program], sdk, tmp_path, NSML_RUN_DIR="")
+    assert outside.split() == ["nsml"]
+    inside = run(["-c", program], sdk, tmp_path)
+    assert "nsml._session" in inside.split(), "loaded before anything can interrupt it"
+    assert "nsml._extras" not in inside.split()
 
 
 def test_names_that_are_not_there_are_attribute_errors(sdk: Path, tmp_path: Path) -> None:

@@ -426,7 +426,8 @@ def test_a_record_over_the_limit_is_dropped_and_said_so(tmp_path: Path) -> None:
 def test_a_program_that_closes_all_its_files_reports_into_another_one(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.append(b'{"n":1}')
-    os.close(spool._fd)
+    assert spool._file is not None
+    os.close(spool._file.fd)
     spool.append(b'{"n":2}')
     spool.append(b'{"n":3}')
     assert read(tmp_path / "1.records") == [{"n": 1}]
