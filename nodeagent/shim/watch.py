@@ -12,6 +12,7 @@ import os
 import time
 
 from nodeagent.shim.occupied import FILE_BYTES, MOST_PENDING, Measurement
+from nodeagent.shim.scarce import Scarce
 from nodeagent.shim.unlinked import Holding, disk_of
 
 TYPE_CHECKING = False
@@ -89,6 +90,7 @@ class Watch:
         self._processes = processes
         self._has_own_shm = has_own_shm
         self._disk = _Disk(folder, wanted)
+        self._scarce = Scarce()
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
 
@@ -108,6 +110,10 @@ class Watch:
         excess, pause_s = self._disk.look(now, self._processes, is_still=is_still)
         if not is_still:
             self._read()
+        if excess is None and now >= self._scarce.next_at:
+            # also of one that is still: it may be others who need what it holds
+            text = self._scarce.look(self._processes)
+            excess = (LIMIT_EXCEEDED, text) if text else None
         used, threads = self._used
         limit = self._wanted["process_count"]
         if limit is not None:
