@@ -11,6 +11,8 @@ import contextlib
 import os
 import time
 
+from nodeagent.shim.unlinked import FILES, distinct, threads_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,25 +99,38 @@ class Scarce:
 def requests_of(pid: int) -> int:
     """About how many asynchronous requests a process may have, by the memory that it has for them."""
     size = 0
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/maps", "rb") as file:
-        content = file.read()
+    for thread in threads_of(pid):
+        content = b""
+        with contextlib.suppress(OSError), open(f"/proc/{thread}/maps", "rb") as file:
+            content = file.read()
         for line in content.splitlines() if _RING in content else ():
             if _RING in line:
                 first, _, last = line.split(maxsplit=1)[0].partition(b"-")
                 size += int(last, 16) - int(first, 16)
+        if content:
+            break
     return size // _REQUEST_BYTES
 
 
 def locks_of(pid: int, until: float) -> int:
     """How many locks a process holds on files that it has open, as far as that is counted until then."""
     count = 0
-    with contextlib.suppress(OSError):
-        for name in _from_anywhere(os.listdir(f"/proc/{pid}/fdinfo")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/fdinfo/{name}", "rb") as file:
-                while piece := file.read(_PIECE):
-                    count += piece.count(_LOCK)
-                    if count > _MOST_LOCKS or time.monotonic() >= until:
-                        return count
+    for thread in distinct(threads_of(pid), FILES):
+        with contextlib.suppress(OSError):
+            for name in _from_anywhere(os.listdir(f"/proc/{thread}/fdinfo")):
+                count += _locks_in(f"/proc/{thread}/fdinfo/{name}", until)
+                if count > _MOST_LOCKS or time.monotonic() >= until:
+                    return count
+    return count
+
+
+def _locks_in(path: str, until: float) -> int:
+    count = 0
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            count += piece.count(_LOCK)
+            if count > _MOST_LOCKS or time.monotonic() >= until:
+                break
     return count
 
 

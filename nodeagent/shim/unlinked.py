@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _SYS_PIDFD_GETFD = 438
 _PIDFD_THREAD = os.O_EXCL
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
-_KCMP_FILES, _KCMP_FS = 2, 3
+FILES, FOLDERS = 2, 3
+"""What threads may share, by the numbers of kcmp(2)."""
 _SO_PEEK_OFF = 42
 _RIGHTS = (1, 1)
 """SOL_SOCKET and SCM_RIGHTS."""
@@ -96,10 +97,10 @@ class Holding:
             if not self.is_thorough:
                 yield from self._opened(pid, {})
                 continue
-            threads = _threads(pid)
-            for thread in _distinct(threads, _KCMP_FILES):
+            threads = threads_of(pid)
+            for thread in distinct(threads, FILES):
                 yield from self._opened(thread, doors)
-            for thread in _distinct(threads, _KCMP_FS):
+            for thread in distinct(threads, FOLDERS):
                 for name in ("cwd", "root"):
                     self._note(f"/proc/{thread}/{name}")
                 yield
@@ -193,13 +194,14 @@ def _size(facts: os.stat_result) -> int:
     return max(facts.st_blocks * BLOCK, FILE_BYTES)
 
 
-def _threads(pid: int) -> list[int]:
+def threads_of(pid: int) -> list[int]:
+    """Its threads, which /proc shows one by one; the first of them may have ended."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return []
 
 
-def _distinct(threads: Sequence[int], kind: int) -> Sequence[int]:
+def distinct(threads: Sequence[int], kind: int) -> Sequence[int]:
     """Of threads that share what is asked for one each; all, where the kernel does not tell."""
     number = _SYS_KCMP.get(os.uname().machine, -1)
 

@@ -134,8 +134,8 @@ class Watch:
             return
         pids = self._processes()
         if limit is not None or most is not None:
-            rss, threads = _rss_and_threads(pids)
-            used = 0 if limit is None else self._memory(pids, rss, limit)
+            rss, threads, shown = _rss_and_threads(pids)
+            used = 0 if limit is None else self._memory(shown, rss, limit)
             self._used = (used, threads)
             self.memory_peak_bytes = max(self.memory_peak_bytes, used)
         if self._cpus is not None:
@@ -448,16 +448,28 @@ def twice(limit: int) -> str:
     return str(2 * limit)
 
 
-def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int]:
-    """Resident bytes, shared ones as often as they are used, and threads."""
+def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:
+    """Resident bytes, shared ones as often as they are used, threads, and where /proc shows the memory of each."""
     pages = threads = 0
+    shown = []
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError):
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+        with contextlib.suppress(OSError, IndexError, StopIteration):
+            fields = _stat(pid)
             threads += int(fields[17])
+            if fields[0] == b"Z" and int(fields[17]) > 1:
+                # its first thread has ended: the others show what it has
+                others = os.listdir(f"/proc/{pid}/task")
+                pid = next(int(name) for name in others if int(name) != pid)  # noqa: PLW2901
+                fields = _stat(pid)
             pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE"), threads
+            shown.append(pid)
+    return pages * os.sysconf("SC_PAGE_SIZE"), threads, shown
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
 
 
 def _rollup(pid: int) -> dict[str, int]:
