@@ -13,10 +13,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 512
+BLOCK = 512
 FILE_BYTES = 4096
 """What a file or folder counts for at least: an empty one takes an inode, of which a disk has as few."""
 MOST_PENDING = 500_000
@@ -79,7 +79,7 @@ class Measurement:
 
     def _count(self, found: os.stat_result) -> None:
         links = 1 if stat.S_ISDIR(found.st_mode) else max(found.st_nlink, 1)
-        self.occupied_bytes += max(found.st_blocks * _BLOCK, FILE_BYTES) // links
+        self.occupied_bytes += max(found.st_blocks * BLOCK, FILE_BYTES) // links
         self.file_count += 1
 
 
@@ -100,28 +100,3 @@ def _opened(place: str, node: Node) -> Iterator[int]:
         yield here
     finally:
         os.close(here)
-
-
-def unlinked_bytes(pids: Iterable[int], like: str) -> int:
-    """What these processes hold open without a name on the disk of the file `like`, FILE_BYTES each at least.
-
-    It is freed when they end. Files in memory, which most shared memory is, are on no disk.
-    """
-    seen: set[int] = set()
-    total = 0
-    try:
-        # of a file: where layers lie over each other a folder's number is not that of its files
-        disk = os.stat(like, follow_symlinks=False).st_dev
-    except OSError:
-        return 0
-    for pid in pids:
-        folder = f"/proc/{pid}/fd"
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    found = os.stat(entry.path)
-                    is_nameless = stat.S_ISREG(found.st_mode) and not found.st_nlink
-                    if is_nameless and found.st_dev == disk and found.st_ino not in seen:
-                        seen.add(found.st_ino)
-                        total += max(found.st_blocks * _BLOCK, FILE_BYTES)
-    return total

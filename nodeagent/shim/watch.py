@@ -11,7 +11,9 @@ import contextlib
 import os
 import time
 
-from nodeagent.shim.occupied import FILE_BYTES, MOST_PENDING, Measurement, unlinked_bytes
+from nodeagent.shim.occupied import FILE_BYTES, MOST_PENDING, Measurement
+from nodeagent.shim.scarce import Scarce
+from nodeagent.shim.unlinked import Holding, disk_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 
 OUT_OF_MEMORY, LIMIT_EXCEEDED = "OUT_OF_MEMORY", "LIMIT_EXCEEDED"
+UNCOUNTED = (
+    "its disk limit cannot be kept: it sent descriptors of files over Unix sockets, and nobody accepts the"
+    " connections or receives the messages"
+)
 
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_PAUSE_S = 0.1
@@ -52,6 +58,12 @@ _WALK_S = 0.02
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
 """What a replica may still write below the floor: logs and reports of one that does its work."""
+_UNEXPLAINED_BYTES = 16 << 20
+"""What a disk may lose beside what was found of a replica before it is looked for thoroughly, at most."""
+_THOROUGH_SHARE, _THOROUGH_S = 0.01, 60.0
+"""Most of its time that a shim spends on that, and how often it is done in any case."""
+_UNCOUNTED_S = 5.0
+"""How long a program may have descriptors in flight that cannot be counted."""
 _FOLDERS, _OUTPUT = ("app", "tmp", "run", "volumes"), "output"
 
 
@@ -78,6 +90,7 @@ class Watch:
         self._processes = processes
         self._has_own_shm = has_own_shm
         self._disk = _Disk(folder, wanted)
+        self._scarce = Scarce()
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
 
@@ -97,6 +110,10 @@ class Watch:
         excess, pause_s = self._disk.look(now, self._processes, is_still=is_still)
         if not is_still:
             self._read()
+        if excess is None and now >= self._scarce.next_at:
+            # also of one that is still: it may be others who need what it holds
+            text = self._scarce.look(self._processes)
+            excess = (LIMIT_EXCEEDED, text) if text else None
         used, threads = self._used
         limit = self._wanted["process_count"]
         if limit is not None:
@@ -117,8 +134,8 @@ class Watch:
             return
         pids = self._processes()
         if limit is not None or most is not None:
-            rss, threads = _rss_and_threads(pids)
-            used = 0 if limit is None else self._memory(pids, rss, limit)
+            rss, threads, shown = _rss_and_threads(pids)
+            used = 0 if limit is None else self._memory(shown, rss, limit)
             self._used = (used, threads)
             self.memory_peak_bytes = max(self.memory_peak_bytes, used)
         if self._cpus is not None:
@@ -165,7 +182,15 @@ class _Disk:
         self._limit = wanted["disk_bytes"]
         self._floor = wanted["disk_floor_bytes"]
         self._walk: Measurement | None = None
-        self._unlinked = 0
+        self._held = Holding((), None, is_thorough=False)
+        self._hidden: dict[int, int] = {}
+        """What a thorough look found last, bytes by file."""
+        self._uncounted_since: float | None = None
+        """When it was seen first to have what cannot be counted."""
+        self._thorough_at = 0.0
+        self._held_s = 0.0
+        self._base: tuple[float, int, int] | None = None
+        """When it was looked for thoroughly, what the disk held then, and what the replica."""
         self._walked_s = 0.0
         self._walk_at = 0.0
         self._occupied = 0
@@ -184,31 +209,45 @@ class _Disk:
         """What is too much, or None, and when to look again, in seconds."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
-        free, free_files, least_files = self._free() if self._floor else (0, 0, 0)
+        free, free_files, least_files, used = self._room()
         is_short = free < self._floor or free_files < least_files
         self._was_still = self._was_still and is_still
         self._is_settled = self._is_settled and is_still
         is_whole, has_too_many = self._is_settled, False
         if not self._is_settled:
             is_whole, has_too_many = self._measure(
-                now, processes, is_still=is_still, is_hurried=is_short
+                now, processes, used, is_still=is_still, is_hurried=is_short
             )
             self._is_settled = is_whole and self._was_still
-        if has_too_many and self._limit is not None:
-            text = f"over {MOST_PENDING:,} folders at once: its disk limit cannot be kept"
-            return (LIMIT_EXCEEDED, text), 0.0
-        if self._limit is not None and self._is_over(self._limit):
-            return (LIMIT_EXCEEDED, disk_message(self._occupied, self._limit, self._files)), 0.0
-        if free < self._floor and self._has_grown_into(free):
-            return (LIMIT_EXCEEDED, floor_message(self._occupied, free)), 0.0
-        if free_files < least_files and self._has_made_too_many(free_files):
-            return (LIMIT_EXCEEDED, files_floor_message(self._files, free_files)), 0.0
+        excess = self._excess(now, free, has_too_many=has_too_many, is_short=is_short)
+        if excess is None and free_files < least_files and self._has_made_too_many(free_files):
+            excess = (LIMIT_EXCEEDED, files_floor_message(self._files, free_files))
+        if excess is not None:
+            return excess, 0.0
         if is_whole and (self._with_room is None or not is_short):
             self._with_room = self._occupied, self._files
         pause_s = self._pause_s(now, free)
         if least_files:
             pause_s = min(pause_s, self._files_pace.seconds_to(-least_files, -free_files, now))
         return None, pause_s
+
+    def _excess(
+        self, now: float, free: int, *, has_too_many: bool, is_short: bool
+    ) -> Excess | None:
+        """What is too much in bytes, or cannot be counted."""
+        if has_too_many and self._limit is not None:
+            return (
+                LIMIT_EXCEEDED,
+                f"over {MOST_PENDING:,} folders at once: its disk limit cannot be kept",
+            )
+        since = self._uncounted_since
+        if since is not None and now - since > _UNCOUNTED_S and (is_short or self._limit):
+            return LIMIT_EXCEEDED, UNCOUNTED
+        if self._limit is not None and self._is_over(self._limit):
+            return LIMIT_EXCEEDED, disk_message(self._occupied, self._limit, self._files)
+        if free < self._floor and self._has_grown_into(free):
+            return LIMIT_EXCEEDED, floor_message(self._occupied, free)
+        return None
 
     def _pause_s(self, now: float, free: int) -> float:
         pauses = [_LONGEST_PAUSE_S if self._walk is None else _WALK_S / _WALK_SHARE]
@@ -241,22 +280,48 @@ class _Disk:
         self._walk, self._walk_at, self._is_settled = None, 0.0, False
         return False
 
-    def _free(self) -> tuple[int, int, int]:
-        """Bytes that are free, files that can be made, and how many of those are to be left.
+    def _room(self) -> tuple[int, int, int, int]:
+        """Bytes that are free, files that can be made, how many of those are to be left, and bytes in use.
 
-        Some file systems have no number of files, and say 0.
+        Some file systems have no number of files, and say 0. Without a floor nobody leaves anything.
         """
         try:
             space = os.statvfs(self._folder)
         except OSError:
-            return self._floor, 0, 0  # nobody can be blamed for what is not known
+            return self._floor, 0, 0, 0  # nobody can be blamed for what is not known
+        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        if not self._floor:
+            return 0, 0, 0, used
         least_files = min(int(space.f_files * _FLOOR_SHARE), _MOST_FLOOR_FILES)
-        return space.f_bavail * space.f_frsize, space.f_favail, least_files
+        return space.f_bavail * space.f_frsize, space.f_favail, least_files, used
+
+    def _is_thorough(self, now: float, used: int, *, is_hurried: bool) -> bool:
+        """Whether it is time to look for what has neither a name nor a descriptor.
+
+        That is so where the disk lost more than was found here, to whomever, and while anything is found.
+        """
+        since, base_used, base_occupied = self._base or (now, used, self._occupied)
+        unexplained = (used - base_used) - (self._occupied - base_occupied)
+        if self._base is None or unexplained < 0:
+            self._base = since, used, self._occupied
+        is_decisive = bool(self._hidden) and (self._is_suspected or is_hurried)
+        if now < self._thorough_at and not is_decisive:
+            return False
+        most = (
+            _UNEXPLAINED_BYTES if self._limit is None else min(_UNEXPLAINED_BYTES, self._limit // 8)
+        )
+        is_late = now - since > _THOROUGH_S
+        has_any = bool(self._hidden) or self._uncounted_since is not None
+        is_due = has_any or is_hurried or unexplained > most or is_late
+        if is_due:
+            self._base = now, used, self._occupied
+        return is_due
 
     def _measure(
         self,
         now: float,
         processes: Callable[[], Sequence[int]],
+        used: int,
         *,
         is_still: bool,
         is_hurried: bool,
@@ -270,21 +335,40 @@ class _Disk:
                 return False, False
             self._walk, self._walked_s = Measurement(self._folder, _FOLDERS, (_OUTPUT,)), 0.0
             self._was_still = is_still
-            output = os.path.join(self._folder, _OUTPUT)
-            self._unlinked = unlinked_bytes(processes(), output)
-        walk = self._walk
-        began = time.monotonic()
-        walk.advance(_WALK_S)
+            disk = disk_of(os.path.join(self._folder, _OUTPUT))
+            is_thorough = self._is_thorough(now, used, is_hurried=is_hurried)
+            self._held = Holding(processes(), disk, is_thorough=is_thorough)
+            self._held_s = 0.0
+        walk, began = self._walk, time.monotonic()
+        self._look_for_hidden(self._held)
+        walk.advance(_WALK_S / 2)
         ended = time.monotonic()
         self._walked_s += ended - began
-        found = walk.occupied_bytes + self._unlinked
-        if not walk.done:
+        nameless = {**self._hidden, **self._held.files}
+        found = walk.occupied_bytes + sum(nameless.values())
+        if not (walk.done and self._held.done):
             self._occupied = max(self._occupied, found)
             self._files = max(self._files, walk.file_count)
             return False, False
         self._occupied, self._files, self._walk = found, walk.file_count, None
         self._walk_at = ended + self._walked_s / _WALK_SHARE
         return True, walk.has_too_many
+
+    def _look_for_hidden(self, held: Holding) -> None:
+        """Look a little at what has no name, in turn with the walk: neither waits for the other's end."""
+        if held.done:
+            return
+        began = time.monotonic()
+        is_whole = held.advance(_WALK_S / 2)
+        ended = time.monotonic()
+        self._held_s += ended - began
+        if is_whole and held.is_thorough:
+            self._hidden = held.files
+            if not held.is_incomplete:
+                self._uncounted_since = None
+            elif self._uncounted_since is None:
+                self._uncounted_since = began
+            self._thorough_at = ended + self._held_s / _THOROUGH_SHARE
 
 
 def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
@@ -364,16 +448,28 @@ def twice(limit: int) -> str:
     return str(2 * limit)
 
 
-def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int]:
-    """Resident bytes, shared ones as often as they are used, and threads."""
+def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:
+    """Resident bytes, shared ones as often as they are used, threads, and where /proc shows the memory of each."""
     pages = threads = 0
+    shown = []
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError):
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+        with contextlib.suppress(OSError, IndexError, StopIteration):
+            fields = _stat(pid)
             threads += int(fields[17])
+            if fields[0] == b"Z" and int(fields[17]) > 1:
+                # its first thread has ended: the others show what it has
+                others = os.listdir(f"/proc/{pid}/task")
+                pid = next(int(name) for name in others if int(name) != pid)  # noqa: PLW2901
+                fields = _stat(pid)
             pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE"), threads
+            shown.append(pid)
+    return pages * os.sysconf("SC_PAGE_SIZE"), threads, shown
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
 
 
 def _rollup(pid: int) -> dict[str, int]:

@@ -203,6 +203,37 @@ async def test_output_counts_as_disk_and_so_does_what_has_no_name(limited: Bench
             assert record.why is ExitWhy.LIMIT_EXCEEDED, (rank, record)
 
 
+HIDES = """
+import ctypes, mmap, os, socket, sys, tempfile, time
+libc, held = ctypes.CDLL(None), []
+for _ in range(100):
+    file = tempfile.TemporaryFile(buffering=0)
+    file.write(os.urandom(4 << 20))
+    if sys.argv[1] == "mapped":
+        # the module mmap would keep a descriptor
+        libc.mmap(None, ctypes.c_size_t(4096), 1, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+    else:
+        held.append(socket.socketpair())
+        socket.send_fds(held[-1][0], [b"x"], [file.fileno()])
+    file.close()
+    time.sleep(0.02)
+print("went on", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("how", ["mapped", "in flight"])
+async def test_what_no_descriptor_leads_to_counts_as_disk(limited: Bench, how: str) -> None:
+    if how == "mapped" and os.geteuid() != 0:
+        pytest.skip("only root may look at what is mapped")
+    async with limited.new_driver() as driver:
+        spec = python(limited, HIDES, how, disk_bytes=60_000_000)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.LIMIT_EXCEEDED
+    assert record.message.endswith(" of 60.0 MB given; try --disk 120M")
+
+
 async def test_one_line_of_any_length_is_kept_whole(limited: Bench) -> None:
     text = "import os\nfor _ in range(64): os.write(1, b'z' * (1 << 20))"
     async with limited.new_driver() as driver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nodeagent.shim.occupied import Measurement, unlinked_bytes
+from nodeagent.shim.occupied import Measurement
 
 MIB = 1 << 20
 
@@ -66,26 +66,6 @@ def test_a_piece_of_a_walk_is_short_however_many_files_there_are(tmp_path: Path)
     assert not walk.done
 
 
-def test_an_open_file_without_a_name_counts(tmp_path: Path) -> None:
-    path = tmp_path / "unseen"
-    with path.open("wb") as file:
-        file.write(os.urandom(MIB))
-        file.flush()
-        like = tmp_path / "output"
-        like.touch()
-        before = unlinked_bytes([os.getpid()], str(like))
-        path.unlink()
-        assert within(unlinked_bytes([os.getpid()], str(like)) - before, MIB)
-
-
-def test_shared_memory_is_on_no_disk(tmp_path: Path) -> None:
-    like = tmp_path / "output"
-    like.touch()
-    with os.fdopen(os.memfd_create("batch"), "wb", buffering=0) as file:
-        file.write(os.urandom(MIB))
-        assert within(unlinked_bytes([os.getpid()], str(like)), 0)
-
-
 def test_a_file_that_goes_meanwhile_hides_none_behind_it(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     for number in range(20):
@@ -109,13 +89,3 @@ def test_empty_files_and_links_count_for_the_inodes_that_they_take(tmp_path: Pat
         walk.advance(1.0)
     assert walk.file_count == 401
     assert walk.occupied_bytes >= 400 * 4096
-
-
-def test_empty_files_without_a_name_count_too(tmp_path: Path) -> None:
-    (tmp_path / "output").touch()
-    opened = [os.open(tmp_path, os.O_TMPFILE | os.O_RDWR) for _ in range(20)]
-    try:
-        assert unlinked_bytes([os.getpid()], str(tmp_path / "output")) >= 20 * 4096
-    finally:
-        for one in opened:
-            os.close(one)

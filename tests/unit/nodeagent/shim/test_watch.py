@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.watch import LIMIT_EXCEEDED, Watch
+from nodeagent.shim.watch import LIMIT_EXCEEDED, OUT_OF_MEMORY, Watch
 
 LIMIT = 32 << 20
 NOTHING = {
@@ -35,6 +36,27 @@ def test_what_others_keep_in_the_machines_shared_memory_is_not_the_replicas(tmp_
             watch = Watch(str(tmp_path), wanted, lambda: [program.pid], has_own_shm=True)
             assert watch.look() is None
             assert 0 < watch.memory_peak_bytes < LIMIT
+        finally:
+            program.kill()
+
+
+def test_memory_counts_where_the_first_thread_has_ended() -> None:
+    text = (
+        "import ctypes, os, threading, time\n"
+        f"held = bytearray(b'x') * {2 * LIMIT}\n"
+        "threading.Thread(target=lambda: time.sleep(60)).start()\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", text]) as program:
+        try:
+            ends_at = time.monotonic() + 60
+            while b"\nState:\tZ" not in Path(f"/proc/{program.pid}/status").read_bytes():
+                assert time.monotonic() < ends_at
+                time.sleep(0.01)
+            wanted = {**NOTHING, "memory_bytes": LIMIT}
+            found = Watch("/nowhere", wanted, lambda: [program.pid], has_own_shm=False).look()
+            assert found is not None
+            assert found[0] == OUT_OF_MEMORY
         finally:
             program.kill()
 

@@ -1,0 +1,140 @@
+"""What the kernel gives to all programs of the machine, limits for none, and counts in no control group.
+
+Standard library only: it runs in the shim. Who holds much of what has become scarce is ended. Asynchronous
+requests are those of `io_setup`: `fs.aio-max-nr` is for all programs together. Locks of files take memory that is
+nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from nodeagent.shim.unlinked import FILES, distinct, threads_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+PAUSE_S = 5.0
+"""How often it is looked for."""
+_CROWDED_SHARE = 0.75
+"""Part of all asynchronous requests that are taken before anybody is ended for it."""
+_REQUEST_BYTES = 64
+"""Memory that the kernel maps into a process for each request."""
+_RING = b"/[aio]"
+_MOST_LOCKS = 50_000
+"""Locks that a replica may hold while the kernel uses much memory: some 10 MB."""
+_MUCH_MEMORY = 256 << 20
+"""How much more memory the kernel may use for itself before its locks are counted."""
+_LOCK = b"\nlock:"
+_PIECE = 1 << 20
+_COUNT_S = 0.1
+"""How long locks are counted at one time, from anywhere on."""
+
+
+class Scarce:
+    """Looks whether one replica holds much of what has become scarce; `look` when `next_at` has come."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self.next_at = 0.0
+        self._proc = proc
+        self._kernel_bytes: int | None = None
+
+    def look(self, processes: Callable[[], Sequence[int]]) -> str:
+        """Why the replica of these processes has to end; "" when it has not."""
+        self.next_at = time.monotonic() + PAUSE_S
+        return self._look_at_requests(processes) or self._look_at_locks(processes)
+
+    def _look_at_requests(self, processes: Callable[[], Sequence[int]]) -> str:
+        most, taken = self._number("sys/fs/aio-max-nr"), self._number("sys/fs/aio-nr")
+        if taken <= most * _CROWDED_SHARE:
+            return ""
+        held = sum(map(requests_of, processes()))
+        if held <= max(most - taken, 0):
+            return ""
+        return (
+            "ended so that others can go on: it holds about"
+            f" {held:,} of the machine's {most:,} asynchronous requests (io_setup, fs.aio-max-nr)"
+        )
+
+    def _look_at_locks(self, processes: Callable[[], Sequence[int]]) -> str:
+        used = self._kernel_memory()
+        if self._kernel_bytes is None or used < self._kernel_bytes:
+            self._kernel_bytes = used
+        if used - self._kernel_bytes < _MUCH_MEMORY:
+            return ""
+        pids = processes()
+        until = time.monotonic() + _COUNT_S
+        held = 0
+        for pid in _from_anywhere(pids):
+            held += locks_of(pid, until)
+            if held > _MOST_LOCKS:
+                return (
+                    "ended so that others can go on: the machine's memory is taken by locks of files, of which"
+                    f" it holds over {_MOST_LOCKS:,}"
+                )
+            if time.monotonic() >= until:
+                break
+        return ""
+
+    def _number(self, name: str) -> int:
+        with contextlib.suppress(OSError, ValueError), open(f"{self._proc}/{name}") as file:
+            return int(file.read())
+        return 0
+
+    def _kernel_memory(self) -> int:
+        """Bytes of the kernel's own small objects, which it cannot give back."""
+        with contextlib.suppress(OSError, ValueError), open(f"{self._proc}/meminfo", "rb") as lines:
+            for line in lines:
+                if line.startswith(b"SUnreclaim:"):
+                    return int(line.split()[1]) * 1024
+        return 0
+
+
+def requests_of(pid: int) -> int:
+    """About how many asynchronous requests a process may have, by the memory that it has for them."""
+    size = 0
+    for thread in threads_of(pid):
+        content = b""
+        with contextlib.suppress(OSError), open(f"/proc/{thread}/maps", "rb") as file:
+            content = file.read()
+        for line in content.splitlines() if _RING in content else ():
+            if _RING in line:
+                first, _, last = line.split(maxsplit=1)[0].partition(b"-")
+                size += int(last, 16) - int(first, 16)
+        if content:
+            break
+    return size // _REQUEST_BYTES
+
+
+def locks_of(pid: int, until: float) -> int:
+    """How many locks a process holds on files that it has open, as far as that is counted until then."""
+    count = 0
+    for thread in distinct(threads_of(pid), FILES):
+        with contextlib.suppress(OSError):
+            for name in _from_anywhere(os.listdir(f"/proc/{thread}/fdinfo")):
+                count += _locks_in(f"/proc/{thread}/fdinfo/{name}", until)
+                if count > _MOST_LOCKS or time.monotonic() >= until:
+                    return count
+    return count
+
+
+def _locks_in(path: str, until: float) -> int:
+    count = 0
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            count += piece.count(_LOCK)
+            if count > _MOST_LOCKS or time.monotonic() >= until:
+                break
+    return count
+
+
+def _from_anywhere(things: Sequence[T]) -> Sequence[T]:
+    """All of them, from one on that nobody knows: what is not reached this time is reached another time."""
+    first = time.monotonic_ns() // 1000 % max(len(things), 1)
+    return [*things[first:], *things[:first]]
