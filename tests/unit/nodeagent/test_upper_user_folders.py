@@ -25,6 +25,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import CodeHook, Draft, PreparationFailed
 from nodeagent.preparation import PreparationLog
 from nodeagent.requests import Loads, RequestRefused, RequestServer
+from nodeagent.room import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread, inline
 from nsml.content.manifest import decode
@@ -541,8 +542,13 @@ async def test_code_is_copied_beside_what_a_program_planted(tmp_path: Path, benc
     (tree / "package" / "part.py").write_text("part")
 
     class Trees:
-        async def get(self, _digest: str) -> Path:
+        async def get(self, _digest: str, _user: str) -> Path:
             return tree
+
+        @asynccontextmanager
+        async def room_for_copy(self, _digest: str, user: str) -> AsyncIterator[Reservation]:
+            async with Room(tmp_path, run=in_thread).reserved(Size(), user) as reservation:
+                yield reservation
 
     assignment = agents_pb2.Assignment(spec=sessions_pb2.SessionSpec(bundle_digest="x"))
     draft = Draft(assignment, bench.folder, PreparationLog(bench.folder, lambda: None))
