@@ -32,8 +32,8 @@ from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import Link
-from nodeagent.log_pace import LogPace
 from nodeagent.outbox import Outbox
+from nodeagent.pace import Pace
 from nodeagent.parts import Parts
 from nodeagent.pressure import Store
 from nodeagent.progress import Progress
@@ -59,6 +59,8 @@ _CONTACT_EVERY_S = 1.0
 _RELIEVE_EVERY_S = 15.0
 _LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
+_REQUESTS_PER_S = 10.0
+"""Of one replica's program, each a call of the control plane."""
 _LOOK_AGAIN_S = (5.0, 600.0)
 """First and longest pause; what is looked for may take a container each time."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
@@ -335,7 +337,12 @@ class Agent:
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
         return Uploads(
-            replica_id, folder, rpc=self._rpc, run=self._parts.run_long, pause=self._pause
+            replica_id,
+            folder,
+            rpc=self._rpc,
+            run=self._parts.run_long,
+            pause=self._pause,
+            clock=self._parts.clock,
         )
 
     @asynccontextmanager
@@ -355,7 +362,8 @@ class Agent:
             paused=paused,
             run=self._parts.run,
             writes=self._parts.writes,
-            pace=LogPace(self._settings.log_bytes_per_s, self._parts.clock),
+            clock=self._parts.clock,
+            pace=Pace(self._settings.log_bytes_per_s, self._parts.clock),
         )
         async with self._ingest.collecting(collection):
             yield collection
@@ -367,7 +375,8 @@ class Agent:
             if self._parts.has_sockets:
                 assignment = await self._parts.run(partial(read_assignment, folder))
                 owner = "" if assignment is None else owner_of(assignment)
-                server = RequestServer(replica_id, folder, self._loads, owner)
+                pace = Pace(_REQUESTS_PER_S, self._parts.clock)
+                server = RequestServer(replica_id, folder, self._loads, owner, pace=pace)
                 try:
                     await stack.enter_async_context(server.listening())
                 except OSError:

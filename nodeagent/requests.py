@@ -26,6 +26,7 @@ import structlog
 from nodeagent.beneath import give, open_folder, path_of
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.pace import Pace
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
@@ -160,9 +161,16 @@ class RequestServer:
     """Listens on the socket of one replica, of a session of `user`."""
 
     def __init__(
-        self, replica: ReplicaId, folder: ReplicaFolder, loads: Loads, user: str = ""
+        self,
+        replica: ReplicaId,
+        folder: ReplicaFolder,
+        loads: Loads,
+        user: str = "",
+        *,
+        pace: Pace | None = None,
     ) -> None:
         self._replica = replica
+        self._pace = pace
         self._user = user
         self._run_folder = folder.run
         self._loads = loads
@@ -205,6 +213,8 @@ class RequestServer:
                 await _say(writer, _refusal("INVALID", "the request is too long"))
             if not line.endswith(b"\n"):
                 return
+            if self._pace is not None:
+                await self._pace.wait()
             try:
                 answer = await self._answer(line)
             except RequestRefused as refused:
