@@ -21,6 +21,7 @@ from typing import NoReturn
 import structlog
 
 from nodeagent.addresses import is_port_free
+from nodeagent.assignments import BUNDLE, DATASET, owner_of, read_assignment, used_things
 from nodeagent.checkpoints import Uploads
 from nodeagent.config import Settings, SettingsError, read_settings
 from nodeagent.control import Control, WrongPlatform
@@ -31,13 +32,15 @@ from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import Link
-from nodeagent.log_pace import LogPace
 from nodeagent.outbox import Outbox
+from nodeagent.pace import Pace
 from nodeagent.parts import Parts
+from nodeagent.pressure import Store
 from nodeagent.progress import Progress
 from nodeagent.reconcile import Replicas
 from nodeagent.renewal import keep_renewed
 from nodeagent.requests import Loads, RequestServer
+from nodeagent.room import Room
 from nodeagent.runner import Defaults, Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.stock import Stock
@@ -56,6 +59,8 @@ _CONTACT_EVERY_S = 1.0
 _RELIEVE_EVERY_S = 15.0
 _LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
+_REQUESTS_PER_S = 10.0
+"""Of one replica's program, each a call of the control plane."""
 _LOOK_AGAIN_S = (5.0, 600.0)
 """First and longest pause; what is looked for may take a container each time."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
@@ -93,17 +98,28 @@ class Agent:
         shared = {"rpc": self._rpc, "run": parts.run, "pause": self._pause}
         self._folders = ReplicaFolders(settings.data / "replicas")
         self._stock = Stock(self._outbox.wake.set)
+        room = Room(
+            settings.data,
+            run=parts.run,
+            run_long=parts.run_long,
+            floor_bytes=parts.disk_floor_bytes,
+            # where all sessions are one person's there is nobody to share with
+            share=0.0 if self._machine.only_owner else settings.user_cache_share,
+            uses=partial(used_things, self._folders),
+        )
+        of_trees = {**shared, "clock": parts.clock, "run_long": parts.run_long, "room": room}
         self._datasets = Trees(
             settings.data / "datasets",
-            clock=parts.clock,
             stock=self._stock,
-            **shared,  # type: ignore[arg-type]
+            kind=DATASET,
+            **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
         self._bundles = Trees(
             settings.data / "bundles",
             boot=self._machine.boot_id,
-            **shared,  # type: ignore[arg-type]
+            kind=BUNDLE,
+            **of_trees,  # type: ignore[arg-type]
         )
         self._loads = Loads(self._datasets, settings.data / "staging", **shared)  # type: ignore[arg-type]
         pauses = settings.longest_backoff_s
@@ -321,7 +337,12 @@ class Agent:
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
         return Uploads(
-            replica_id, folder, rpc=self._rpc, run=self._parts.run_long, pause=self._pause
+            replica_id,
+            folder,
+            rpc=self._rpc,
+            run=self._parts.run_long,
+            pause=self._pause,
+            clock=self._parts.clock,
         )
 
     @asynccontextmanager
@@ -341,7 +362,8 @@ class Agent:
             paused=paused,
             run=self._parts.run,
             writes=self._parts.writes,
-            pace=LogPace(self._settings.log_bytes_per_s, self._parts.clock),
+            clock=self._parts.clock,
+            pace=Pace(self._settings.log_bytes_per_s, self._parts.clock),
         )
         async with self._ingest.collecting(collection):
             yield collection
@@ -351,7 +373,10 @@ class Agent:
         """A program that cannot make requests still runs."""
         async with AsyncExitStack() as stack:
             if self._parts.has_sockets:
-                server = RequestServer(replica_id, folder, self._loads)
+                assignment = await self._parts.run(partial(read_assignment, folder))
+                owner = "" if assignment is None else owner_of(assignment)
+                pace = Pace(_REQUESTS_PER_S, self._parts.clock)
+                server = RequestServer(replica_id, folder, self._loads, owner, pace=pace)
                 try:
                     await stack.enter_async_context(server.listening())
                 except OSError:
@@ -399,10 +424,15 @@ class Agent:
             log.exception("replicas.unmeasured")
         return sample
 
-    async def _relieve(self, relieve: Callable[[], None]) -> NoReturn:
+    async def _relieve(self, relieve: Callable[[Sequence[Store]], None]) -> NoReturn:
+        trees = [
+            Store(kind=kind, cache=one, place=self._settings.data)
+            for kind, one in ((DATASET, self._datasets), (BUNDLE, self._bundles))
+        ]
         while True:
             try:
-                await self._parts.run_long(relieve)
+                await self._parts.run_long(partial(relieve, trees))
+                self._datasets.tell_removed()
             except Exception:
                 # What runs here needs its agent more than its disk needs room.
                 log.exception("disk.not_relieved")

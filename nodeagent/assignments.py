@@ -14,6 +14,9 @@ from google.protobuf.message import DecodeError
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
 from nsml.v1 import agents_pb2 as pb
 
+DATASET, BUNDLE = "dataset", "bundle"
+"""What trees are called among what replicas use."""
+
 
 def owner_of(assignment: pb.Assignment) -> str:
     """Who owns it, on this node as elsewhere: an id, which is never given again.
@@ -47,7 +50,17 @@ def note_use(folder: ReplicaFolder, thing: str) -> None:
 
 def used_things(folders: ReplicaFolders) -> frozenset[str]:
     """What the replicas of this node need. Raises OSError when that cannot be known."""
-    return frozenset(thing for one in folders.ids() for thing in _uses(folders.of(one)))
+    replicas = [folders.of(one) for one in folders.ids()]
+    return frozenset(thing for one in replicas for thing in (*_uses(one), *_trees(one)))
+
+
+def _trees(folder: ReplicaFolder) -> list[str]:
+    """The datasets and the code that its assignment names, from before it is looked for them."""
+    assignment = read_assignment(folder)
+    if assignment is None:
+        return []
+    datasets = [f"{DATASET} {dataset.digest}" for dataset in assignment.spec.datasets]
+    return [*datasets, f"{BUNDLE} {assignment.spec.bundle_digest}"]
 
 
 def _uses(folder: ReplicaFolder) -> list[str]:

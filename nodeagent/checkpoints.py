@@ -23,10 +23,11 @@ import structlog
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.media import MediaUploads
+from nodeagent.pace import CountedLog
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload
+from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
@@ -36,6 +37,7 @@ _LARGEST = 16 << 40
 _LONGEST_NAME = 512
 _HELD_BYTES = 1 << 20
 """So much is held of what is pending, about, and the one that goes over it."""
+_MOST_UNNOTED = 64
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -83,6 +85,7 @@ class Uploads:
         rpc: gives the connection of the moment.
         run: for the disk.
         pause: awaited before something is tried again.
+        clock: by which lines of the log are counted.
     """
 
     def __init__(
@@ -93,14 +96,19 @@ class Uploads:
         rpc: Callable[[], Rpc],
         run: Offload,
         pause: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
     ) -> None:
+        clock = clock or SystemClock()
+        self._said = CountedLog(str(replica_id), clock)
         self._replica_id = replica_id
         self._folder = folder
         self._rpc = rpc
         self._run = run
         self._pause = pause
-        self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause)
+        self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause, clock=clock)
         self._pending: dict[str, SavedCheckpoint] = {}
+        self._held = 0
+        self._unnoted = 0
         self._changed = asyncio.Event()
         self._fewer = asyncio.Event()
         self._noting = asyncio.Lock()
@@ -125,26 +133,42 @@ class Uploads:
             item["name"]: SavedCheckpoint(**{**item, "files": tuple(item["files"])})
             for item in noted
         }
+        self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
-    async def add(self, checkpoint: SavedCheckpoint) -> None:
-        """Note a checkpoint; on return the next agent knows of it, whatever ends this one.
+    async def add(self, *checkpoints: SavedCheckpoint) -> None:
+        """Note checkpoints; on return the next agent knows of them, whatever ends this one.
 
         Waits while others hold too much: whoever saves faster than can be sent is heard later.
         """
-        while self._held_beside(checkpoint.name) >= _HELD_BYTES:
-            self._fewer.clear()
-            await self._fewer.wait()
-        self._pending.pop(checkpoint.name, None)
-        self._pending[checkpoint.name] = checkpoint
-        await self._note()
+        is_noted = True
+        for checkpoint in checkpoints:
+            before = self._pending.get(checkpoint.name)
+            while self._held - (_size(before) if before else 0) >= _HELD_BYTES:
+                if not is_noted:
+                    await self._note()
+                    is_noted = True
+                    self._tell()
+                    continue
+                self._fewer.clear()
+                await self._fewer.wait()
+                before = self._pending.get(checkpoint.name)
+            self._drop(checkpoint.name)
+            self._pending[checkpoint.name] = checkpoint
+            self._held += _size(checkpoint)
+            is_noted = False
+        if not is_noted:
+            await self._note()
         self._tell()
 
     async def work(self) -> None:
         """Send what is pending, for ever."""
-        async with TaskGroup() as group:
-            group.create_task(self.media.work())
-            await self._send_checkpoints()
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self.media.work())
+                await self._send_checkpoints()
+        finally:
+            self._said.close()
 
     async def _send_checkpoints(self) -> NoReturn:
         while True:
@@ -152,6 +176,8 @@ class Uploads:
             for checkpoint in tuple(self._pending.values()):
                 if self._pending.get(checkpoint.name) is checkpoint:
                     await self._send(checkpoint)
+            if self._unnoted:
+                await self._note_ends()
             self._changed.clear()
             self._tell()
 
@@ -161,6 +187,7 @@ class Uploads:
         await self.media.finished()
 
     async def _send(self, checkpoint: SavedCheckpoint) -> None:
+        is_durable = True
         try:
             await self._upload(checkpoint)
         except (ClientError, ContentError, OSError, ValueError) as error:
@@ -169,13 +196,25 @@ class Uploads:
                 await self._pause()
                 return
             self._log("checkpoint.lost", checkpoint, error)
+            is_durable = False
         if self._pending.get(checkpoint.name) is checkpoint:
-            del self._pending[checkpoint.name]
+            self._drop(checkpoint.name)
             self._fewer.set()
-            try:
-                await self._note()
-            except OSError as error:  # a successor sends it again, which changes nothing
-                self._log("checkpoint.end_not_noted", checkpoint, error)
+            self._unnoted += 1
+            # What is lost costs a successor a look; what is durable, reading all of it.
+            if is_durable or self._unnoted >= _MOST_UNNOTED:
+                await self._note_ends()
+
+    async def _note_ends(self) -> None:
+        try:
+            await self._note()
+        except OSError as error:  # a successor sends it again, which changes nothing
+            self._said.say("checkpoint.end_not_noted", error=str(error))
+
+    def _drop(self, name: str) -> None:
+        before = self._pending.pop(name, None)
+        if before is not None:
+            self._held -= _size(before)
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
         # Opened for as long as it is read: what user code puts in its place is another folder.
@@ -220,12 +259,8 @@ class Uploads:
     async def _note(self) -> None:
         # one at a time: what is written last must be what is pending now
         async with self._noting:
-            pending = tuple(self._pending.values())
+            pending, self._unnoted = tuple(self._pending.values()), 0
             await uninterrupted(self._run, partial(_write_note, self._noted, pending))
-
-    def _held_beside(self, name: str) -> int:
-        """Bytes that the others hold, about."""
-        return sum(_size(item) for item in self._pending.values() if item.name != name)
 
     def _tell(self) -> None:
         if self._pending:
@@ -236,7 +271,7 @@ class Uploads:
 
     def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
         told = {} if error is None else {"error": str(error)}
-        log.info(event, replica=str(self._replica_id), checkpoint=checkpoint.name, **told)
+        self._said.say(event, checkpoint=checkpoint.name, **told)
 
 
 def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:

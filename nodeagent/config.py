@@ -201,10 +201,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What may be kept of each user's downloads for their next build of an environment; 0: nothing."""
 
     keep_free_share: float = 0.05
-    """Environments and images that nobody uses go while less of their disk is free than this share,"""
+    """Environments, images, datasets and code that nobody uses go while less of their disk is free than this
+    share, of bytes or of files,"""
 
     keep_free_bytes: int = 20_000_000_000
-    """and less than this; 0 keeps them all."""
+    """and, of bytes, less than this; 0 keeps them all."""
+
+    user_cache_share: float = 0.5
+    """The part (0 to 1) of the room for datasets and code on this node that the sessions of one user may
+    have: what is free for them, and what those take that are here. 0: no limit."""
 
     shm_bytes: int = 1 << 30
     """Size of /dev/shm in a session that asks for none."""
@@ -295,6 +300,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_files", self.build_files >= 10_000, "at least 10000"),
             ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
             ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
+            ("user_cache_share", 0 <= self.user_cache_share <= 1, "between 0 and 1"),
             (
                 "gang_network",
                 not self.gang_network or is_mode(self.gang_network),

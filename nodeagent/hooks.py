@@ -130,7 +130,7 @@ class DataHook:
                 text = f"{dataset.name!r} is no name of a dataset"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
             try:
-                tree = await self._trees.get(dataset.digest)
+                tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
                 await self._admit(tree, draft)
             except (AccountsError, ClientError, ContentError, OSError) as error:
                 text = f"dataset {dataset.name} could not be fetched: {error}"
@@ -158,9 +158,12 @@ class CodeHook:
 
     async def prepare(self, draft: Draft) -> None:
         """Fill app/ with files that the program may change."""
+        digest, owner = draft.assignment.spec.bundle_digest, owner_of(draft.assignment)
         try:
-            tree = await self._trees.get(draft.assignment.spec.bundle_digest)
-            await uninterrupted(self._run, partial(_copy, tree, draft.folder))
+            tree = await self._trees.get(digest, owner)
+            async with self._trees.room_for_copy(digest, owner) as room:
+                copy = partial(_copy, tree, draft.folder, room.look)
+                await uninterrupted(self._run, copy, cancel=room.cancel)
         except (ClientError, ContentError, OSError) as error:
             text = f"the code could not be fetched: {error}"
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
@@ -368,15 +371,16 @@ def dataset_name(dataset: sessions.DatasetReference) -> str:
     return dataset.name.rsplit("/", 1)[-1]
 
 
-def _copy(tree: Path, folder: ReplicaFolder) -> None:
+def _copy(tree: Path, folder: ReplicaFolder, look: Callable[[], object]) -> None:
     """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced.
 
-    That try may have begun the program just before its agent died: no link in app/ is followed.
+    `look` is called for each file, and may raise to end it. That try may have begun the program just before its agent died: no link in app/ is followed.
     """
     folder.create()
     for base, _, files in os.walk(tree):
         with open_folder(folder.app, Path(base).relative_to(tree).parts, create=True) as target:
             for name in files:
+                look()
                 _copy_file(Path(base, name), name, target)
 
 

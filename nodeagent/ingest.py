@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -22,15 +23,15 @@ import structlog
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Backoff, Link
-from nodeagent.log_pace import LogPace
 from nodeagent.media import file_in
 from nodeagent.outbox import replica_message, replica_of
+from nodeagent.pace import Pace
 from nodeagent.spool import ReplicaSpool, SpoolFollower
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_bytes
 from nodeagent.transfer import uninterrupted
 from nodeagent.writes import Writes
 from nsml._frames import REPORT
-from nsml.clock import Clock, Offload
+from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
@@ -41,6 +42,9 @@ _QUEUED_CHUNKS = 64
 _UNREADABLE_PAUSE_S = 5.0
 _UNACKNOWLEDGED_BYTES = 4 << 20
 """So much of one replica is on its way at most; others are not kept waiting by it."""
+_CHECKPOINTS_PER_S, _CHECKPOINTS_BURST_S = 10.0, 20.0
+"""Names of checkpoints that one replica reports, each of which is noted on disk and looked for."""
+_STATES_PER_S = 5.0
 _CONCERNING = (b'"checkpoint"', b'"media"', b'"state"')
 """What is in the records that the agent acts on."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -69,6 +73,7 @@ class Collection:
         paused: is told True or False when the program says that it waits or goes on.
         run: for the disk.
         writes: tells when there is something to read; None: its files are looked at now and then.
+        clock: by which it is measured how fast it makes work.
         pace: of its log; None: as fast as it goes.
     """
 
@@ -82,9 +87,14 @@ class Collection:
         paused: Callable[[bool], None],
         run: Offload,
         writes: Writes | None = None,
-        pace: LogPace | None = None,
+        clock: Clock | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        clock = clock or SystemClock()
         self._pace = pace
+        self._checkpoints = Pace(_CHECKPOINTS_PER_S, clock, burst_s=_CHECKPOINTS_BURST_S)
+        self._states = Pace(_STATES_PER_S, clock)
+        self._is_paused: bool | None = None
         self.replica_id = replica_id
         self._folder = folder
         self._writes = writes
@@ -164,12 +174,26 @@ class Collection:
             self._notice_gap(item)
             return
         known = self._noticed.get(item.stream, 0)
+        noticed = _Noticed()
         for position, payload in enumerate(item.records, start=item.first):
             if payload.startswith(REPORT):
                 continue
             if position > known and any(kind in payload for kind in _CONCERNING):
-                await self._notice_record(payload)
+                noticed.add(payload)
+        await self._act(noticed)
         self._noticed[item.stream] = max(known, item.last)
+
+    async def _act(self, noticed: _Noticed) -> None:
+        """Of each checkpoint and of the state only the newest counts: what is over the pace waits, and costs once."""
+        if noticed.checkpoints:
+            await self._checkpoints.wait(len(noticed.checkpoints))
+            await self._uploads.add(*noticed.checkpoints.values())
+        for file in noticed.media:
+            self._uploads.media.add(file)
+        if noticed.is_paused not in {None, self._is_paused}:
+            await self._states.wait()
+            self._is_paused = noticed.is_paused
+            self._paused(noticed.is_paused is True)
 
     def _notice_gap(self, gap: Gap) -> None:
         """Said of the first: users are shown each, and a program can make as many as it likes."""
@@ -185,7 +209,17 @@ class Collection:
             reason=gap.reason,
         )
 
-    async def _notice_record(self, payload: bytes) -> None:
+
+@dataclass(slots=True)
+class _Noticed:
+    """What records say that concerns the agent."""
+
+    checkpoints: dict[str, SavedCheckpoint] = field(default_factory=dict)
+    media: list[str] = field(default_factory=list)
+    is_paused: bool | None = None
+
+    def add(self, payload: bytes) -> None:
+        """Take a record."""
         try:
             record = json.loads(payload)
         except (ValueError, RecursionError):
@@ -194,12 +228,13 @@ class Collection:
             case {"kind": "checkpoint"}:
                 checkpoint = SavedCheckpoint.from_record(record)
                 if checkpoint is not None:
-                    await self._uploads.add(checkpoint)
+                    self.checkpoints.pop(checkpoint.name, None)
+                    self.checkpoints[checkpoint.name] = checkpoint
             case {"kind": "media"}:
                 if (file := file_in(record)) is not None:
-                    self._uploads.media.add(file)
+                    self.media.append(file)
             case {"kind": "state", "state": "PAUSED" | "RUNNING" as state}:
-                self._paused(state == "PAUSED")
+                self.is_paused = state == "PAUSED"
 
 
 class Ingest:

@@ -16,16 +16,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
 from nodeagent.beneath import open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.pace import CountedLog, Pace
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload
+from nsml.clock import Clock, Offload, SystemClock
 from nsml.content.errors import ContentError
 from nsml.content.media import FILE_NAME, MOST_BYTES
 from nsml.content.packing import Packed, pack_files
@@ -34,6 +35,9 @@ from nsml.v1 import media_pb2 as pb
 FOLDER: Final = "media"
 _FILES_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = MOST_BYTES
+_FILES_PER_S: Final = 100.0
+_BURST_S: Final = 10.0
+"""Files of one replica that are sent, or whose loss is told; a session has 100,000 at most."""
 _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
@@ -68,6 +72,7 @@ class MediaUploads:
         rpc: gives the connection of the moment.
         run: for the disk.
         pause: awaited before something is tried again.
+        clock: by which it is measured how fast files come.
     """
 
     def __init__(
@@ -78,7 +83,11 @@ class MediaUploads:
         rpc: Callable[[], Rpc],
         run: Offload,
         pause: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
     ) -> None:
+        clock = clock or SystemClock()
+        self._said = CountedLog(str(replica_id), clock)
+        self._pace = Pace(_FILES_PER_S, clock, burst_s=_BURST_S)
         self._replica_id = replica_id
         self._folder = folder
         self._rpc = rpc
@@ -105,11 +114,18 @@ class MediaUploads:
 
     async def work(self) -> None:
         """Send what is there, for ever."""
+        try:
+            await self._work()
+        finally:
+            self._said.close()
+
+    async def _work(self) -> NoReturn:
         while True:
             await self._changed.wait()
             self._changed.clear()
             told = frozenset(self._told)
             while (found := await self._look(told & self._told)).count:
+                await self._pace.wait(found.count)
                 if await self._send(found):
                     await self._forget([*found.whole, *found.lost])
                 else:
@@ -244,7 +260,7 @@ class MediaUploads:
         return left
 
     def _log(self, event: str, **told: object) -> None:
-        log.info(event, replica=str(self._replica_id), **told)
+        self._said.say(event, **told)
 
 
 def _some(names: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.hooks import Hook
 from nodeagent.link import ChannelFactory
+from nodeagent.pressure import Store
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.reconcile import Memory
 from nodeagent.renewal import Renew
@@ -87,7 +88,8 @@ class Parts:
     None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for
     work that programs or drivers can make last for minutes: it must not hold up what `run` does.
     `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
-    `relieve` makes room on the node's disks, where they are short of it.
+    `relieve` makes room on the node's disks, where they are short of it, from what is given and its own.
+    `disk_floor_bytes` is the room on the disk of the data folder at which sessions are ended.
     `images` lists those on the machine, bytes by whole reference; None where programs need none.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
@@ -112,7 +114,8 @@ class Parts:
     accounts: Accounts | None = None
     has_sockets: bool = True
     writes: Writes | None = None
-    relieve: Callable[[], None] | None = None
+    relieve: Callable[[Sequence[Store]], None] | None = None
+    disk_floor_bytes: int = 0
     images: Callable[[], Mapping[str, int]] | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None

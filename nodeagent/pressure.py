@@ -67,23 +67,25 @@ _SHORT = KeepFree(share=0.04, bytes=4 << 30)
 
 
 def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozenset[str]]) -> None:
-    """Remove what nobody uses from stores whose filesystem is short of room, oldest use first.
+    """Remove what nobody uses from stores whose filesystem is short of room or files, oldest use first.
 
     `uses` tells what replicas need, as "KIND KEY"; what they need counts as used now. Blocking. Raises
     OSError when the uses cannot be known.
     """
     used = uses()
+    unused: list[tuple[float, Store, str]] = []
     for store in stores:
         for kind, _, key in (thing.partition(" ") for thing in used):
             if kind == store.kind:
                 store.cache.touch(key)
-        if not _is_short(store.place, keep):
-            continue
-        last_used = store.cache.stored()
-        unused = [key for key in last_used if f"{store.kind} {key}" not in used]
-        for key in sorted(unused, key=lambda one: last_used[one]):
-            if not _is_short(store.place, keep):
-                break
+        if _is_short(store.place, keep):
+            unused += (
+                (at, store, key)
+                for key, at in store.cache.stored().items()
+                if f"{store.kind} {key}" not in used
+            )
+    for _, store, key in sorted(unused, key=lambda one: one[0]):
+        if _is_short(store.place, keep):
             _remove(store, key, uses)
 
 
@@ -107,11 +109,7 @@ def room_for_builds(place: Path, floor_bytes: int) -> int:
 
 def lacks_files(place: Path) -> bool:
     """Whether the filesystem of `place` can hold few further files, however small; False where it counts none."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return False
-    return found.f_favail < _LAST.share * found.f_files
+    return _lacks(_LAST.share, place)
 
 
 def shortage(place: Path) -> str:
@@ -122,10 +120,10 @@ def shortage(place: Path) -> str:
     return f"{size_text(free)} of {size_text(size)} are free on the disk of {place}"
 
 
-def has_room_for(size: int, place: Path) -> bool:
-    """Whether so many bytes more leave the disk of `place` what others need."""
-    total, free = _room(place)
-    return not total or not _LAST.is_short(size=total, free=free - size)
+def kept_free(size: int, files: int, floor_bytes: int) -> tuple[int, int]:
+    """Bytes and files that stay free of a disk with so many, whatever is fetched to it: see `is_full`."""
+    most = min(round(_LAST.share * size), _LAST.bytes)
+    return max(most, min(_OVER_FLOOR * floor_bytes, size)), round(_LAST.share * files)
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
@@ -139,7 +137,15 @@ def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
 
 def _is_short(place: Path, keep: KeepFree) -> bool:
     size, free = _room(place)
-    return keep.is_short(size=size, free=free)
+    return keep.is_short(size=size, free=free) or (bool(keep.bytes) and _lacks(keep.share, place))
+
+
+def _lacks(share: float, place: Path) -> bool:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return found.f_favail < share * found.f_files
 
 
 def _room(place: Path) -> tuple[int, int]:

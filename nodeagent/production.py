@@ -197,7 +197,10 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,
                 hooks=[hook],
-                relieve=partial(relieve, stores, keep, partial(used_things, folders)),
+                relieve=lambda trees: relieve(
+                    [*stores, *trees], keep, partial(used_things, folders)
+                ),
+                disk_floor_bytes=limits.disk_floor_bytes,
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
                 images=listed,

@@ -26,6 +26,7 @@ import structlog
 from nodeagent.beneath import give, open_folder, path_of
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.pace import Pace
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
@@ -87,8 +88,10 @@ class Loads:
         remove_tree(self._staging)
         self._staging.mkdir(mode=0o700, parents=True)
 
-    async def load(self, replica: ReplicaId, run_folder: Path, request: dict[str, Any]) -> str:
-        """Carry out one request; the folder below `run_folder` where the files are.
+    async def load(
+        self, replica: ReplicaId, run_folder: Path, request: dict[str, Any], user: str = ""
+    ) -> str:
+        """Carry out one request, for a session of `user`; the folder below `run_folder` where the files are.
 
         Raises RequestRefused.
         """
@@ -97,7 +100,8 @@ class Loads:
         parts = _target(_text(request, "target"))
         staged = self._staging / secrets.token_hex(8)
         try:
-            await self._fetch(partial(self._find, replica, session, name), staged)
+            find = partial(self._find, replica, session, name)
+            await self._fetch(find, staged, user)
             return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
         except ClientError as error:
             raise RequestRefused(error.reason or "FAILED", error.message) from error
@@ -114,7 +118,9 @@ class Loads:
             log.info("resume.nothing", replica=str(replica), reason=str(refused))
             return ""
 
-    async def _fetch(self, find: Callable[[], Awaitable[pb.Checkpoint]], staged: Path) -> None:
+    async def _fetch(
+        self, find: Callable[[], Awaitable[pb.Checkpoint]], staged: Path, user: str
+    ) -> None:
         """Lay out what is found, from whichever control plane is there.
 
         Each knows by itself what it has shown to whom: one that took over meanwhile is asked, too.
@@ -127,7 +133,7 @@ class Loads:
                 raise RequestRefused("NOT_FOUND", words)
             tries_left -= 1
             try:
-                return await self._trees.fetch(checkpoint.digest, staged)
+                return await self._trees.fetch(checkpoint.digest, staged, user)
             except NotFound:
                 if not tries_left:
                     raise
@@ -152,10 +158,20 @@ class Loads:
 
 
 class RequestServer:
-    """Listens on the socket of one replica."""
+    """Listens on the socket of one replica, of a session of `user`."""
 
-    def __init__(self, replica: ReplicaId, folder: ReplicaFolder, loads: Loads) -> None:
+    def __init__(
+        self,
+        replica: ReplicaId,
+        folder: ReplicaFolder,
+        loads: Loads,
+        user: str = "",
+        *,
+        pace: Pace | None = None,
+    ) -> None:
         self._replica = replica
+        self._pace = pace
+        self._user = user
         self._run_folder = folder.run
         self._loads = loads
         self._clients: set[asyncio.Task[Any]] = set()
@@ -197,6 +213,8 @@ class RequestServer:
                 await _say(writer, _refusal("INVALID", "the request is too long"))
             if not line.endswith(b"\n"):
                 return
+            if self._pace is not None:
+                await self._pace.wait()
             try:
                 answer = await self._answer(line)
             except RequestRefused as refused:
@@ -213,7 +231,7 @@ class RequestServer:
         operation = request.get("op")
         if operation != "load":
             raise RequestRefused("UNSUPPORTED", f"this agent does not know {str(operation)[:40]!r}")
-        folder = await self._loads.load(self._replica, self._run_folder, request)
+        folder = await self._loads.load(self._replica, self._run_folder, request, self._user)
         return {"ok": True, "folder": folder}
 
 

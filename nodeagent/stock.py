@@ -51,6 +51,11 @@ class Stock:
             self._trees[digest] = size
             self._tell()
 
+    def gone(self, digest: str) -> None:
+        """A dataset version is not here any more."""
+        if self._trees.pop(digest, None) is not None:
+            self._tell()
+
     def has_images(self, images: Mapping[str, int]) -> None:
         """These images are here, and no others: bytes by whole reference."""
         self._images = images

@@ -6,9 +6,8 @@ Errors are those of `nsml.client.errors` and `nsml.content.errors`.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TypeVar
 
 from nsml.client.errors import (
@@ -24,7 +23,7 @@ from nsml.concurrency import to_its_end
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ContentError
-from nsml.content.manifest import DEFAULT_LIMITS, Manifest, decode
+from nsml.content.manifest import DEFAULT_LIMITS
 from nsml.content.packing import Packed
 from nsml.v1 import content_pb2 as pb
 
@@ -85,12 +84,31 @@ async def put_tree(rpc: Rpc, packed: Packed, run: Offload, *, session_id: str = 
     return digest
 
 
-async def get_manifest(rpc: Rpc, root: str, run: Offload) -> Manifest:
-    """The manifest that `root` names, checked."""
-    async with aclosing(get_blobs(rpc, root, ())) as blobs:
-        async for _, data in blobs:
-            return await uninterrupted(run, partial(decode, data, digest=root))
-    raise BlobCorrupt(f"the store sent nothing for {root[:16]}")
+async def get_manifest(rpc: Rpc, root: str, write: Callable[[bytes], Awaitable[object]]) -> None:
+    """Give `write` the encoding of the manifest that `root` names, part by part.
+
+    It is what the digest names when this returns; whether it is a manifest, its reader sees.
+    """
+    from blake3 import blake3  # noqa: PLC0415 - as in nsml.content.digests
+
+    found, held, is_whole = blake3(), 0, False
+    request = pb.GetBlobsRequest(root=root)
+    answers = rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
+    async with aclosing(answers):
+        async for answer in answers:
+            for blob in answer.blobs:
+                held += len(blob.data)
+                if blob.digest != root or is_whole:
+                    raise BlobCorrupt(f"the store sent {blob.digest[:16]}, not {root[:16]}")
+                if held > DEFAULT_LIMITS.encoded_bytes:
+                    raise BlobCorrupt(f"manifest {root[:16]} is over {held} bytes")
+                found.update(blob.data)
+                await write(blob.data)
+                is_whole = blob.last
+    if not is_whole:
+        raise BlobCorrupt(f"the store sent nothing for {root[:16]}")
+    if found.hexdigest() != root:
+        raise BlobCorrupt(f"the store sent other content for {root[:16]}")
 
 
 async def get_blobs(
@@ -98,15 +116,14 @@ async def get_blobs(
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """Whole blobs of the manifest `root` in the order of `digests`, repeats included.
 
-    Without digests: the manifest alone. Each is held against its digest.
+    Each is held against its digest.
     """
-    limit = MAX_CHUNK if digests else DEFAULT_LIMITS.encoded_bytes
-    for start in range(0, max(len(digests), 1), _FETCHED_AT_ONCE):
-        wanted = digests[start : start + _FETCHED_AT_ONCE] or (root,)
-        request = pb.GetBlobsRequest(root=root, digests=wanted if digests else ())
+    for start in range(0, len(digests), _FETCHED_AT_ONCE):
+        wanted = digests[start : start + _FETCHED_AT_ONCE]
+        request = pb.GetBlobsRequest(root=root, digests=wanted)
         position = 0
         answers = rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
-        async with aclosing(_whole_blobs(answers, limit)) as blobs:
+        async with aclosing(_whole_blobs(answers)) as blobs:
             async for digest, data in blobs:
                 if position == len(wanted) or digest != wanted[position]:
                     raise BlobCorrupt(f"the store sent {digest[:16]}, which was not its turn")
@@ -118,7 +135,7 @@ async def get_blobs(
 
 
 async def _whole_blobs(
-    answers: AsyncIterator[pb.GetBlobsResponse], limit: int
+    answers: AsyncIterator[pb.GetBlobsResponse],
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     parts: list[bytes] = []
     held = 0
@@ -127,8 +144,8 @@ async def _whole_blobs(
             for blob in answer.blobs:
                 parts.append(blob.data)
                 held += len(blob.data)
-                if held > limit:
-                    raise BlobCorrupt(f"blob {blob.digest[:16]} is over {limit} bytes")
+                if held > MAX_CHUNK:
+                    raise BlobCorrupt(f"blob {blob.digest[:16]} is over {MAX_CHUNK} bytes")
                 if blob.last:
                     yield blob.digest, b"".join(parts)
                     parts, held = [], 0

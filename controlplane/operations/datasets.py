@@ -12,6 +12,7 @@ from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.listing import page_size
 from controlplane.operations.validation import DatasetWish, check_visibility
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from controlplane.history.interface import History
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 MOST_MESSAGE_BYTES = 4 << 10
 MOST_GLOB_CHARS = 512
+
+FREELY_REPEATED_BYTES = 64 << 30
+MOST_REPEATED = 8
+"""A version over that size has at most so many times the bytes that were sent for it.
+
+One chunk that a manifest lists again and again is laid out again and again on nodes. Data of people repeats
+little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
+"""
 
 
 def parse_dataset(text: str, version: int = 0) -> DatasetWish:
@@ -72,6 +81,7 @@ class Datasets:
 
         Raises:
             MissingBlobs: not all of it has been sent, or not by the caller.
+            TooLarge: it repeats little data many times.
         """
         self.check(caller, name, visibility, message)
         check_digest(digest)
@@ -82,6 +92,14 @@ class Datasets:
         listing = await self._content.listing(caller, digest)
         if not listing.file_count:
             raise InvalidRequest("a dataset has at least one file")
+        if listing.size > max(FREELY_REPEATED_BYTES, MOST_REPEATED * listing.different):
+            raise TooLarge(
+                f"the dataset has {size_text(listing.size)} of files, and"
+                f" {size_text(listing.different)} of different data: over"
+                f" {size_text(FREELY_REPEATED_BYTES)} at most {MOST_REPEATED} times as much",
+                why="nodes lay out all of it",
+                attempt="the repeated data once, and have programs repeat it",
+            )
         owner = caller.user
         known = await self._history.catalogue.dataset(owner.name, name)
         if visibility is None:

@@ -57,12 +57,14 @@ class Listing:
         blobs: digests of its chunks.
         sizes: bytes of each file, by its path; None where only their number was asked for.
         size: bytes of all files.
+        different: bytes of its chunks, each counted once.
         file_count: how many files.
     """
 
     blobs: frozenset[str]
     sizes: Mapping[str, int] | None = None
     size: int
+    different: int
     file_count: int
 
 
@@ -142,10 +144,12 @@ def _weight(listing: Listing) -> int:
 
 
 def _listing(manifest: Manifest) -> Listing:
+    blobs = manifest.blobs()
     return Listing(
-        blobs=frozenset(manifest.blobs()),
+        blobs=frozenset(blobs),
         sizes={entry.path: entry.size for entry in manifest.entries},
         size=manifest.size,
+        different=sum(blobs.values()),
         file_count=len(manifest.entries),
     )
 
@@ -180,6 +184,7 @@ async def _read_apart(data: bytes, *, is_with_sizes: bool) -> Listing:
         blobs=frozenset(digests.decode("ascii").split()),
         sizes=json.loads(sizes) if is_with_sizes else None,
         size=facts["size"],
+        different=facts["different"],
         file_count=facts["files"],
     )
 
@@ -196,9 +201,14 @@ def main() -> None:
         sys.stdout.buffer.write(str(error).encode("utf-8", "replace"))
         sys.stdout.flush()
         sys.exit(_REFUSED_CODE)
-    out = sys.stdout.buffer
-    out.write(json.dumps({"size": manifest.size, "files": len(manifest.entries)}).encode() + b"\n")
-    out.write(" ".join(manifest.blobs()).encode() + b"\n")
+    out, blobs = sys.stdout.buffer, manifest.blobs()
+    facts = {
+        "size": manifest.size,
+        "different": sum(blobs.values()),
+        "files": len(manifest.entries),
+    }
+    out.write(json.dumps(facts).encode() + b"\n")
+    out.write(" ".join(blobs).encode() + b"\n")
     if "--sizes" in sys.argv:
         out.write(json.dumps({entry.path: entry.size for entry in manifest.entries}).encode())
     out.flush()

@@ -12,20 +12,38 @@ import os
 import shutil
 import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from nsml.content.beneath import beneath
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, PathRefused, TargetExists
-from nsml.content.manifest import DEFAULT_LIMITS, ChunkRef, Entry, Limits, Manifest
+from nsml.content.manifest import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Generator
     from types import TracebackType
 
+    from nsml.content.manifest import ChunkRef, Limits, Manifest
+    from nsml.content.stored_manifest import EntryLike, Layout
+
 _ON_WINDOWS = os.name == "nt"
 _WINDOWS_FORBIDDEN = frozenset('<>:"|?*')
+_MADE_AT_ONCE = 200
+"""Files without a chunk, before whoever lays a tree out may look around."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A chunk and the descriptor that takes it, or none yet; `made` files and folders since the step before."""
+
+    ref: ChunkRef | None = None
+    opened: int = -1
+    made: int = 0
+
+
+_END = _Step()
 
 
 class Extraction:
@@ -37,24 +55,28 @@ class Extraction:
 
     `read_only` leaves files 0444 or 0555 and folders 0555, as datasets are kept. What
     must outlive a power loss is flushed by the caller before it calls `finish`.
+
+    `limits` is None for a manifest that its caller has checked.
     """
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Layout,
         target: Path,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits | None = DEFAULT_LIMITS,
         read_only: bool = False,
     ) -> None:
-        manifest.check(limits)
+        if limits is not None:
+            manifest.check(limits)
         if _ON_WINDOWS:
             _check_windows(manifest)
         self._manifest = manifest
         self._target = Path(target)
         self._read_only = read_only
-        self._folders: set[tuple[str, ...]] = {()}
+        self._open: tuple[str, ...] = ()
         self._expected = self._steps()
+        self._next: _Step | None = None
         self._finished = False
         self._stack = contextlib.ExitStack()
 
@@ -70,7 +92,6 @@ class Extraction:
             stack.callback(self._remove_unless_finished)
             self._tree = stack.enter_context(beneath(self._partial))
             stack.callback(self._expected.close)
-            self._next = next(self._expected, None)
             self._stack = stack.pop_all()
         return self
 
@@ -82,25 +103,38 @@ class Extraction:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def advance(self) -> int | None:
+        """Make some of the files before the next chunk; how many files and folders, None when all are made.
+
+        `write` and `finish` make those that are left: of a tree of empty files that is all of it.
+        """
+        if self._next is not None:
+            return None
+        step = next(self._expected, _END)
+        if step.ref is not None or step is _END:
+            self._next = step
+        return step.made
+
     def write(self, data: bytes | memoryview) -> None:
         """Take the next chunk of the manifest's order."""
-        if self._next is None:
+        step = self._arrive()
+        if step.ref is None:
             raise BlobCorrupt("more chunks than the manifest names")
-        ref, opened = self._next
+        ref = step.ref
         if len(data) != ref.size:
             raise BlobCorrupt(f"chunk {ref.digest[:16]} has {len(data)} bytes, not {ref.size}")
         verify(ref.digest, data)
         view = memoryview(data)
         while view:
-            view = view[os.write(opened, view) :]
-        self._next = next(self._expected, None)
+            view = view[os.write(step.opened, view) :]
+        self._next = None
 
     def finish(self) -> None:
         """Give the tree its name; raises BlobCorrupt when chunks are missing."""
-        if self._next is not None:
+        if self._arrive().ref is not None:
             raise BlobCorrupt("the content ended before the manifest did")
-        for parts in sorted(self._folders, key=len, reverse=True):
-            self._tree.set_mode(parts, 0o555 if self._read_only else 0o755)
+        self._close_folders(())
+        self._tree.set_mode((), self._folder_mode)
         try:
             self._partial.rename(self._target)
         except OSError as error:
@@ -109,30 +143,58 @@ class Extraction:
             raise
         self._finished = True
 
+    def _arrive(self) -> _Step:
+        """Where the next chunk goes."""
+        while self._next is None:
+            self.advance()
+        return self._next
+
     def _remove_unless_finished(self) -> None:
         if not self._finished:
             remove_tree(self._partial)
 
-    def _steps(self) -> Generator[tuple[ChunkRef, int], None, None]:
-        """Make each file in turn; pause at each chunk with the descriptor that takes it."""
+    def _steps(self) -> Generator[_Step, None, None]:
+        """Make each file in turn; pause at each chunk with the descriptor that takes it, and now and then."""
+        made = 0
         for entry in self._manifest.entries:
             parts = tuple(entry.path.split("/"))
-            self._make_folders(parts[:-1])
+            made += self._make_folders(parts[:-1]) + 1
             opened = self._tree.create_file(parts)
             try:
                 for ref in entry.chunks:
-                    yield ref, opened
+                    yield _Step(ref, opened, made)
+                    made = 0
             finally:
                 os.close(opened)
             self._tree.set_mode(parts, self._mode(entry))
+            if made >= _MADE_AT_ONCE:
+                yield _Step(made=made)
+                made = 0
+        if made:
+            yield _Step(made=made)
 
-    def _make_folders(self, parts: tuple[str, ...]) -> None:
-        for depth in range(1, len(parts) + 1):
-            if parts[:depth] not in self._folders:
-                self._tree.make_folder(parts[:depth])
-                self._folders.add(parts[:depth])
+    def _make_folders(self, parts: tuple[str, ...]) -> int:
+        """Make those that are not there, and leave those that nothing more is in; how many were made."""
+        if parts == self._open:
+            return 0
+        self._close_folders(parts)
+        made = range(len(self._open) + 1, len(parts) + 1)
+        for depth in made:
+            self._tree.make_folder(parts[:depth])
+        self._open = parts
+        return len(made)
 
-    def _mode(self, entry: Entry) -> int:
+    def _close_folders(self, following: tuple[str, ...]) -> None:
+        """Set the modes of the open folders that `following` is not in: what is in one comes together."""
+        while self._open != following[: len(self._open)]:
+            self._tree.set_mode(self._open, self._folder_mode)
+            self._open = self._open[:-1]
+
+    @property
+    def _folder_mode(self) -> int:
+        return 0o555 if self._read_only else 0o755
+
+    def _mode(self, entry: EntryLike) -> int:
         return entry.mode & 0o555 if self._read_only else entry.mode
 
 
@@ -186,7 +248,7 @@ def _make_writable(path: Path) -> None:
                 inner.chmod(0o700)
 
 
-def _check_windows(manifest: Manifest) -> None:
+def _check_windows(manifest: Layout) -> None:
     for entry in manifest.entries:
         if not _WINDOWS_FORBIDDEN.isdisjoint(entry.path):
             raise PathRefused(entry.path, "it has a character that Windows does not allow")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ManifestRefused
-from nsml.content.paths import PathSet
+from nsml.content.paths import MAX_FOLDERS, PathSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,9 @@ class Limits:
 
     entries: int = 1_000_000
     bytes: int = 16 << 40
-    encoded_bytes: int = 256 << 20
+    encoded_bytes: int = 64 << 20
+    """As large as a blob may be that the control plane takes."""
+    folders: int = MAX_FOLDERS
 
 
 DEFAULT_LIMITS = Limits()
@@ -95,7 +97,7 @@ class Manifest:
         """Raise ManifestRefused or PathRefused unless this is a tree that may be laid out."""
         if len(self.entries) > limits.entries:
             raise ManifestRefused(f"{len(self.entries)} files, over the limit of {limits.entries}")
-        paths = PathSet()
+        paths = PathSet(limits.folders)
         before = b""
         total = 0
         for entry in self.entries:

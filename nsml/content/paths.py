@@ -16,6 +16,8 @@ from nsml.content.errors import PathRefused
 MAX_PATH_BYTES = 4096
 MAX_COMPONENT_BYTES = 255
 MAX_DEPTH = 64
+MAX_FOLDERS = 1_000_000
+"""A path of few bytes may name many folders, each of which takes a file's room."""
 
 # C0, DEL, C1; line and paragraph separators; marks, embeddings, overrides and isolates that
 # reorder what a terminal shows; lone surrogates, which have no UTF-8.
@@ -56,9 +58,13 @@ def _check_component(path: str, part: str) -> None:
 
 
 class PathSet:
-    """The paths of one tree; refuses repeats, twins, and a file where another has a folder."""
+    """The paths of one tree; refuses repeats, twins, and a file where another has a folder.
 
-    def __init__(self) -> None:
+    Refuses a path (PathRefused) with which the tree would have more than `most_folders`, too.
+    """
+
+    def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
+        self._most_folders = most_folders
         self._seen: dict[tuple[int, str], tuple[str, bool]] = {}
         self._folders: dict[tuple[str, ...], int] = {(): 0}
 
@@ -77,6 +83,8 @@ class PathSet:
         known = self._folders.get(parts)
         if known is None:
             self._claim(parent, parts[-1], path, is_folder=True)
+            if len(self._folders) > self._most_folders:  # the top is one of them
+                raise PathRefused(path, _too_many(self._most_folders))
             known = self._folders[parts] = len(self._folders)
         return known
 
@@ -91,6 +99,54 @@ class PathSet:
             raise PathRefused(path, f"{name!r} is both a file and a folder")
         else:
             raise PathRefused(path, "it is there twice")
+
+
+class SortedPaths:
+    """As PathSet, for paths in the order of their UTF-8 bytes: remembers only the folders that are open.
+
+    In that order everything in a folder comes together. `folders` is their number so far.
+    """
+
+    def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
+        self.folders = 0
+        self._most_folders = most_folders
+        self._before = b""
+        self._open: list[str] = []
+        self._names: list[set[int]] = [set()]
+
+    def add(self, path: str) -> tuple[str, ...]:
+        """Check and remember the file `path`; gives its components."""
+        parts = split_path(path)
+        key = path.encode()
+        if key < self._before:
+            raise PathRefused(path, "it is out of order")
+        self._before = key
+        shared = 0
+        for opened, part in zip(self._open, parts[:-1], strict=False):
+            if opened != part:
+                break
+            shared += 1
+        del self._open[shared:], self._names[shared + 1 :]
+        for part in parts[shared:-1]:
+            self._claim(part, path)
+            self.folders += 1
+            if self.folders > self._most_folders:
+                raise PathRefused(path, _too_many(self._most_folders))
+            self._open.append(part)
+            self._names.append(set())
+        self._claim(parts[-1], path)
+        return parts
+
+    def _claim(self, name: str, path: str) -> None:
+        # Hashes take a tenth of the room; that two of different names meet is as likely as a broken disk.
+        key = hash(_folded(name))
+        if key in self._names[-1]:
+            raise PathRefused(path, f"{name!r} is there twice, or is a twin on some systems")
+        self._names[-1].add(key)
+
+
+def _too_many(folders: int) -> str:
+    return f"the tree has more than {folders} folders"
 
 
 def _folded(name: str) -> str:

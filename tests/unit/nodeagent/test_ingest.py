@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -11,7 +12,8 @@ from typing import NoReturn
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent.checkpoints import Uploads
+from nodeagent import checkpoints
+from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.ingest import Collection, Outgoing
 from nodeagent.streams import Channel, Cursor, StreamId
@@ -24,6 +26,26 @@ LOG = StreamId(replica_id=REPLICA, channel=Channel.LOG, writer=0)
 PIECE = 256 * 1024
 
 
+class HandClock:
+    """Passes by being slept; `free` lets those go on who sleep."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.slept = 0.0
+        self.free = asyncio.Event()
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        await self.free.wait()
+        self.now += seconds
+        self.slept += seconds
+
+
 class Bench:
     """One replica's folder and its collection; `told` is what its program said of pauses."""
 
@@ -31,9 +53,18 @@ class Bench:
         self.folder = ReplicaFolder(path)
         self.folder.create()
         self.told: list[bool] = []
-        uploads = Uploads(REPLICA, self.folder, rpc=_unreachable, run=inline, pause=_no_pause)
+        self.clock = HandClock()
+        self.uploads = Uploads(
+            REPLICA, self.folder, rpc=_unreachable, run=inline, pause=_no_pause, clock=self.clock
+        )
         self.collection = Collection(
-            REPLICA, self.folder, {}, uploads=uploads, paused=self.told.append, run=inline
+            REPLICA,
+            self.folder,
+            {},
+            uploads=self.uploads,
+            paused=self.told.append,
+            run=inline,
+            clock=self.clock,
         )
 
     @asynccontextmanager
@@ -144,3 +175,63 @@ async def test_the_log_of_a_flood_is_paced_and_records_are_not(tmp_path: Path) -
     async with bench.connection() as outgoing:
         assert (await chunk(outgoing)).data == b"x" * 1_000
     assert waited == [1_000]
+
+
+def write_records(bench: Bench, *records: dict[str, object]) -> None:
+    frames = [frame(n, json.dumps(one).encode()) for n, one in enumerate(records, start=1)]
+    (bench.folder.spool / "1.records").write_bytes(MAGIC + b"".join(frames))
+
+
+def saved(name: str, number: int = 1) -> dict[str, object]:
+    return {"kind": "checkpoint", "name": name, "folder": f"{number}-x", "time": 1.0, "files": []}
+
+
+async def last_sent(outgoing: Outgoing, last: int) -> None:
+    while (await chunk(outgoing)).last < last:
+        pass
+
+
+async def test_records_of_checkpoints_are_acted_on_at_a_pace(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is noted on disk and looked for, by an agent that all sessions of the node need."""
+    notes: list[int] = []
+    monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
+    write_records(bench, *(saved(f"{number}") for number in range(6_000)))
+    async with bench.connection() as outgoing:
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert not outgoing.full()
+        assert sum(notes) == 0  # what is over a burst waits, and is noted nowhere yet
+        bench.clock.free.set()
+        await last_sent(outgoing, 6_000)
+    assert bench.clock.slept >= 500
+    assert notes[-1] == 6_000
+    assert len(notes) < 100
+
+
+async def test_checkpoints_of_one_name_wait_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that saved all night while the platform was away is not kept for hours."""
+    notes: list[str] = []
+
+    def note(_: Path, pending: Sequence[SavedCheckpoint]) -> None:
+        notes.extend(one.folder for one in pending)
+
+    monkeypatch.setattr(checkpoints, "_write_note", note)
+    write_records(bench, *(saved("last", number) for number in range(6_000)))
+    async with bench.connection() as outgoing:
+        await last_sent(outgoing, 6_000)
+    assert bench.clock.slept == 0
+    assert notes[-1] == "5999-x"
+    assert len(notes) < 100
+
+
+async def test_a_state_that_changes_all_the_time_is_told_now_and_then(bench: Bench) -> None:
+    states = [{"kind": "state", "state": ("PAUSED", "RUNNING")[n % 2]} for n in range(6_000)]
+    write_records(bench, *states, {"kind": "state", "state": "PAUSED"})
+    async with bench.connection() as outgoing:
+        await last_sent(outgoing, 6_001)
+    assert bench.told[-1] is True
+    assert len(bench.told) < 50

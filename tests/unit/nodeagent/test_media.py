@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent import media as module
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
@@ -24,6 +25,7 @@ from nsml.content.manifest import decode
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.unit.nodeagent.test_pace import Time as SleptClock
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=2)
 
@@ -245,3 +247,21 @@ async def test_a_folder_that_is_none_leads_nowhere(bench: Bench, kind: str) -> N
 @pytest.mark.parametrize("file", [None, 3, "", "x", "../x", "a" * 64, "A" * 64 + "-1", ["x"]])
 def test_records_that_name_no_file(file: Any) -> None:
     assert file_in({"kind": "media", "file": file}) is None
+
+
+async def test_files_are_sent_at_a_pace_and_all_of_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read, sent and told, by an agent that all sessions of the node need."""
+    monkeypatch.setattr(module, "_FILES_PER_S", 10.0)
+    monkeypatch.setattr(module, "_BURST_S", 10.0)
+    clock = SleptClock()
+    bench.uploads = MediaUploads(
+        REPLICA, bench.folder, rpc=lambda: bench._rpc, run=in_thread, pause=_pause, clock=clock
+    )
+    put = {bench.put(f"{number}".encode()) for number in range(600)}
+    with capture_logs() as said:
+        await bench.send()
+    assert set(bench.sent()) == put
+    assert 49 < clock.slept < 51
+    assert len([one for one in said if one["event"] == "media.durable"]) == 2

@@ -17,6 +17,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from nodeagent import room as rooms
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
 from nodeagent.environments.setup_reader import install_requires
@@ -27,6 +28,7 @@ from nodeagent.parts import Machine, Parts
 from nodeagent.preparation import PreparationLog
 from nodeagent.probes.fake import FakeProbe
 from nodeagent.probes.interface import Device
+from nodeagent.room import Disk, Size
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, ReplicaSpec
 from nodeagent.spool import ReplicaSpool
@@ -1255,6 +1257,46 @@ def test_data_that_is_not_there_is_an_end_with_a_reason(tmp_path: Path) -> None:
         assert not world.started
 
     on_virtual_time(tmp_path, test)
+
+
+def test_data_that_does_not_fit_ends_its_own_session_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in use here stays, and what is not goes for what is asked for now."""
+    folders = []
+    for number, size in enumerate((2_000_000, 600_000, 600_000)):
+        folders.append(folder := tmp_path / str(number))
+        folder.mkdir()
+        (folder / "file").write_bytes(random.Random(number).randbytes(size))
+
+    def disk(*_: object) -> Disk:
+        trees = (tmp_path / "agent" / "datasets").glob("*/file")
+        free = 1_300_000 - sum(one.stat().st_size for one in trees)
+        return Disk(free=Size(free, 1_000), keep=Size())
+
+    async def test(world: World) -> None:
+        monkeypatch.setattr(rooms, "disk_of", disk)
+        orders = [assignment(session_id(number), "forever") for number in range(4)]
+        for order, source in zip(orders, (1, 0, 2, 2), strict=True):
+            order.spec.datasets.add(name="digits", digest=put(world.platform, folders[source]))
+        async with world.agent():
+            await world.platform.order(orders[0])
+            await world.platform.phase(session_id(0), pb.REPLICA_PHASE_RUNNING)
+            await world.platform.order(*orders[:3])
+            for number in (1, 2):
+                report = await world.platform.phase(session_id(number), pb.REPLICA_PHASE_FINALIZED)
+                assert report.exit.cause == sessions.CAUSE_DATA_FAILED
+                assert "no room for" in report.exit.message
+            assert [spec.replica_id.session_id for spec in world.started] == [session_id(0)]
+            orders[0].stop.cause = sessions.CAUSE_STOP_REQUESTED
+            await world.platform.order(orders[0])
+            await world.platform.phase(session_id(0), pb.REPLICA_PHASE_FINALIZED)
+            await world.platform.order(orders[3])
+            await world.platform.phase(session_id(3), pb.REPLICA_PHASE_RUNNING)
+        (tree,) = (world.data / "datasets").glob("*/file")
+        assert tree.read_bytes() == (folders[2] / "file").read_bytes()
+
+    on_virtual_time(tmp_path / "agent", test, {"forever": FOREVER})
 
 
 class Speaking:

@@ -9,13 +9,14 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent import checkpoints
 from nodeagent.beneath import open_folder
@@ -23,8 +24,10 @@ from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import CodeHook, Draft, PreparationFailed
+from nodeagent.pace import Pace
 from nodeagent.preparation import PreparationLog
 from nodeagent.requests import Loads, RequestRefused, RequestServer
+from nodeagent.room import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread, inline
 from nsml.content.manifest import decode
@@ -33,6 +36,7 @@ from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.scripted_platform import ScriptedPlatform, session_id
 from tests.unit.nodeagent.test_folders import nest
+from tests.unit.nodeagent.test_pace import Time
 
 T = TypeVar("T")
 
@@ -129,6 +133,29 @@ async def test_what_the_node_is_short_of_costs_no_checkpoint(
     monkeypatch.setattr(checkpoints, what, short)
     await bench.send(bench.save("best", 1, weights="w"))
     assert (bench.committed("best"), refusals) == ({"weights": b"w"}, [])
+
+
+async def test_checkpoints_that_are_not_there_cost_few_notes_and_lines(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[int] = []
+    write = checkpoints._write_note
+
+    def note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
+        notes.append(len(pending))
+        write(path, pending)
+
+    monkeypatch.setattr(checkpoints, "_write_note", note)
+    lost = [saved(f"{number}", f"{number}-nowhere") for number in range(1_000)]
+    with capture_logs() as said:
+        await bench.uploads.add(*lost)
+        await bench.send()
+    assert notes[-1] == 0
+    assert len(notes) < 25
+    told = [one for one in said if one["event"] == "checkpoint.lost"]
+    assert [one.get("more") for one in told] == [None, 999]
+    # what a successor finds is what is still to be sent
+    assert json.loads((bench.folder.path / "uploads.json").read_bytes()) == []
 
 
 async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
@@ -541,8 +568,13 @@ async def test_code_is_copied_beside_what_a_program_planted(tmp_path: Path, benc
     (tree / "package" / "part.py").write_text("part")
 
     class Trees:
-        async def get(self, _digest: str) -> Path:
+        async def get(self, _digest: str, _user: str) -> Path:
             return tree
+
+        @asynccontextmanager
+        async def room_for_copy(self, _digest: str, user: str) -> AsyncIterator[Reservation]:
+            async with Room(tmp_path, run=in_thread).reserved(Size(), user) as reservation:
+                yield reservation
 
     assignment = agents_pb2.Assignment(spec=sessions_pb2.SessionSpec(bundle_digest="x"))
     draft = Draft(assignment, bench.folder, PreparationLog(bench.folder, lambda: None))
@@ -556,3 +588,16 @@ async def test_code_is_copied_beside_what_a_program_planted(tmp_path: Path, benc
     with pytest.raises(PreparationFailed):
         await hook.prepare(draft)
     assert [path.name for path in bench.secret.iterdir()] == ["key"]
+
+
+async def test_requests_are_answered_at_a_pace(bench: Bench) -> None:
+    """Each is a call of the control plane."""
+    clock = Time()
+    pace = Pace(10.0, clock)
+    async with RequestServer(REPLICA, bench.folder, bench.loads, pace=pace).listening():
+        reader, writer = await asyncio.open_unix_connection(str(bench.folder.socket))
+        for _ in range(200):
+            writer.write(b"{}\n")
+            assert json.loads(await reader.readline())["error"] == "INVALID"
+        writer.close()
+    assert 11 < clock.slept < 13

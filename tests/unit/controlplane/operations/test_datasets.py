@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 
-from controlplane.domain.errors import InvalidRequest, NotFound
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.values import Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations import datasets as operations
+from controlplane.operations import manifests
 from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets, parse_dataset
 from controlplane.operations.state import LiveState
 from nsml.clock import inline
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = UserCaller(user=User(name="kim"))
@@ -44,6 +49,50 @@ async def datasets() -> AsyncIterator[Datasets]:
     content = Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
     yield Datasets(history=history, content=content, clock=clock)
     await history.close()
+
+
+async def offer(datasets: Datasets, chunks: Sequence[bytes]) -> str:
+    """Send a tree of one file with these chunks; its digest."""
+    refs = tuple(ChunkRef(digest_of(chunk), len(chunk)) for chunk in chunks)
+    size = sum(map(len, chunks))
+    manifest = build([Entry(path="file", mode=0o644, size=size, chunks=refs)])
+    blobs = {digest_of(chunk): chunk for chunk in chunks} | {manifest.digest: manifest.encode()}
+
+    async def parts() -> AsyncIterator[tuple[str, bytes, bool]]:
+        for digest, data in blobs.items():
+            yield digest, data, True
+
+    await datasets._content.put(KIM, parts())
+    return manifest.digest
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_taken"),
+    [
+        ([b"x"] * 100, True),  # files of zeros, and copies: small, whatever repeats
+        ([b"x"] * 101, False),
+        ([bytes([n]) * 20 for n in range(8)], True),
+        ([bytes([n]) * 20 for n in range(8)] * 8, True),
+        ([bytes([n]) * 20 for n in range(8)] * 8 + [b"\0" * 20], False),
+    ],
+)
+async def test_a_large_version_does_not_repeat_little_data_too_often(
+    datasets: Datasets, monkeypatch: pytest.MonkeyPatch, chunks: list[bytes], *, is_taken: bool
+) -> None:
+    """A chunk of 3 MiB that a manifest of 6 MB lists 80,000 times is 250 GB on a node."""
+    monkeypatch.setattr(operations, "FREELY_REPEATED_BYTES", 100)
+    digest = await offer(datasets, chunks)
+    push = partial(
+        datasets.create_version, KIM, name="new", digest=digest, visibility=None, message=""
+    )
+    if is_taken:
+        listing, created = await push()
+        assert created
+        assert listing.version.size_bytes == sum(map(len, chunks))
+        return
+    with pytest.raises(TooLarge, match="different data") as refused:
+        await push()
+    assert refused.value.attempt
 
 
 @pytest.mark.parametrize(
@@ -99,3 +148,12 @@ async def test_pages_go_on_where_the_last_one_ended(datasets: Datasets) -> None:
     assert (len(page), cursor) == (3, "")
     with pytest.raises(InvalidRequest):
         await datasets.page(KIM, "", size=2, cursor="not/one/of/ours")
+
+
+async def test_it_is_known_of_manifests_that_are_read_apart(
+    datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "SMALL_BYTES", 10)
+    digest = await offer(datasets, [b"xx"] * 50 + [b"y"])
+    listing = await datasets._content.listing(KIM, digest)
+    assert (listing.size, listing.different) == (101, 3)

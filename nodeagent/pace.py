@@ -1,0 +1,86 @@
+"""How fast what one replica brings is worked on: a flood waits in its files, and nothing of it is lost here.
+
+Programs write to files and are never slowed down. A log that is written faster than this is sent later, so that one
+program's output takes no more of the network, the control plane and its history than is sensible; the control
+plane cuts, with a notice, what is over its limits. The same holds of what the agent itself has to do for records: notes on
+its disk, uploads, reports. The files count for the session's disk limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from nsml.clock import Clock
+
+BURST_S = 8.0
+"""What was not used in so many seconds may be used at once."""
+SAID_EVERY_S = 60.0
+_LONGEST_FACT = 200
+
+log = structlog.get_logger()
+
+
+class Pace:
+    """Of one replica: bytes of its log, or things to be done for it.
+
+    Args:
+        per_s: in the long run; 0: as fast as it goes.
+        burst_s: seconds whose worth may be used at once.
+    """
+
+    def __init__(self, per_s: float, clock: Clock, *, burst_s: float = BURST_S) -> None:
+        self._per_s = per_s
+        self._burst_s = burst_s
+        self._clock = clock
+        self._free_at = clock.monotonic() - burst_s
+
+    async def wait(self, count: int = 1) -> None:
+        """Return when so many may be sent or done."""
+        if not self._per_s or not count:
+            return
+        now, takes_s = self._clock.monotonic(), count / self._per_s
+        self._free_at = max(self._free_at, now - self._burst_s) + takes_s
+        if self._free_at <= now:
+            return
+        try:
+            await self._clock.sleep(self._free_at - now)
+        except BaseException:
+            self._free_at -= takes_s  # it was not used
+            raise
+
+
+class CountedLog:
+    """Log lines about one replica, which its program can cause: of each event one a minute, and how many more there were."""
+
+    def __init__(self, replica: str, clock: Clock) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def say(self, event: str, **facts: object) -> None:
+        """Log it, or count it."""
+        now = self._clock.monotonic()
+        at, more = self._said.get(event, (float("-inf"), 0))
+        if now < at + SAID_EVERY_S:
+            self._said[event] = at, more + 1
+            return
+        self._write(event, more, facts)
+        self._said[event] = now, 0
+
+    def close(self) -> None:
+        """Log what was only counted."""
+        for event, (at, more) in self._said.items():
+            if more:
+                self._write(event, more, {})
+                self._said[event] = at, 0
+
+    def _write(self, event: str, more: int, facts: dict[str, object]) -> None:
+        short = {
+            name: fact[:_LONGEST_FACT] if isinstance(fact, str) else fact
+            for name, fact in facts.items()
+        }
+        counted = {"more": more} if more else {}
+        log.info(event, replica=self._replica, **short, **counted)
