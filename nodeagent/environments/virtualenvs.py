@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from nodeagent.environments.sandbox import Sandbox
 
 _FORMAT = 5
+_BARE_DISK_BYTES = 8 << 20
+"""An environment without packages takes some kilobytes: a small disk that is nearly full has room for it."""
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr")
 """What a build's root has of the machine by itself, or never has."""
 
@@ -105,8 +107,9 @@ class Environments:
         place = self.folder / key
         ready = self._ready(key)
         limits = self._sandbox.limits
+        disk_bytes = limits.disk_bytes if requirements.lines else _BARE_DISK_BYTES
         with self._sandbox.queue.ticket(
-            owner, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes, waits=waits
+            owner, memory_bytes=limits.memory_bytes, disk_bytes=disk_bytes, waits=waits
         ) as ticket:
             self._builds.provide(
                 key,
