@@ -349,8 +349,12 @@ class _Admission:
     async def _first(self) -> Any:
         if not isinstance(self.who, UserCaller):
             return await self._read_first()
-        async with self._requests.turn(self.who.user.name):
+        name = self.who.user.name
+        await self._requests.take(name)
+        try:
             return await self._read_first()
+        finally:
+            self._requests.give_back(name)
 
     async def _read_first(self) -> Any:
         stranger = self._stranger

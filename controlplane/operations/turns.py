@@ -39,14 +39,18 @@ class Turns:
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
         """Hold it for a caller. Raises LimitReached where too many calls of the caller wait."""
+        await self.take(who)
+        try:
+            yield
+        finally:
+            self.give_back(who)
+
+    async def take(self, who: str) -> None:
+        """Hold it until `give_back`; see `turn`, of which this is the part that costs next to nothing."""
         if who not in self._queues and self._free and self._held[who] < self._each:
             self._take(who)
         else:
             await self._wait(who)
-        try:
-            yield
-        finally:
-            self._give_back(who)
 
     async def _wait(self, who: str) -> None:
         queue = self._queues.setdefault(who, deque())
@@ -61,14 +65,15 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._give_back(who)  # it came at the same moment
+                self.give_back(who)  # it came at the same moment
             raise
 
     def _take(self, who: str) -> None:
         self._free -= 1
         self._held[who] += 1
 
-    def _give_back(self, who: str) -> None:
+    def give_back(self, who: str) -> None:
+        """Let go of what `take` took."""
         self._free += 1
         self._held[who] -= 1
         if not self._held[who]:
