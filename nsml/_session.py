@@ -21,7 +21,7 @@ from nsml._spool import Spool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
     from nsml._checkpoints import Draft
 
@@ -53,6 +53,7 @@ class Session:
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
+        self._unnamed: Set[str] = set()  # names of this second that were found for who gave none
         self._saves = 0  # calls of save functions that have not returned
         self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         self._has_resumed = False
@@ -93,7 +94,9 @@ class Session:
         *,
         iteration: Name = None,
     ) -> None:
-        """Save a checkpoint under a name (default: the time); the same name overwrites.
+        """Save a checkpoint under a name; the same name overwrites.
+
+        Without a name it is the time in seconds, with `-2` and so on behind it where that is taken.
 
         What the save function raises passes through, but for a full or broken disk: then the
         checkpoint is lost, the log says so and training goes on. Where the session is to give way, the
@@ -102,12 +105,24 @@ class Session:
         Raises:
             RuntimeError: there is nothing to save with.
         """
-        name = _name(checkpoint if checkpoint is not None else iteration)
         if save_fn is None and not self._model.can_save:
             self._nothing_bound("save")
             return
+        name = _name(checkpoint if checkpoint is not None else iteration) or self._fresh_name()
         if self._save(name, save_fn) and not self._saves and self._leaving.unanswered() is not None:
             self._saved_on_notice(name)
+
+    def _fresh_name(self) -> str:
+        """A name that no checkpoint of this session has: several may be saved in one second."""
+        second = str(int(time.time()))
+        name, number = second, 1
+        while name in self._unnamed or self._checkpoints.newest(name) is not None:
+            number += 1
+            name = f"{second}-{number}"
+        if number == 1:
+            self._unnamed.clear()  # of another second
+        self._unnamed.add(name)
+        return name
 
     def should_stop(self) -> bool:
         """Whether the session is to give way: save with `nsml.save`, which then ends the program.
@@ -333,7 +348,7 @@ class Session:
 
 
 def _name(checkpoint: Name) -> str:
-    name = ("" if checkpoint is None else str(checkpoint)) or str(int(time.time()))
+    name = "" if checkpoint is None else str(checkpoint)
     return name.encode("utf-8", "replace").decode()
 
 

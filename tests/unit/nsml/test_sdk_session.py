@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml import _agent
-from nsml._checkpoints import Checkpoints, escape
+from nsml._checkpoints import Checkpoints, escape, remove_tree
 from nsml._extras import cache, copy
 from nsml._frames import parse
 from nsml._session import Session
@@ -84,6 +84,18 @@ class TestSaving:
         assert named == ["best", "5", "epoch_3", "0"]
         assert timed.isdigit()
         assert len(timed) >= 10
+
+    def test_without_a_name_none_is_used_twice(
+        self, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session.bind(save_two)
+        monkeypatch.setattr("nsml._session.time.time", lambda: 1_795_000_000.5)
+        for _ in range(3):
+            session.save()
+        remove_tree(str(tmp_path / "checkpoints"))  # as the agent does once they are sent
+        session.save()
+        names = [record["name"] for record in records(tmp_path, "checkpoint")]
+        assert names == ["1795000000", "1795000000-2", "1795000000-3", "1795000000-4"]
 
     def test_the_same_name_overwrites(self, session: Session) -> None:
         state = {"n": 1}
