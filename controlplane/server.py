@@ -98,6 +98,10 @@ GRPC_OPTIONS: Final = (
     ("grpc.max_metadata_size", 16 << 10),
     # Sockets that say nothing do not hold a file descriptor for two minutes.
     ("grpc.server_handshake_timeout_ms", 2_000),
+    # What a client may send of a message that nobody reads yet. Left to itself gRPC measures the
+    # connection, and then takes whole messages of all its streams.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 128 << 10),
     # For each connection, so that one client cannot lock out the others.
     ("grpc.max_concurrent_streams", 1_000),
     # One without calls is closed: its client opens another one when it has something to ask.

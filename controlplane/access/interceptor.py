@@ -27,7 +27,13 @@ from controlplane.access.secret import Secret, parse_secret, short
 from controlplane.access.table import Change, refusal
 from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of, row_of
 from controlplane.access.wrapping import Wrapper, method_of, with_raw_requests
-from controlplane.domain.errors import InvalidRequest, NotSignedIn, NsmlError, Unavailable
+from controlplane.domain.errors import (
+    InvalidRequest,
+    LimitReached,
+    NotSignedIn,
+    NsmlError,
+    Unavailable,
+)
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
 from controlplane.operations.turns import Turns
 
@@ -67,7 +73,8 @@ REQUEST_WITHIN_S: Final = 60.0
 
 MOST_REQUESTS: Final = 32
 """Requests of one user that are on their way here at one time: each may hold as much as a whole one."""
-_MOST_WAITING: Final = 1_000
+_MOST_WAITING: Final = 256
+"""Calls of one user that wait for that; of each up to 128 KiB are here already (controlplane.server)."""
 
 ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
@@ -335,28 +342,48 @@ class _Admission:
 
     async def each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         """The requests of a stream, while its caller may go on."""
+        if isinstance(self.who, UserCaller):
+            try:
+                data = await self._read_first()
+                if data is grpc.aio.EOF:  # type: ignore[attr-defined]
+                    return
+                yield self._noted(data)
+            except (InvalidRequest, LimitReached, Unavailable) as error:
+                self._refused = error
+                return
         async for data in requests:
             if await self.refusal() is not None:
                 return
             try:
-                request = self._parsed(data)
+                request = self._noted(data)
             except InvalidRequest as error:
                 self._refused = error
                 return
-            self.record.asked(request)
             yield request
 
+    def _noted(self, data: bytes) -> Any:
+        request = self._parsed(data)
+        self.record.asked(request)
+        return request
+
     async def _first(self) -> Any:
+        data = await self._read_first()
+        if data is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise InvalidRequest("the call has no request")
+        return self._parsed(data)
+
+    async def _read_first(self) -> Any:
+        """The first message, or EOF; of one user only so many are on their way."""
         if not isinstance(self.who, UserCaller):
-            return await self._read_first()
+            return await self._read_in_time()
         name = self.who.user.name
         await self._requests.take(name)
         try:
-            return await self._read_first()
+            return await self._read_in_time()
         finally:
             self._requests.give_back(name)
 
-    async def _read_first(self) -> Any:
+    async def _read_in_time(self) -> Any:
         stranger = self._stranger
         within_s = anonymous.REQUEST_WITHIN_S if stranger.counts else REQUEST_WITHIN_S
         # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
@@ -369,9 +396,7 @@ class _Admission:
                 f"no whole request came within {within_s:g} s, or others needed the room"
             ) from None
         stranger.goes_on()
-        if data is grpc.aio.EOF:  # type: ignore[attr-defined]
-            raise InvalidRequest("the call has no request")
-        return self._parsed(data)
+        return data
 
     def _parsed(self, data: bytes) -> Any:
         try:
