@@ -383,7 +383,7 @@ class Agent:
                     log.exception("requests.not_listening", replica=str(replica_id))
             yield
 
-    async def _remember(self, cursors: Mapping[StreamId, Cursor]) -> None:
+    async def _remember(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
         """Losing the newest only sends again what the control plane then trims."""
         try:
             await self._parts.run(partial(self._parts.journal.acknowledge, cursors))

@@ -26,6 +26,7 @@ from nodeagent.link import Backoff, Link
 from nodeagent.media import file_in
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.pace import Pace
+from nodeagent.sending import SendQueue
 from nodeagent.spool import ReplicaSpool, SpoolFollower
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_bytes
 from nodeagent.transfer import uninterrupted
@@ -37,8 +38,6 @@ from nsml.v1 import agents_pb2 as pb
 
 T = TypeVar("T")
 
-_MESSAGE_BYTES = 1 << 20
-_QUEUED_CHUNKS = 64
 _UNREADABLE_PAUSE_S = 5.0
 _UNACKNOWLEDGED_BYTES = 4 << 20
 """So much of one replica is on its way at most; others are not kept waiting by it."""
@@ -58,8 +57,7 @@ _CHANNEL_OF = {number: channel for channel, number in _CHANNELS.items()}
 
 log = structlog.get_logger()
 
-Remember = Callable[[Mapping[StreamId, Cursor]], Awaitable[None]]
-Outgoing = asyncio.Queue[pb.Chunk | pb.NodeSample]
+Remember = Callable[[Mapping[StreamId, Cursor | None]], Awaitable[None]]
 
 
 class Collection:
@@ -122,7 +120,7 @@ class Collection:
         """Return, after `finish`, once everything is acknowledged."""
         await self._done.wait()
 
-    async def pump(self, outgoing: Outgoing) -> None:
+    async def pump(self, outgoing: SendQueue) -> None:
         """Send over one connection; returns when all is acknowledged, else goes on for ever."""
         self._spool.rewind(self._acknowledged)
         self._sent.clear()
@@ -139,7 +137,7 @@ class Collection:
                         await self._pace.wait(len(item.text))
                     self._sent.setdefault(item.stream, deque()).append(item)
                     self._unacknowledged += held_bytes(item)
-                    await outgoing.put(_chunk(item))
+                    await outgoing.put(self.replica_id, _chunk(item))
         while self._unacknowledged or any(self._sent.values()):
             await self._movement()
         self._done.set()
@@ -156,6 +154,15 @@ class Collection:
             self._acknowledged[stream] = cursor
             self._moved.set()
         return cursor
+
+    def forget_removed(self) -> list[StreamId]:
+        """Forget the streams of removed files of which everything is acknowledged; which these were."""
+        over = [stream for stream in tuple(self._spool.gone) if not self._sent.get(stream)]
+        for stream in over:
+            for known in (self._sent, self._acknowledged, self._noticed):
+                known.pop(stream, None)
+            self._spool.forget(stream)
+        return over
 
     async def _undisturbed(self, work: Callable[[], T], /) -> T:
         return await uninterrupted(self._run, work)
@@ -264,7 +271,7 @@ class Ingest:
         self._collections: dict[ReplicaId, Collection] = {}
         self._pumps: dict[ReplicaId, asyncio.Task[None]] = {}
         self._group: TaskGroup | None = None
-        self._outgoing: Outgoing = asyncio.Queue(_QUEUED_CHUNKS)
+        self._outgoing = SendQueue()
 
     @asynccontextmanager
     async def collecting(self, collection: Collection) -> AsyncIterator[Collection]:
@@ -280,9 +287,9 @@ class Ingest:
                 pump.cancel()
 
     def offer(self, sample: pb.NodeSample) -> None:
-        """Send a reading of the node, unless there is no connection or no room."""
-        if self._group is not None and not self._outgoing.full():
-            self._outgoing.put_nowait(sample)
+        """Send a reading of the node, unless there is no connection."""
+        if self._group is not None:
+            self._outgoing.offer(sample)
 
     async def run(self) -> NoReturn:
         """Connect to whoever is there, leader or not, send, and connect again."""
@@ -297,7 +304,7 @@ class Ingest:
     async def _converse(self) -> str:
         """One stream to its end; why it ended."""
         call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
-        self._outgoing = asyncio.Queue(_QUEUED_CHUNKS)
+        self._outgoing = SendQueue()
         try:
             async with TaskGroup() as group:
                 self._group = group
@@ -320,7 +327,7 @@ class Ingest:
             pump = self._group.create_task(self._pump(collection, self._outgoing))
             self._pumps[collection.replica_id] = pump
 
-    async def _pump(self, collection: Collection, outgoing: Outgoing) -> None:
+    async def _pump(self, collection: Collection, outgoing: SendQueue) -> None:
         """One replica's unreadable disk, or a defect, must not end the stream of the others."""
         while True:
             try:
@@ -334,7 +341,7 @@ class Ingest:
     async def _send(self, call: Any) -> None:
         try:
             while True:
-                await call.write(await _next_message(self._outgoing))
+                await call.write(await self._outgoing.next_message())
         except (grpc.RpcError, asyncio.InvalidStateError):
             return  # the reader hears why
 
@@ -342,6 +349,7 @@ class Ingest:
         try:
             while (message := await call.read()) is not _EOF:
                 self._backoff.reset()
+                self._outgoing.answered()
                 moved = self._take(message)
                 if moved:
                     await self._remember(moved)
@@ -349,8 +357,8 @@ class Ingest:
             return f"{error.code().name}: {error.details()}"
         return "the control plane ended the stream"
 
-    def _take(self, message: pb.IngestResponse) -> dict[StreamId, Cursor]:
-        moved = {}
+    def _take(self, message: pb.IngestResponse) -> dict[StreamId, Cursor | None]:
+        moved: dict[StreamId, Cursor | None] = {}
         for acknowledged in message.acknowledged:
             try:
                 stream = _stream_of(acknowledged.stream)
@@ -359,26 +367,10 @@ class Ingest:
                 continue
             collection = self._collections.get(stream.replica_id)
             cursor = collection.acknowledge(stream, acknowledged.next) if collection else None
-            if cursor is not None:
+            if collection is not None and cursor is not None:
                 moved[stream] = cursor
+                moved |= dict.fromkeys(collection.forget_removed())
         return moved
-
-
-async def _next_message(outgoing: Outgoing) -> pb.IngestRequest:
-    """What waits to be sent, as much as one message takes."""
-    message = pb.IngestRequest()
-    held = 0
-    piece = await outgoing.get()
-    while True:
-        if isinstance(piece, pb.NodeSample):
-            message.sample.CopyFrom(piece)
-        else:
-            message.chunks.append(piece)
-            held += piece.ByteSize()
-        # Pieces are a quarter of a message at most, but for single large records.
-        if held > _MESSAGE_BYTES * 3 // 4 or outgoing.empty():
-            return message
-        piece = outgoing.get_nowait()
 
 
 def _chunk(item: Item) -> pb.Chunk:

@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from nodeagent.streams import Channel, Cursor, StreamId
+from nodeagent.streams import MAX_GAP_CREDIT, Channel, Cursor, StreamId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
     from nodeagent.folders import ReplicaId
 
-VERSION = 1
+VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID, STRICT;
 CREATE TABLE IF NOT EXISTS cursors (
     replica TEXT NOT NULL, channel TEXT NOT NULL, writer INTEGER NOT NULL,
     last INTEGER NOT NULL, offset INTEGER NOT NULL,
+    lost INTEGER NOT NULL, gap_credit INTEGER NOT NULL,
     PRIMARY KEY (replica, channel, writer)
 ) WITHOUT ROWID, STRICT;
+"""
+_FROM_VERSION_1 = f"""
+ALTER TABLE cursors ADD COLUMN lost INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE cursors ADD COLUMN gap_credit INTEGER NOT NULL DEFAULT {MAX_GAP_CREDIT};
 """
 
 
@@ -112,33 +117,36 @@ class Journal:
 
     def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
         """How far each stream of a replica is acknowledged."""
-        query = "SELECT channel, writer, last, offset FROM cursors WHERE replica = ?"
+        query = (
+            "SELECT channel, writer, last, offset, lost, gap_credit FROM cursors WHERE replica = ?"
+        )
         with self._turn:
             rows = self._connection.execute(query, (str(replica_id),)).fetchall()
         return {
             StreamId(replica_id=replica_id, channel=Channel(channel), writer=writer): Cursor(
-                last=last, offset=offset
+                last=last, offset=offset, lost=lost, gap_credit=gap_credit
             )
-            for channel, writer, last, offset in rows
+            for channel, writer, last, offset, lost, gap_credit in rows
         }
 
-    def acknowledge(self, cursors: Mapping[StreamId, Cursor]) -> None:
-        """The streams are acknowledged as far as `cursors` say."""
-        rows = [
-            (
-                str(stream.replica_id),
-                stream.channel.value,
-                stream.writer,
-                cursor.last,
-                cursor.offset,
-            )
-            for stream, cursor in cursors.items()
-        ]
+    def acknowledge(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
+        """The streams are acknowledged as far as `cursors` say; None: they are over, and forgotten."""
+        kept, over = [], []
+        for stream, cursor in cursors.items():
+            key = (str(stream.replica_id), stream.channel.value, stream.writer)
+            if cursor is None:
+                over.append(key)
+            else:
+                kept.append((*key, cursor.last, cursor.offset, cursor.lost, cursor.gap_credit))
         with self._turn, _writing(self._connection):
             self._connection.executemany(
-                "INSERT INTO cursors VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
-                " SET last = excluded.last, offset = excluded.offset",
-                rows,
+                "INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET last = excluded.last, offset = excluded.offset,"
+                " lost = excluded.lost, gap_credit = excluded.gap_credit",
+                kept,
+            )
+            self._connection.executemany(
+                "DELETE FROM cursors WHERE replica = ? AND channel = ? AND writer = ?", over
             )
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -197,7 +205,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise JournalError(f"{path} was written by a newer nsml (version {version})")
-    connection.executescript(_SCHEMA)
+    connection.executescript(_FROM_VERSION_1 if version == 1 else _SCHEMA)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

@@ -48,7 +48,7 @@ class Remembering(Memory, Protocol):
         """How far a replica's streams are acknowledged."""
         ...
 
-    def acknowledge(self, cursors: Mapping[StreamId, Cursor]) -> None:
+    def acknowledge(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
         """They are acknowledged so far now."""
         ...
 

@@ -18,7 +18,7 @@ import re
 import stat
 from bisect import bisect_right
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -27,7 +27,16 @@ from zlib import crc32
 import structlog
 
 from nodeagent.beneath import open_folder
-from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId, held_bytes
+from nodeagent.streams import (
+    GAP_COST,
+    MAX_GAP_CREDIT,
+    Batch,
+    Channel,
+    Cursor,
+    Gap,
+    StreamId,
+    held_bytes,
+)
 from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
@@ -63,7 +72,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolLimits:
-    """Bounds of one `ReplicaSpool.read`, for each stream, and of how many streams there are."""
+    """Bounds of one `ReplicaSpool.read`, for each stream, and the highest number of a record file."""
 
     bytes: int = 256 * 1024
     records: int = 2000
@@ -88,7 +97,12 @@ class ReplicaSpool:
         self._search = Search()
         self._last_writer = 0
         self._has_warned = False
+        self._has_further = False
         self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
+        self._gone: set[int] = set()
+        """Writers whose files were read and removed: numbers are not used again (docs/sdk-protocol.md)."""
+        self.gone: set[StreamId] = set()
+        """Their streams, until they are forgotten: nothing of them is read any more."""
         self.may_have_more = True
         """Whether there may have been more than the last look gave."""
 
@@ -97,6 +111,13 @@ class ReplicaSpool:
         self._cursors = dict(cursors)
         self._files.clear()
         self._search = Search()
+        # What was acknowledged of the others is all there was.
+        self._gone -= {stream.writer for stream in cursors if stream.channel is Channel.METRIC}
+        self.gone.clear()
+
+    def forget(self, stream: StreamId) -> None:
+        """All of a stream in `gone` is acknowledged."""
+        self.gone.discard(stream)
 
     def read(self, *, final: bool = False) -> list[Item]:
         """The next elements of every stream, bounded by the limits; empty when there are none.
@@ -110,6 +131,8 @@ class ReplicaSpool:
             except OSError as error:
                 if error.errno not in _IN_THE_WAY:
                     raise
+                if final:
+                    items += self._read_removed(None, ())
             else:
                 items += self._read_files(spool, final=final)
         self.may_have_more = self._is_bounded(items)
@@ -127,6 +150,8 @@ class ReplicaSpool:
         items: list[Item] = []
         held = 0
         writers = self._writers(spool)
+        items += self._read_removed(spool, writers)
+        items += self._read_further()
         turn = bisect_right(writers, self._last_writer)
         for writer in [*writers[turn:], *writers[:turn]]:
             file = self._files.get(writer) or self._new_file(writer)
@@ -148,19 +173,54 @@ class ReplicaSpool:
         return items
 
     def _writers(self, spool: int) -> list[int]:
-        """The lowest numbers; of a folder with more in it than any SDK makes, some of them."""
+        """Record files that may be read; of a folder with more in it than any SDK makes, some of them."""
         with os.scandir(spool) as entries:
             # Two of each writer, and whatever else there may be.
             names = [entry.name for entry in islice(entries, 3 * self._limits.files)]
         found = map(_RECORD_FILE.fullmatch, names)
-        writers = sorted({int(match[1]) for match in found if match is not None})
-        if len(names) > 2 * self._limits.files and not self._has_warned:
+        writers = {int(match[1]) for match in found if match is not None}
+        self._has_further = self._has_further or max(writers, default=0) > self._limits.files
+        if (self._has_further or len(names) > 2 * self._limits.files) and not self._has_warned:
             self._has_warned = True
             log.warning("spool.too_many_files", replica=str(self._replica_id))
-        return writers[: self._limits.files]
+        return sorted(n for n in writers - self._gone if n <= self._limits.files)
+
+    def _read_removed(self, spool: int | None, writers: Sequence[int]) -> list[Item]:
+        """What is missing of files that were removed; those with nothing left to report are gone."""
+        items: list[Item] = []
+        known = self._files.keys() | {
+            stream.writer for stream in self._cursors if stream.channel is Channel.METRIC
+        }
+        for writer in known.difference(writers):
+            if writer > self._limits.files:
+                continue
+            if spool is not None and _is_there(f"{writer}.records", spool):
+                continue
+            file = self._files.get(writer) or self._new_file(writer)
+            if missing := file.lost_at_end():
+                items += missing
+                continue
+            del self._files[writer]
+            self._cursors.pop(file.stream, None)
+            if file.cursor.last:
+                self._gone.add(writer)
+                self.gone.add(file.stream)
+        return items
+
+    def _read_further(self) -> list[Item]:
+        """One gap, once, for all record files with higher numbers than are read."""
+        stream = self._stream(self._limits.files + 1)
+        if not self._has_further or stream in self._cursors:
+            return []
+        cursor = Cursor(last=1, offset=0)
+        self._cursors[stream] = cursor
+        return [_gap(stream, 1, cursor, "more processes have reported than are read")]
+
+    def _stream(self, writer: int) -> StreamId:
+        return StreamId(replica_id=self._replica_id, channel=Channel.METRIC, writer=writer)
 
     def _new_file(self, writer: int) -> RecordFile:
-        stream = StreamId(replica_id=self._replica_id, channel=Channel.METRIC, writer=writer)
+        stream = self._stream(writer)
         cursor = self._cursors.get(stream, Cursor.start(Channel.METRIC))
         file = RecordFile(stream, cursor, self._search)
         self._files[writer] = file
@@ -208,29 +268,30 @@ class RecordFile:
             if items or self.cursor == before:
                 return items
 
-    def lost_at_end(self, told: bytes) -> list[Item]:
-        """What a dead writer says that it lost behind its last record; nothing where one followed."""
-        try:
-            lost = json.loads(told)
-            after, count = lost["after"], lost["count"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+    def lost_at_end(self, told: bytes = b"") -> list[Item]:
+        """The gap behind the last record when no other follows: what is not reported yet, and `told`.
+
+        That is what a dead writer says that it lost; it means nothing where a record followed.
+        """
+        cursor = self.cursor
+        lost = cursor.lost + _count_behind(cursor.number, told)
+        if not lost:
             return []
-        is_count = type(count) is int and 0 < count <= _LONGEST_GAP
-        if after != self.cursor.last or not is_count or after + count > _HIGHEST:
-            return []
-        self.cursor = Cursor(last=after + count, offset=self.cursor.offset)
-        return [self._gap(after + 1, "the program ended before it could say what it had lost")]
+        self.cursor = replace(cursor, last=cursor.last + lost, lost=0)
+        reason = "the program ended before it could say what it had lost"
+        return [_gap(self.stream, cursor.last + 1, self.cursor, reason)]
 
     def _read_on(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
         size = os.fstat(descriptor).st_size
         if self.cursor.offset == 0:
             magic = os.pread(descriptor, len(MAGIC), 0)
             if magic == MAGIC:
-                self.cursor = Cursor(last=self.cursor.last, offset=len(MAGIC))
+                self.cursor = replace(self.cursor, offset=len(MAGIC))
             elif MAGIC.startswith(magic):
                 return []
             else:
-                return self._step_over(descriptor, size, final=final)
+                self._step_over(descriptor, size, final=final)
+                return []
         data = os.pread(descriptor, max(limits.bytes, HEADER.size), self.cursor.offset)
         if len(data) >= HEADER.size:
             whole = HEADER.size + HEADER.unpack_from(data)[0]
@@ -240,62 +301,32 @@ class RecordFile:
         items, damaged = self._parse(data, limits)
         self.is_behind = self.cursor.offset < start + len(data)
         if not items and (damaged or (final and self.cursor.offset < size)):
-            return self._step_over(descriptor, size, final=final)
+            self._step_over(descriptor, size, final=final)
         return items
 
     def _parse(self, data: bytes, limits: SpoolLimits) -> tuple[list[Item], bool]:
         """Items of the whole frames at the front of `data`, and whether a bad one stopped it."""
-        items: list[Item] = []
-        records: list[bytes] = []
-        base, position, damaged = self.cursor.offset, 0, False
-        while position + HEADER.size <= len(data) and len(records) < limits.records:
+        parsed = _Parsed(self.stream, self.cursor)
+        base, position, is_damaged = self.cursor.offset, 0, False
+        while position + HEADER.size <= len(data) and parsed.count < limits.records:
             length, checksum, seq = HEADER.unpack_from(data, position)
             end = position + HEADER.size + length
             if length > MAX_PAYLOAD:
-                damaged = True
+                is_damaged = True
                 break
             if end > len(data):
                 break
             payload = data[position + HEADER.size : end]
-            last = self.cursor.last + len(records)
-            if not _is_valid(payload, checksum, seq) or seq > _furthest(last):
-                damaged = True
+            if not _is_valid(payload, checksum, seq) or seq > _furthest(parsed.number):
+                is_damaged = True
                 break
-            if records and seq != last + 1:
-                break  # the next pass begins with it
-            if seq > last:
-                items += self._gap_before(seq) if not records else []
-                records.append(payload)
+            parsed.add(seq, payload, base + position)
             position = end
-        first, last = self.cursor.last + 1, self.cursor.last + len(records)
-        if position:
-            self.cursor = Cursor(last=last, offset=base + position)
-        if records:
-            items.append(
-                Batch(
-                    stream=self.stream,
-                    first=first,
-                    last=last,
-                    records=tuple(records),
-                    cursor=self.cursor,
-                )
-            )
-        return items, damaged
+        self.cursor = parsed.end(base + position)
+        return parsed.items, is_damaged
 
-    def _gap_before(self, seq: int) -> list[Item]:
-        """The gap up to record `seq`, none when there is none; the offset stays before its frame."""
-        first = self.cursor.last + 1
-        if seq <= first:
-            return []
-        self.cursor = Cursor(last=seq - 1, offset=self.cursor.offset)
-        return [self._gap(first, "records are missing from their file")]
-
-    def _gap(self, first: int, reason: str) -> Gap:
-        last = self.cursor.last
-        return Gap(stream=self.stream, first=first, last=last, reason=reason, cursor=self.cursor)
-
-    def _step_over(self, descriptor: int, size: int, *, final: bool) -> list[Item]:
-        """What to do where no valid frame is: look once more, then for the next valid one.
+    def _step_over(self, descriptor: int, size: int, *, final: bool) -> None:
+        """Move on from where no valid frame is: look once more, then for the next valid one.
 
         At the end of a dead writer's file a frame that is not whole is cut off; one that is whole
         and wrong was a record.
@@ -304,21 +335,16 @@ class RecordFile:
         if self._suspect != offset:
             self._suspect, self._searched_to = offset, max(offset, 1)
             if not final:
-                return []
+                return
         found = self._search(descriptor, size, final=final)
         if found is not None:
-            position, seq = found
-            self.cursor = Cursor(last=self.cursor.last, offset=position)
-            return self._gap_before(seq)
-        if not final:
-            return []
-        lost = self.cursor.last + (1 if _is_whole(descriptor, offset, size) else 0)
-        was_a_record = lost > self.cursor.last
-        self.cursor = Cursor(last=lost, offset=size)
-        return [self._gap(lost, "the end of a record file is damaged")] if was_a_record else []
+            self.cursor = replace(self.cursor, offset=found)
+        elif final:
+            lost = self.cursor.lost + (1 if _is_whole(descriptor, offset, size) else 0)
+            self.cursor = replace(self.cursor, lost=lost, offset=size)
 
-    def _search(self, descriptor: int, size: int, *, final: bool) -> tuple[int, int] | None:
-        """(offset, number) of the next valid frame with a number that is still to come.
+    def _search(self, descriptor: int, size: int, *, final: bool) -> int | None:
+        """The offset of the next valid frame with a number that is still to come.
 
         Goes on where the last search ended. One search is bounded, except for the final one; all
         together are, and what is behind is lost.
@@ -338,7 +364,7 @@ class RecordFile:
                     unfinished = min(unfinished, offset)
                     continue
                 if _is_valid(os.pread(descriptor, length, offset + HEADER.size), checksum, seq):
-                    return offset, seq
+                    return offset
                 budget -= length
                 if budget < 0 and not final:
                     self._searched_to = min(unfinished, offset + 1)
@@ -348,7 +374,67 @@ class RecordFile:
         return None
 
     def _may_come(self, seq: int) -> bool:
-        return self.cursor.last < seq <= _furthest(self.cursor.last)
+        return self.cursor.number < seq <= _furthest(self.cursor.number)
+
+
+class _Parsed:
+    """Gives the frames of a record file their positions: records in batches, what is missing in gaps.
+
+    A gap is reported where it is. A file with many of them has records close together and what is
+    missing between them reported later, as one gap: else each record would be a chunk of its own.
+    The file alone decides it (`Cursor.gap_credit`), not how much of it is there when it is read.
+    """
+
+    def __init__(self, stream: StreamId, cursor: Cursor) -> None:
+        self.items: list[Item] = []
+        self.count = 0
+        """Records in them, and in the batch that is not ended."""
+        self._stream = stream
+        self._records: list[bytes] = []
+        self._first = cursor.last + 1
+        self._last, self._lost, self._credit = cursor.last, cursor.lost, cursor.gap_credit
+
+    @property
+    def number(self) -> int:
+        """The sequence number of the last frame."""
+        return self._last + self._lost
+
+    def add(self, seq: int, payload: bytes, offset: int) -> None:
+        """The next frame, which begins at `offset`; nothing is done with a repeated one."""
+        if seq <= self.number:
+            return
+        missing = self._lost + seq - self.number - 1
+        if missing and self._credit >= GAP_COST:
+            self.end(offset)
+            first, self._last, self._lost = self._last + 1, self._last + missing, 0
+            self._credit -= GAP_COST
+            self._first = self._last + 1
+            reason = "records are missing from their file"
+            self.items.append(_gap(self._stream, first, self._cursor(offset), reason))
+        else:
+            self._lost = missing
+        self._records.append(payload)
+        self.count += 1
+        self._last += 1
+        self._credit = min(self._credit + 1, MAX_GAP_CREDIT)
+
+    def end(self, offset: int) -> Cursor:
+        """End the batch; the cursor behind it, where reading goes on at `offset`."""
+        cursor = self._cursor(offset)
+        if self._records:
+            batch = Batch(
+                stream=self._stream,
+                first=self._first,
+                last=self._last,
+                records=tuple(self._records),
+                cursor=cursor,
+            )
+            self.items.append(batch)
+            self._records = []
+        return cursor
+
+    def _cursor(self, offset: int) -> Cursor:
+        return Cursor(last=self._last, offset=offset, lost=self._lost, gap_credit=self._credit)
 
 
 class SpoolFollower:
@@ -441,6 +527,22 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
     )
 
 
+def _gap(stream: StreamId, first: int, cursor: Cursor, reason: str) -> Gap:
+    """From position `first` to where `cursor` is."""
+    return Gap(stream=stream, first=first, last=cursor.last, reason=reason, cursor=cursor)
+
+
+def _count_behind(number: int, told: bytes) -> int:
+    """How many records a writer says that it lost behind record `number`; 0 where it says nothing of that."""
+    try:
+        lost = json.loads(told)
+        after, count = lost["after"], lost["count"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    is_count = type(count) is int and 0 < count <= _LONGEST_GAP
+    return count if after == number and is_count and after + count <= _HIGHEST else 0
+
+
 def _log_gap(stream: StreamId, cursor: Cursor, reason: str, *, offset: int) -> Gap:
     lost = cursor.last + 1
     after = Cursor(last=lost, offset=offset)
@@ -471,6 +573,14 @@ def _is_whole(descriptor: int, offset: int, size: int) -> bool:
         return False
     length: int = HEADER.unpack(header)[0]
     return length > MAX_PAYLOAD or offset + HEADER.size + length <= size
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:

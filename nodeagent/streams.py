@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaId
 
+GAP_COST = 1000
+"""Records of a file for each gap that is reported where it is, in the long run,"""
+MAX_GAP_CREDIT = 8 * GAP_COST
+"""and how many may be reported at once. Each is a chunk, and ends one."""
+
 
 class Channel(enum.StrEnum):
     """What a stream carries. `STATE` is for records that the agent itself makes."""
@@ -35,13 +40,23 @@ class StreamId:
 class Cursor:
     """How far a stream has come.
 
-    `last` is the position of the last element: a record's sequence number from 1, or a byte of the
-    log from 0; one less than the first where nothing was read. `offset` is where reading goes on in
-    the file.
+    `last` is the position of the last element: a record from 1, or a byte of the log from 0; one
+    less than the first where nothing was read. `offset` is where reading goes on in the file.
+
+    Of record files: `lost` records before `offset` are missing and not reported yet, and `gap_credit`
+    decides when they are (see `RecordFile`). Both depend on the file alone, like positions do: what
+    is read again from an acknowledged cursor gets the positions that it had.
     """
 
     last: int
     offset: int
+    lost: int = 0
+    gap_credit: int = MAX_GAP_CREDIT
+
+    @property
+    def number(self) -> int:
+        """The sequence number of the last frame that was read."""
+        return self.last + self.lost
 
     @classmethod
     def start(cls, channel: Channel) -> Cursor:

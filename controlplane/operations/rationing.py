@@ -30,6 +30,9 @@ REMEMBERED: Final = 10_000
 RECORD_BYTES: Final = 32
 """What a record counts for beside its text."""
 
+CHUNK_BYTES: Final = 128
+"""What a chunk counts for at least, a gap too: each is a row of the history."""
+
 _WORDS: Final = {
     "session_log_bytes": "this session has printed more than is kept of one session in a day",
     "reported_bytes": "your sessions have reported more than is kept of one user in a day",
@@ -70,13 +73,14 @@ class Rationing:
 
     def _rationed(self, chunk: Chunk, session: Session) -> Iterator[Chunk]:
         channel = chunk.stream.channel
-        if chunk.is_gap or channel is Channel.STATE:
+        if channel is Channel.STATE:
             yield chunk
             return
         size = len(chunk.data) + sum(map(len, chunk.records)) + RECORD_BYTES * len(chunk.records)
+        size = max(size, CHUNK_BYTES)
         is_log = channel is Channel.LOG
         limit = self._admission.report(session.owner, session.id, size, is_log=is_log)
-        if not limit:
+        if not limit or chunk.is_gap:
             yield chunk
             return
         yield from _cut(chunk, "" if chunk.stream in self._cut else _WORDS.get(limit, ""))

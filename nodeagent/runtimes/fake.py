@@ -43,13 +43,14 @@ class Act:
     """Something a script does `after_s` seconds after what it did before.
 
     Writes `output` to the log, `files` (by their paths in the replica's run folder), and each of
-    `records` (JSON objects) to the record file of writer 1.
+    `records` (JSON objects) to the record file of writer 1, where `lost` numbers are missing before each.
     """
 
     after_s: float = 0.0
     output: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
     records: Sequence[Mapping[str, object]] = ()
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,7 @@ class FakeMachine:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             if act.records:
-                _append_records(process, act.records)
+                _append_records(process, act)
         if not process.script.forever:
             process.orders.put_nowait(None)
 
@@ -353,11 +354,11 @@ class FakeDriver:
         return record
 
 
-def _append_records(process: _Process, records: Sequence[Mapping[str, object]]) -> None:
+def _append_records(process: _Process, act: Act) -> None:
     """Append framed records as the SDK does."""
     frames = []
-    for record in records:
-        process.records += 1
+    for record in act.records:
+        process.records += 1 + act.lost
         frames.append(frame(process.records, json.dumps(record).encode()))
     with (process.folder.spool / "1.records").open("ab") as file:
         if file.tell() == 0:

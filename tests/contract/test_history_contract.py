@@ -208,6 +208,17 @@ async def test_a_node_may_say_that_positions_are_lost(history: History) -> None:
     assert len((await streams.read_metrics("s1")).points) == 2
 
 
+async def test_gaps_that_come_together_are_one(history: History) -> None:
+    streams = history.streams
+    gaps = [Chunk(stream=metric(), first=at, last=at + 1, is_gap=True) for at in (1, 3, 7)]
+    await streams.append(gaps)
+    assert await streams.read(metric(), 1) == (Gap(1, 8),)
+    seen = await streams.read_metrics("s1")
+    await streams.append([reports(metric(), 10, {"a": 1})])
+    more = await streams.read_metrics("s1", after=seen.next)
+    assert (seen.missing, more.missing) == (8, 1)
+
+
 async def test_what_a_program_had_to_drop_is_missing(history: History) -> None:
     dropped = json.dumps({"kind": "dropped", "time": 2.0, "count": 7, "reason": "full"}).encode()
     lie = json.dumps({"kind": "dropped", "count": 1 << 70}).encode()

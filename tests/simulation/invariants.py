@@ -106,6 +106,8 @@ class Life:
     exit: ExitRecord | None = None
     output: bytes = b""
     records: tuple[bytes, ...] = ()
+    missing: int = 0
+    """Numbers that are not in its record file."""
 
     @property
     def attempt(self) -> tuple[str, int]:
@@ -263,12 +265,18 @@ class Referee:
         )
 
     def stopped(
-        self, replica: ReplicaId, end: ExitRecord | None, output: bytes, told: Sequence[bytes]
+        self,
+        replica: ReplicaId,
+        end: ExitRecord | None,
+        output: bytes,
+        told: Sequence[tuple[int, bytes]],
     ) -> None:
         """A program and all its processes are gone now."""
         life = self.lives[replica]
         life.ended_at = _now()
-        life.exit, life.output, life.records = end, output, tuple(told)
+        life.exit, life.output = end, output
+        life.records = tuple(record for _, record in told)
+        life.missing = max((number for number, _ in told), default=0) - len(told)
         why = "power" if end is None else f"{end.why.value}/{end.exit_code}"
         self.operations["programs ended"] += 1
         self.trace.note("gone", life.key, replica.attempt, replica.rank, life.node, why)
@@ -524,9 +532,10 @@ class Referee:
             told = self._wanted.get(StreamKey(*place, Channel.METRIC, 1), 1)
             self.expect(
                 Invariant.RECORDS_BEFORE_ENDS,
-                log >= len(life.output) and told > len(life.records),
+                log >= len(life.output) and told > len(life.records) + life.missing,
                 f"{session.name} is {session.state}, and {life.replica} has "
-                f"{log} of {len(life.output)} bytes and {told - 1} of {len(life.records)} records",
+                f"{log} of {len(life.output)} bytes and {told - 1} of {len(life.records)} records"
+                f" and {life.missing} missing",
             )
 
     def _check_rest_is_stopped(self, session: Session) -> None:
@@ -746,21 +755,25 @@ class Referee:
         self.expect(right, not left, f"{left} still run")
 
     async def check_records(self, logs: Logs) -> None:
-        """Every byte and record that a program wrote is in the history, once and in order."""
+        """Every byte and record that a program wrote is in the history, once and in order.
+
+        Of each record that is missing in its file that is told, once.
+        """
         for life in self.lives.values():
             replica = life.replica
             place = (replica.session_id, replica.attempt, replica.rank)
-            log = await _whole(logs, StreamKey(*place, Channel.LOG, 0))
-            told = await _whole(logs, StreamKey(*place, Channel.METRIC, 1))
+            log, lost = await _whole(logs, StreamKey(*place, Channel.LOG, 0))
+            told, missing = await _whole(logs, StreamKey(*place, Channel.METRIC, 1))
             self.expect(
                 Invariant.RECORDS,
-                b"".join(log) == life.output,
+                b"".join(log) == life.output and not lost,
                 f"the log of {replica} has {b''.join(log)!r}, its program wrote {life.output!r}",
             )
             self.expect(
                 Invariant.RECORDS,
-                tuple(told) == life.records,
-                f"{replica} reported {len(life.records)} records, {len(told)} arrived",
+                tuple(told) == life.records and missing == life.missing,
+                f"{replica} reported {len(life.records)} records, {len(told)} arrived;"
+                f" {life.missing} are missing, {missing} are told to be",
             )
 
     async def check_checkpoints(self, history: History) -> None:
@@ -821,18 +834,19 @@ def at_once(answer: Awaitable[T]) -> T:
     raise AssertionError("it waits")
 
 
-async def _whole(logs: Logs, stream: StreamKey) -> list[bytes]:
-    """All records or pieces of a stream; a gap is a violation that shows as a difference."""
+async def _whole(logs: Logs, stream: StreamKey) -> tuple[list[bytes], int]:
+    """All records or pieces of a stream, and how many positions are told to be lost."""
     position = _LAST_FIRST_POSITION[stream.channel]
     found: list[bytes] = []
+    lost = 0
     while parts := await logs.parts(stream, position):
         for part in parts:
             if isinstance(part, Recorded):
                 found += part.records or (part.data,)
             else:
-                found.append(b"<gap %d-%d>" % (part.first, part.last))
+                lost += part.last - part.first + 1
             position = part.last + 1
-    return found
+    return found, lost
 
 
 def tally(lives: Iterable[Life]) -> str:

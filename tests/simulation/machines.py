@@ -101,15 +101,15 @@ class WatchedMachine(FakeMachine):
         )
 
 
-def _records(folder: ReplicaFolder) -> list[bytes]:
-    """The payloads of what the program reported, read without the agent's reader."""
+def _records(folder: ReplicaFolder) -> list[tuple[int, bytes]]:
+    """Numbers and payloads of what the program reported, read without the agent's reader."""
     path = folder.spool / "1.records"
     data = path.read_bytes() if path.exists() else MAGIC
     position, found = len(MAGIC), []
     while position < len(data):
-        length = HEADER.unpack_from(data, position)[0]
+        length, _, number = HEADER.unpack_from(data, position)
         position += HEADER.size + length
-        found.append(data[position - length : position])
+        found.append((number, data[position - length : position]))
     return found
 
 

@@ -370,6 +370,17 @@ def without_waiting_for_acknowledgements(patch: Patch) -> None:
     patch.setattr(Collection, "finished", finished)
 
 
+def without_gaps_to_come(patch: Patch) -> None:
+    """An agent that starts again knows nothing of what is missing and not told yet."""
+    sound = Journal.cursors
+
+    def cursors(self: Journal, replica_id: Any) -> Any:
+        found = sound(self, replica_id)
+        return {stream: replace(cursor, lost=0) for stream, cursor in found.items()}
+
+    patch.setattr(Journal, "cursors", cursors)
+
+
 def without_acknowledged_positions(patch: Patch) -> None:
     """What was sent counts as safe at the first acknowledgement, whatever that was for."""
     sound = Collection.acknowledge
@@ -567,6 +578,13 @@ MUTANTS = (
         apply=without_waiting_for_acknowledgements,
         found_by=frozenset({_I.RECORDS_BEFORE_ENDS, _I.RECORDS}),
         faults={"history slow": 1.0, "history gone": 1.0},
+        workload=saving,
+    ),
+    Mutant(
+        name="gaps to come",
+        apply=without_gaps_to_come,
+        found_by=frozenset({_I.RECORDS_BEFORE_ENDS, _I.RECORDS}),
+        faults={"kill agent": 1.0},
         workload=saving,
     ),
     Mutant(

@@ -239,5 +239,5 @@ def test_a_dashboard_that_shows_old_as_new_does_not_pass(
         told_less = lambda *a, **named: watch_sessions(*a, **named | {"with_reports": False})  # noqa: E731
         monkeypatch.setattr("tui.feed.watch_sessions", told_less)
     with pytest.raises(ExceptionGroup) as caught:
-        run(whole(1))
+        run(whole(2))
     assert caught.group_contains(AssertionError, match="shown as new")

@@ -64,11 +64,13 @@ class Wish:
         )
 
     def _line(self, rank: int, line: int) -> Act:
+        """Every other with more gaps before its records than are told where they are."""
+        has_gaps = line % 2 == 1
+        record = {"kind": "metric", "time": 0.0, "step": line, "values": {"loss": line + rank}}
         return Act(
             output=f"{self.key}.{rank} line {line}\n".encode(),
-            records=[
-                {"kind": "metric", "time": 0.0, "step": line, "values": {"loss": line + rank}}
-            ],
+            records=[record] * (12 if has_gaps else 1),
+            lost=2 if has_gaps else 0,
         )
 
     def _save(self, number: int) -> Act:

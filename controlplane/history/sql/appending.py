@@ -101,10 +101,27 @@ class Appending:
         return made
 
     def _extend(self, stream: Stream, chunk: Chunk) -> None:
-        if chunk.first > stream.wanted:
-            self._insert(stream, stream.wanted, chunk.first - 1, None)
-        self._store(stream, chunk, max(chunk.first, stream.wanted), chunk.last)
+        begin = max(chunk.first, stream.wanted)
+        if chunk.is_gap:
+            self._extend_gap(stream, chunk.last)
+        else:
+            if begin > stream.wanted:
+                self._extend_gap(stream, begin - 1)
+            self._store(stream, chunk, begin, chunk.last)
         self._streams[chunk.stream] = stream._replace(wanted=chunk.last + 1)
+
+    def _extend_gap(self, stream: Stream, last: int) -> None:
+        """Add a gap at the stream's end; it is one row with a gap of this call that ends there.
+
+        With one of an earlier call it is not: followers have counted that.
+        """
+        first = stream.wanted
+        if self._rows and self._rows[-1][0] == stream.id:
+            _, before, end, _, body = self._rows[-1]
+            if body is None and end == first - 1:
+                self._rows.pop()
+                first = before
+        self._insert(stream, first, last, None)
 
     def _fill_gaps(self, stream: Stream, chunk: Chunk) -> None:
         """Late data takes the place of the gaps that it covers; what is stored stays."""

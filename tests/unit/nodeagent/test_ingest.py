@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,10 +16,11 @@ from structlog.testing import capture_logs
 from nodeagent import checkpoints
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.ingest import Collection, Outgoing
+from nodeagent.ingest import Collection, Ingest
+from nodeagent.sending import MESSAGE_CHUNKS, MESSAGES_AHEAD, SendQueue
 from nodeagent.streams import Channel, Cursor, StreamId
 from nsml._frames import MAGIC, frame
-from nsml.clock import inline
+from nsml.clock import SystemClock, inline
 from nsml.v1 import agents_pb2 as pb
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
@@ -46,19 +48,30 @@ class HandClock:
         self.slept += seconds
 
 
+class Outgoing(SendQueue):
+    """One without bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: asyncio.Queue[pb.Chunk] = asyncio.Queue()
+
+    async def put(self, _: ReplicaId, chunk: pb.Chunk) -> None:
+        self.sent.put_nowait(chunk)
+
+
 class Bench:
     """One replica's folder and its collection; `told` is what its program said of pauses."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, replica_id: ReplicaId = REPLICA) -> None:
         self.folder = ReplicaFolder(path)
         self.folder.create()
         self.told: list[bool] = []
         self.clock = HandClock()
         self.uploads = Uploads(
-            REPLICA, self.folder, rpc=_unreachable, run=inline, pause=_no_pause, clock=self.clock
+            replica_id, self.folder, rpc=_unreachable, run=inline, pause=_no_pause, clock=self.clock
         )
         self.collection = Collection(
-            REPLICA,
+            replica_id,
             self.folder,
             {},
             uploads=self.uploads,
@@ -70,7 +83,7 @@ class Bench:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Outgoing]:
         """What is sent over one connection; it is broken at the end."""
-        outgoing: Outgoing = asyncio.Queue()
+        outgoing = Outgoing()
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             pumping = group.create_task(self.collection.pump(outgoing))
             yield outgoing
@@ -86,9 +99,7 @@ async def _no_pause() -> None:
 
 
 async def chunk(outgoing: Outgoing) -> pb.Chunk:
-    sent = await outgoing.get()
-    assert isinstance(sent, pb.Chunk)
-    return sent
+    return await outgoing.sent.get()
 
 
 @pytest.fixture
@@ -135,14 +146,14 @@ async def test_one_replica_has_no_more_than_its_share_on_the_way(bench: Bench) -
             sent = (await chunk(outgoing)).last + 1
         for _ in range(100):
             await asyncio.sleep(0)
-        assert outgoing.empty()
+        assert outgoing.sent.empty()
         bench.collection.acknowledge(LOG, sent)
         assert (await chunk(outgoing)).first == sent
 
 
 @pytest.mark.parametrize("leap", [1, 2])
 async def test_records_with_nothing_in_them_have_a_share_too(bench: Bench, leap: int) -> None:
-    numbers = range(1, 400_000 if leap == 1 else 20_000, leap)
+    numbers = range(1, 400_000 * leap, leap)
     content = MAGIC + b"".join(frame(number, b"") for number in numbers)
     (bench.folder.spool / "1.records").write_bytes(content)
     with capture_logs() as said:
@@ -157,7 +168,7 @@ async def sent_unacknowledged(bench: Bench) -> int:
         sent = 0
         for _ in range(100_000):
             await asyncio.sleep(0)
-            if not outgoing.empty():
+            if not outgoing.sent.empty():
                 sent = (await chunk(outgoing)).last
     return sent
 
@@ -201,7 +212,7 @@ async def test_records_of_checkpoints_are_acted_on_at_a_pace(
     async with bench.connection() as outgoing:
         for _ in range(1_000):
             await asyncio.sleep(0)
-        assert not outgoing.full()
+        assert outgoing.sent.empty()
         assert sum(notes) == 0  # what is over a burst waits, and is noted nowhere yet
         bench.clock.free.set()
         await last_sent(outgoing, 6_000)
@@ -235,3 +246,115 @@ async def test_a_state_that_changes_all_the_time_is_told_now_and_then(bench: Ben
         await last_sent(outgoing, 6_001)
     assert bench.told[-1] is True
     assert len(bench.told) < 50
+
+
+OTHER = ReplicaId(session_id="s" + "b" * 16, attempt=1, rank=0)
+
+
+class SlowPlane:
+    """A control plane that answers a message when it is told to; its own link, ways and call."""
+
+    now = "here"
+    addresses = ("here",)
+
+    def __init__(self) -> None:
+        self.known = asyncio.Event()
+        self.known.set()
+        self.ways = self
+        self.sent: list[pb.IngestRequest] = []
+        self._answers: asyncio.Queue[pb.IngestResponse] = asyncio.Queue()
+        self._answered = 0
+
+    def open_any(self, *_: object) -> SlowPlane:
+        return self
+
+    async def write(self, message: pb.IngestRequest) -> None:
+        self.sent.append(message)
+
+    async def read(self) -> pb.IngestResponse:
+        return await self._answers.get()
+
+    def cancel(self) -> None:
+        return
+
+    def answer(self) -> None:
+        """Say that the oldest message is on disk, where one is not answered yet."""
+        if self._answered == len(self.sent):
+            return
+        wanted = {
+            one.stream.SerializeToString(): pb.Cursor(stream=one.stream, next=one.last + 1)
+            for one in self.sent[self._answered].chunks
+        }
+        self._answered += 1
+        self._answers.put_nowait(pb.IngestResponse(acknowledged=wanted.values()))
+
+    def chunks(self) -> list[pb.Chunk]:
+        return [one for message in self.sent for one in message.chunks]
+
+
+@asynccontextmanager
+async def sending(plane: SlowPlane) -> AsyncIterator[Ingest]:
+    async def remember(_: object) -> None:
+        return
+
+    ingest = Ingest(
+        plane,  # type: ignore[arg-type]
+        remember=remember,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        longest_backoff_s=1.0,
+    )
+    running = asyncio.create_task(ingest.run())
+    async with asyncio.timeout(60):
+        yield ingest
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def settled(plane: SlowPlane) -> None:
+    """Return once nothing more is sent without an answer."""
+    quiet, before = 0, -1
+    while quiet < 50:
+        quiet, before = (quiet + 1 if len(plane.sent) == before else 0), len(plane.sent)
+        await asyncio.sleep(0)
+
+
+async def test_no_replica_waits_for_what_another_has_written(tmp_path: Path) -> None:
+    """However many chunks these are, and however slowly they are taken."""
+    flood, other = Bench(tmp_path / "flood"), Bench(tmp_path / "other", OTHER)
+    for writer in range(1, 2_001):
+        (flood.folder.spool / f"{writer}.records").write_bytes(MAGIC + frame(1, b"{}"))
+    plane = SlowPlane()
+    async with sending(plane) as ingest, ingest.collecting(flood.collection):
+        await settled(plane)
+        other.folder.output.write_bytes(b"here I am")
+        async with ingest.collecting(other.collection):
+            ahead = 0
+            while not any(one.data for one in plane.chunks()):
+                plane.answer()
+                await settled(plane)
+            ahead = [bool(one.data) for one in plane.chunks()].index(True)
+    assert ahead <= MESSAGE_CHUNKS * (MESSAGES_AHEAD + 1)
+
+
+async def test_streams_of_removed_files_are_forgotten_once_acknowledged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "replica")
+    for writer in (1, 2):
+        (bench.folder.spool / f"{writer}.records").write_bytes(MAGIC + frame(1, b"{}"))
+    (bench.folder.spool / "1.lost").unlink()
+    first, second = (
+        StreamId(replica_id=REPLICA, channel=Channel.METRIC, writer=writer) for writer in (1, 2)
+    )
+    async with bench.connection() as outgoing:
+        await chunk(outgoing)
+        await chunk(outgoing)
+        (bench.folder.spool / "1.records").unlink()
+        (bench.folder.spool / "2.records").open("ab").write(frame(2, b"{}"))
+        await chunk(outgoing)  # the pass that found the file removed
+        assert bench.collection.forget_removed() == []
+        bench.collection.acknowledge(second, 3)
+        assert bench.collection.forget_removed() == []
+        bench.collection.acknowledge(first, 2)
+        assert bench.collection.forget_removed() == [first]
+        assert bench.collection.forget_removed() == []

@@ -46,7 +46,9 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     cursors = {stream(FIRST, n): Cursor(last=n, offset=n * 10) for n in (1, 2)}
     journal.acknowledge(cursors)
     journal.acknowledge({stream(FIRST, 2): Cursor(last=9, offset=99)})
-    journal.acknowledge({stream(SECOND): Cursor(last=1, offset=8)})
+    journal.acknowledge({stream(SECOND): Cursor(last=1, offset=8, lost=3, gap_credit=7)})
+    journal.acknowledge({stream(FIRST, 3): Cursor(last=4, offset=4)})
+    journal.acknowledge({stream(FIRST, 3): None})
     journal.close()
     again = Journal.open(path)
     assert again.cluster_id() == "cluster"
@@ -58,8 +60,26 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     }
     again.forget(FIRST)
     assert again.cursors(FIRST) == {}
-    assert again.cursors(SECOND) == {stream(SECOND): Cursor(last=1, offset=8)}
+    assert again.cursors(SECOND) == {stream(SECOND): Cursor(last=1, offset=8, lost=3, gap_credit=7)}
     again.close()
+
+
+def test_a_journal_of_an_older_version_is_brought_forward(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID, STRICT;"
+            "CREATE TABLE cursors (replica TEXT NOT NULL, channel TEXT NOT NULL,"
+            " writer INTEGER NOT NULL, last INTEGER NOT NULL, offset INTEGER NOT NULL,"
+            " PRIMARY KEY (replica, channel, writer)) WITHOUT ROWID, STRICT;"
+            "PRAGMA user_version = 1;"
+        )
+        old.execute("INSERT INTO cursors VALUES (?, 'metric', 1, 5, 50)", (str(FIRST),))
+    old.close()
+    for _ in range(2):
+        journal = Journal.open(path)
+        assert journal.cursors(FIRST) == {stream(FIRST): Cursor(last=5, offset=50)}
+        journal.close()
 
 
 def test_closing_waits_for_who_writes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import random
 import resource
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
 from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, SpoolLimits
-from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
+from nodeagent.streams import GAP_COST, Batch, Channel, Cursor, Gap, Item, StreamId
 from nsml._frames import LOST_BYTES, MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
 from tests.memory import peak_bytes
@@ -567,3 +568,115 @@ def test_records_of_another_user_are_not_read(folder: ReplicaFolder, tmp_path: P
     theirs.write_bytes(whole(2))
     os.link(theirs, folder.spool / "2.records")
     assert {item.stream for item in spool_of(folder).read(final=True)} == {metric(1)}
+
+
+def test_a_file_full_of_gaps_is_few_chunks_and_all_of_it_comes(folder: ReplicaFolder) -> None:
+    numbers = range(2, 20_001, 2)
+    put(folder, MAGIC + b"".join(frame(n, payload(n)) for n in numbers))
+    items = drain(spool_of(folder))
+    assert len(items) < 100
+    found = list(records_in(items).values())
+    assert [body for body in found if body != b"GAP"] == [payload(n) for n in numbers]
+    assert found.count(b"GAP") == 10_000
+
+
+class Receiver:
+    """What a control plane holds of one stream: what comes again must be what came before."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, bytes] = {}
+
+    def take(self, items: Sequence[Item]) -> None:
+        for item in items:
+            bodies = (
+                item.records
+                if isinstance(item, Batch)
+                else (b"GAP",) * (item.last - item.first + 1)
+            )
+            for number, body in zip(range(item.first, item.last + 1), bodies, strict=True):
+                assert self.held.setdefault(number, body) == body, "told anew as something else"
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_gaps_are_told_once_at_any_pace_of_writing_acknowledging_and_restarting(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = new_folder(tmp_path_factory.mktemp("spool"))
+    steps = data.draw(st.lists(st.sampled_from([1, 1, 2, 7]), max_size=40))
+    numbers = [sum(steps[: at + 1]) for at in range(len(steps))]
+    content = MAGIC + b"".join(frame(n, payload(n)) for n in numbers)
+    lost = data.draw(st.sampled_from([0, 3]))
+    limits = SpoolLimits(bytes=data.draw(st.integers(1, 400)), records=data.draw(st.integers(1, 9)))
+    start = Cursor(last=0, offset=0, gap_credit=data.draw(st.integers(0, 2 * GAP_COST)))
+    acknowledged = {metric(1): start}
+    receiver, spool, written = Receiver(), spool_of(folder), 0
+    spool = ReplicaSpool(REPLICA, folder, acknowledged, limits)
+    while written < len(content):
+        written += data.draw(st.integers(1, max(len(content) // 3, 1)))
+        put(folder, content[:written])
+        for _ in range(data.draw(st.integers(1, 4))):
+            read = spool.read()
+            receiver.take(read)
+            until = data.draw(st.integers(0, len(read)))
+            acknowledged.update({item.stream: item.cursor for item in read[:until]})
+            if until < len(read) or data.draw(st.booleans()):
+                spool = ReplicaSpool(REPLICA, folder, acknowledged, limits)
+    last = max(numbers, default=0)
+    tell_lost(folder, json.dumps({"after": last, "count": lost}))
+    if data.draw(st.booleans()):
+        receiver.take(drain(spool))
+        spool = ReplicaSpool(REPLICA, folder, acknowledged, limits)
+    receiver.take(drain(spool))
+    told = [receiver.held[position] for position in sorted(receiver.held)]
+    assert len(told) == last + lost == max(receiver.held, default=0)
+    assert [body for body in told if body != b"GAP"] == [payload(n) for n in numbers]
+
+
+def test_what_is_missing_of_a_removed_file_is_told_and_its_number_not_read_again(
+    folder: ReplicaFolder,
+) -> None:
+    spool = ReplicaSpool(REPLICA, folder, {metric(1): Cursor(last=0, offset=0, gap_credit=0)})
+    put(folder, MAGIC + frame(3, payload(3)))
+    (folder.spool / FIRST_LOST).unlink()
+    items = drain(spool, final=False)
+    assert list(records_in(items).values()) == [payload(3)]
+    (folder.spool / "1.records").unlink()
+    items += spool.read()
+    assert list(records_in(items).values()) == [payload(3), b"GAP", b"GAP"]
+    assert not spool.gone, "not before what is missing is on its way"
+    assert spool.read() == []
+    assert spool.gone == {metric(1)}
+    spool.forget(metric(1))
+    put(folder, whole(9))
+    spool.rewind({})
+    assert drain(spool) == []
+    put(folder, whole(2), writer=2)
+    assert list(records_in(drain(spool), 2)) == [1, 2]
+
+
+def test_what_is_missing_is_told_when_the_folder_is_removed(folder: ReplicaFolder) -> None:
+    spool = ReplicaSpool(REPLICA, folder, {metric(1): Cursor(last=0, offset=0, gap_credit=0)})
+    put(folder, MAGIC + frame(3, payload(3)))
+    items = drain(spool, final=False)
+    shutil.rmtree(folder.spool)
+    items += drain(spool)
+    assert list(records_in(items).values()) == [payload(3), b"GAP", b"GAP"]
+
+
+def test_files_with_higher_numbers_than_are_read_are_one_gap_told_once(
+    folder: ReplicaFolder,
+) -> None:
+    cursors: dict[StreamId, Cursor] = {}
+    limits = SpoolLimits(files=5)
+    told = []
+    for start in (6, 100, 1000):
+        spool = ReplicaSpool(REPLICA, folder, cursors, limits)
+        for writer in range(start, start + 5):
+            put(folder, whole(1), writer)
+        items = drain(spool, final=False)
+        told += items
+        cursors |= {item.stream: item.cursor for item in items}
+    (gap,) = told
+    assert isinstance(gap, Gap)
+    assert (gap.stream, gap.first, gap.last) == (metric(6), 1, 1)

@@ -430,3 +430,14 @@ def test_records_of_the_platform_itself_are_never_left_out() -> None:
         stream=StreamKey("s1", 1, 0, Channel.METRIC), first=1, last=1, records=(b"{}" * 100,)
     )
     assert Rationing(admission).rationed([(metric, session(id="s1", owner="eve"))])[0].is_gap
+
+
+def test_gaps_and_tiny_chunks_count_for_the_rows_that_they_are() -> None:
+    admission = Admission(limits(session_metric_bytes=1_000), usage=LiveUsage(), clock=HandClock())
+    stream, eve = StreamKey("s1", 1, 0, Channel.METRIC), session(id="s1", owner="eve")
+    gaps = [Chunk(stream=stream, first=at, last=at, is_gap=True) for at in range(1, 101)]
+    rationing = Rationing(admission)
+    assert rationing.rationed([(gap, eve) for gap in gaps]) == gaps, "each is told all the same"
+    assert admission.refused["session_metric_bytes"] > 90
+    tiny = Chunk(stream=stream, first=101, last=101, records=(b"{}",))
+    assert rationing.rationed([(tiny, eve)])[0].is_gap, "the gaps have used the session's room"
