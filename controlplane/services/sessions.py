@@ -238,8 +238,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadLogsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
         """Output."""
-        session, start = await self._log(request)
-        async for page in self._do.followers.log(session.id, start, follow=request.follow):
+        who = require_user()
+        session, start = await self._log(request, who)
+        pages = self._do.followers.log(who.user.name, session.id, start, follow=request.follow)
+        async for page in pages:
             for piece in log_pieces(page, with_times=request.times):
                 yield piece
 
@@ -248,8 +250,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.SearchLogsRequest, _: Context
     ) -> AsyncGenerator[pb.SearchLogsResponse, None]:
         """Lines of output."""
-        session, start = await self._log(request.log)
+        who = require_user()
+        session, start = await self._log(request.log, who)
         found = self._do.searches.log(
+            who.user.name,
             session.id,
             start,
             to_search(request),
@@ -260,9 +264,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             for answer in found_messages(findings):
                 yield answer
 
-    async def _log(self, request: pb.ReadLogsRequest) -> tuple[Session, LogPosition]:
+    async def _log(
+        self, request: pb.ReadLogsRequest, who: UserCaller
+    ) -> tuple[Session, LogPosition]:
         """Whose log is asked for, and from where to where."""
-        session = await self._do.references.find(require_user(), request.session)
+        session = await self._do.references.find(who, request.session)
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
         if request.rank >= session.spec.replica_count:
