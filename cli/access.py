@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +21,10 @@ from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from nsml.client.contexts import Context
+
+
+_FIRST_PERSON: Final = 1_000
+"""Accounts below this are the system's: only its administrator starts programs as them."""
 
 
 def _refuse_password(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -81,6 +86,7 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     )
     secret = _token(app, from_stdin=token_stdin)
     fresh = contexts.Context(name=chosen, server=server, server_name=trust.server_name)
+    fresh = fresh._replace(server_uid=_server_uid(app, fresh._replace(ca=trust.pem)))
     with tempfile.TemporaryDirectory() as passing:  # like what is kept, only its owner reads it
         who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
     context = _keep(Path(app.config.folder), fresh, trust, secret)
@@ -144,6 +150,38 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
     app.say("Its administrator sees the right one with nsml admin user token.")
     if not app.agrees("trust it from now on?", flag="-y, or to the address #DIGEST"):
         raise CommandError(f"{server} is not trusted; nothing is kept")
+
+
+def _server_uid(app: App, context: Context) -> int | None:
+    """The account that serves the platform without TLS on this machine, if the user trusts it; None: root or the user.
+
+    Raises:
+        CommandError: it is the account of a session, or not trusted.
+    """
+    from nsml.client.connect import account, is_plaintext, listening_uids
+    from nsml.local_peers import SESSION_UIDS
+
+    server = context.server
+    if not is_plaintext(context, server):
+        return None
+    found = listening_uids(server)
+    others = found - {0, os.getuid(), os.geteuid()} if found else found
+    if not others:
+        return None
+    uid, *more = sorted(others)
+    if more or uid in SESSION_UIDS or uid < 0:
+        raise CommandError(
+            f"{server} is not served by one account of its own",
+            why=", ".join(map(account, sorted(others))),
+            advice="ss -ltnp    shows the program that listens there",
+        )
+    known = app.config.contexts.get(context.name)
+    if known is not None and known.server == server and known.server_uid == uid:
+        return uid
+    app.say(f"{server} is served by another account of this machine: {account(uid)}.")
+    if uid >= _FIRST_PERSON and not app.agrees("send it your token, now and later?", flag="-y"):
+        raise CommandError(f"{server} is not trusted; nothing is kept")
+    return uid
 
 
 def _token(app: App, *, from_stdin: bool) -> str:

@@ -60,6 +60,13 @@ class Choosing:
                 chosen.states.extend(states_of(one.required("state")))
             chosen.include_ended |= not ENDED_STATES.isdisjoint(states_of(one.named("state")))
 
+    def summary_names(self, app: App) -> list[str]:
+        """The values of summaries that are looked at, which lists carry when asked for them."""
+        shown = [key for key in app.flags.fields if key.startswith(ordering.SUMMARY)]
+        names = [key for one in self.filters for key in one.compared()]
+        names += [key.removeprefix(ordering.SUMMARY) for key in (self._sort, *shown) if key]
+        return list(dict.fromkeys(names))
+
     def takes(self, session: Session, now: float) -> bool:
         """Whether it is meant, at a moment (Unix seconds)."""
         filtered = Filtered(session)

@@ -63,6 +63,7 @@ class CommandError(Exception):
 _CODES: Mapping[type[errors.ClientError], ExitCode] = {
     errors.Unavailable: ExitCode.UNAVAILABLE,
     errors.NotSignedIn: ExitCode.DENIED,
+    errors.UntrustedServer: ExitCode.DENIED,
     errors.Denied: ExitCode.DENIED,
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.InvalidRequest: ExitCode.USAGE,

@@ -119,7 +119,12 @@ def _list(app: App, chosen: SessionFilter, choosing: Choosing, last: int | None)
 
     async def fetch(client: Client) -> list[Session]:
         await choosing.know(client)
-        every = client.sessions.every(chosen, limit=limit, on_missing=lambda: lacks.append(True))
+        every = client.sessions.every(
+            chosen,
+            limit=limit,
+            summary_names=choosing.summary_names(app),
+            on_missing=lambda: lacks.append(True),
+        )
         found: list[Session] = []
         async with aclosing(every):
             async for session in every:

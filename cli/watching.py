@@ -119,7 +119,13 @@ def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:
     async def follow(client: Client) -> None:
         await choosing.know(client)
         await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
-        stream = watch_sessions(client, chosen, with_reports=True, on_link=watched.link)
+        stream = watch_sessions(
+            client,
+            chosen,
+            with_reports=True,
+            summary_names=choosing.summary_names(app),
+            on_link=watched.link,
+        )
         async with watched.kept_true(client.clock), aclosing(stream):
             async for answer in stream:
                 watched.take(answer.changed, answer.removed, reset=answer.reset)

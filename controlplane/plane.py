@@ -147,9 +147,12 @@ if TYPE_CHECKING:
     Interceptor = grpc.aio.ServerInterceptor[Any, Any]
 
 _READING: Final = 4
-"""Pages of metrics that are read from the history and made into messages at one time,"""
+"""Pages that are read from the history and made into messages at one time,"""
 _READING_EACH: Final = 2
 """how many of these for one user,"""
+_READING_LOGS: Final = 8
+_READING_LOGS_EACH: Final = 4
+"""The same of logs, which may come from the object store: waiting for that holds up nothing else."""
 _WAIT_TO_READ: Final = 1_000
 """and calls of a user that wait to read: a dashboard follows hundreds of sessions."""
 _TOLD_WITHIN_S: Final = 0.2
@@ -272,6 +275,9 @@ class ControlPlane:
     """
 
     def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+        self._reading = Turns(
+            "to read", slots=_READING, each=_READING_EACH, most_waiting=_WAIT_TO_READ
+        )
         self._led_at = on.clock.monotonic()
         self.health = Health(
             store=on.store,
@@ -644,15 +650,15 @@ class ControlPlane:
             ),
             (
                 datasets_pb2_grpc.add_DatasetServiceServicer_to_server,
-                DatasetServicer(self.datasets, self.content),
+                DatasetServicer(self.datasets, self.content, self._reading),
             ),
             (
                 checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server,
-                CheckpointServicer(checkpoints, self.references, self.content),
+                CheckpointServicer(checkpoints, self.references, self.content, self._reading),
             ),
             (
                 media_pb2_grpc.add_MediaServiceServicer_to_server,
-                MediaServicer(shown, self.references, self.content),
+                MediaServicer(shown, self.references, self.content, self._reading),
             ),
             (accounts_pb2_grpc.add_AccountServiceServicer_to_server, self._accounts()),
             (
@@ -672,7 +678,7 @@ class ControlPlane:
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
             (
                 audit_pb2_grpc.add_AuditServiceServicer_to_server,
-                AuditServicer(self._audit, on.history.ledger),
+                AuditServicer(self._audit, on.history.ledger, self._reading),
             ),
         ]
         for add, servicer in services:
@@ -695,6 +701,7 @@ class ControlPlane:
             references=self.references,
             usages=self.usages,
             clock=self._on.clock,
+            reading=self._reading,
         )
 
     def _backups(self) -> BackupServicer:
@@ -706,8 +713,18 @@ class ControlPlane:
     def _session_operations(self) -> SessionOperations:
         on = self._on
         writer = SessionWriter(store=on.store, state=self.state, admission=self.admission)
-        reading = Turns("to read", slots=_READING, each=_READING_EACH, most_waiting=_WAIT_TO_READ)
-        followers = Followers(state=self.state, history=on.history, logs=self.logs, reading=reading)
+        followers = Followers(
+            state=self.state,
+            history=on.history,
+            logs=self.logs,
+            reading=self._reading,
+            reading_logs=Turns(
+                "to read logs",
+                slots=_READING_LOGS,
+                each=_READING_LOGS_EACH,
+                most_waiting=_WAIT_TO_READ,
+            ),
+        )
         return SessionOperations(
             submitter=self.submitter,
             references=self.references,
@@ -733,7 +750,7 @@ class ControlPlane:
             content=self.content,
             state=self.state,
             clock=on.clock,
-            reading=reading,
+            reading=self._reading,
         )
 
     def _agents(self, rights: Rights) -> AgentServicer:

@@ -1,15 +1,16 @@
-"""Which account of this machine opened a TCP connection to a server of ours."""
+"""Which account of this machine opened a TCP connection to a server of ours, and which one listens at a port."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     Endpoint = tuple[IPv4Address | IPv6Address, int]
 
@@ -18,7 +19,21 @@ SESSION_UID_COUNT: Final = 65_536
 SESSION_UIDS: Final = range(FIRST_SESSION_UID, FIRST_SESSION_UID + SESSION_UID_COUNT)
 """Accounts that an agent with root gives to sessions, unless its settings say otherwise."""
 
-_LOCAL, _REMOTE, _UID = 1, 2, 7
+UNKNOWN_UID: Final = -1
+
+_LOCAL, _REMOTE, _STATE, _UID = 1, 2, 3, 7
+_LISTENS: Final = 0x0A
+_MOST_LISTENING: Final = 100_000
+_READ_BYTES: Final = 32 << 10
+_ANSWER_S: Final = 1.0
+_SOCK_DIAG, _BY_FAMILY = 4, 20
+_REQUEST, _DUMP = 0x1, 0x300
+_ERROR, _DONE = 2, 3
+_HEAD: Final = "=IHHII"
+# struct inet_diag_msg behind the header: four bytes, two ports, two addresses of 16 bytes, and so on.
+_SOURCE: Final = 16 + 8
+_OWNER: Final = 16 + 64
+_SHORTEST: Final = 16 + 72
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -32,6 +47,89 @@ def uid_of_peer(client: tuple[str, int], server: tuple[str, int]) -> int | None:
         if (uid := find_uid(lines, client, server)) is not None:
             return uid
     return None
+
+
+def uids_listening(host: str, port: int) -> set[int]:
+    """Return the uids of the sockets that may answer at a loopback address; none: that is not known, or nobody listens.
+
+    `UNKNOWN_UID` is among them where there are too many sockets to look through.
+    """
+    try:
+        wanted = _answering(host.lower())
+    except OSError:
+        return set()  # no address
+    found = set[int]()
+    for family, table in zip((socket.AF_INET, socket.AF_INET6), _TABLES, strict=True):
+        addresses = {packed for each, packed in wanted if each == family}
+        try:
+            found |= _asked_listening(family, addresses, port)
+        except OSError:
+            with suppress(OSError):
+                found |= _read_listening(table, addresses, port)
+    return found
+
+
+def _answering(host: str) -> list[tuple[int, bytes]]:
+    """The addresses of sockets that connections to a host may come to."""
+    four = ["127.0.0.1"] if host == "localhost" else [host] if ":" not in host else []
+    six = ["::1"] if host == "localhost" else [host] if ":" in host else []
+    six += [*(f"::ffff:{one}" for one in four), "::"]  # [::] takes those of IPv4, too
+    if four:
+        four.append("0.0.0.0")  # noqa: S104 - nothing is bound to it
+    families = ((socket.AF_INET, four), (socket.AF_INET6, six))
+    return [(family, socket.inet_pton(family, one)) for family, some in families for one in some]
+
+
+def _asked_listening(family: int, addresses: Collection[bytes], port: int) -> set[int]:
+    """Ask the kernel for those that listen at one port: its tables in /proc take milliseconds where few are open.
+
+    See sock_diag(7).
+    """
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asking:
+        asking.settimeout(_ANSWER_S)
+        wish = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 1 << _LISTENS)
+        wish += struct.pack("!H46x", port)
+        head = struct.pack(
+            _HEAD, struct.calcsize(_HEAD) + len(wish), _BY_FAMILY, _REQUEST | _DUMP, 1, 0
+        )
+        asking.sendto(head + wish, (0, 0))
+        found, count = set[int](), 0
+        size = 4 if family == socket.AF_INET else 16
+        while True:
+            answer = asking.recv(_READ_BYTES)
+            while answer:
+                length, kind, *_ = struct.unpack_from(_HEAD, answer)
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR or length < _SHORTEST:
+                    raise OSError("the kernel does not list sockets")
+                if answer[_SOURCE : _SOURCE + size] in addresses:
+                    found.add(struct.unpack_from("=I", answer, _OWNER)[0])
+                answer, count = answer[(length + 3) & ~3 :], count + 1
+                if count > _MOST_LISTENING:
+                    return {*found, UNKNOWN_UID}
+
+
+def _read_listening(table: Path, addresses: Collection[bytes], port: int) -> set[int]:
+    wanted = {f"{_written(packed)}:{port:04X}" for packed in addresses}
+    found = set[int]()
+    with table.open(encoding="ascii") as lines:
+        next(lines, "")
+        for number, line in enumerate(lines):
+            fields = line.split()
+            if int(fields[_STATE], 16) != _LISTENS:
+                break  # those that listen come first
+            if fields[_LOCAL] in wanted:
+                found.add(int(fields[_UID]))
+            if number == _MOST_LISTENING:
+                return {*found, UNKNOWN_UID}
+    return found
+
+
+def _written(packed: bytes) -> str:
+    """An address as the tables have it: words in the machine's byte order."""
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words)
 
 
 def find_uid(lines: Iterable[str], client: tuple[str, int], server: tuple[str, int]) -> int | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from nsml.client.calls import Client
-from nsml.client.connect import open_channel
+from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
 from nsml.client.errors import ClientError
 from nsml.client.streams import read_metrics
@@ -98,7 +98,11 @@ def _end_without_memory(args: threading.ExceptHookArgs) -> None:
 
 async def _follow(order: Mapping[str, Any], board: Board) -> None:
     context = Context(name="view", server=order["server"])
-    ways = Ways(lambda server: open_channel(context, server), context.servers)
+    ways = Ways(
+        lambda server: open_channel(context, server),
+        context.servers,
+        lambda server: check_listener(context, server),
+    )
     client = Client(ways, token=order["token"])
     try:
         async with TaskGroup() as group:

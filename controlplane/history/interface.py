@@ -180,7 +180,13 @@ class Streams(Protocol):
         ...
 
     async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
-        """The latest summary of each session that has one."""
+        """The latest summary of each session that has one, whole."""
+        ...
+
+    async def listed_summaries(
+        self, session_ids: Collection[str], names: Sequence[str] = ()
+    ) -> Mapping[str, Summary]:
+        """The same as lists carry them: the first values, and those of `names`; see controlplane.history.summaries."""
         ...
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:

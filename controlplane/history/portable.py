@@ -37,7 +37,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "archived",
         ),
         "chunks": ("id", "stream_id", "first", "last", "received_at", "body"),
-        "summaries": ("session_id", "attempt", "time", "step", "report"),
+        "summaries": ("session_id", "attempt", "time", "step", "report", "listed"),
         "metric_counts": ("session_id", "name", "points"),
         "series_folds": (
             *("session_id", "folded", "waiting", "since", "series", "left_out", "dropped"),

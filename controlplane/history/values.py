@@ -159,6 +159,8 @@ class Summary:
     step: float | None
     attempt: int
     values: dict[str, Any]
+    left_out: int = 0
+    """Values that are not among these; see controlplane.history.summaries."""
 
 
 class SeriesAxis(enum.Enum):

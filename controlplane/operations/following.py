@@ -92,12 +92,19 @@ class Followers:
     """Reads what is on disk; never what is on its way."""
 
     def __init__(
-        self, *, state: LiveState, history: History, logs: Logs, reading: Turns | None = None
+        self,
+        *,
+        state: LiveState,
+        history: History,
+        logs: Logs,
+        reading: Turns | None = None,
+        reading_logs: Turns | None = None,
     ) -> None:
         self._state = state
         self._history = history
         self._logs = logs
         self._reading = reading or Turns("to read")
+        self._reading_logs = reading_logs or Turns("to read logs")
 
     @contextlib.contextmanager
     def _noticed(self, session_id: str) -> Iterator[Notice]:
@@ -109,9 +116,11 @@ class Followers:
             yield Notice(commits, changes)
 
     async def log(
-        self, session_id: str, start: LogPosition, *, follow: bool
+        self, who: str, session_id: str, start: LogPosition, *, follow: bool
     ) -> AsyncGenerator[LogPage, None]:
         """Pages with something in them, in order and once; ends as ReadLogs says.
+
+        `who` waits for a turn to read each of them.
 
         Raises:
             NotFound: it was removed meanwhile.
@@ -123,24 +132,27 @@ class Followers:
             while True:
                 # Asked before reading: what a session leaves is stored before it counts as ended.
                 has_ended = await self._has_ended(session_id)
-                if since is not None:
-                    place = await self._logs.at(session_id, since, attempt=attempt, rank=start.rank)
-                    if place.attempt:
-                        attempt, offset, since = place.attempt, place.offset, None
-                if stop is None and start.until is not None:
-                    place = await self._logs.at(
-                        session_id, start.until, attempt=attempt, rank=start.rank
+                async with self._reading_logs.turn(who):
+                    if since is not None:
+                        place = await self._logs.at(
+                            session_id, since, attempt=attempt, rank=start.rank
+                        )
+                        if place.attempt:
+                            attempt, offset, since = place.attempt, place.offset, None
+                    if stop is None and start.until is not None:
+                        place = await self._logs.at(
+                            session_id, start.until, attempt=attempt, rank=start.rank
+                        )
+                        attempt, stop = place.attempt or None, place.offset
+                    page = await self._logs.read(
+                        session_id,
+                        attempt=attempt,
+                        rank=start.rank,
+                        offset=offset,
+                        tail_lines=tail,
+                        stop=stop,
+                        limit_bytes=PAGE_BYTES,
                     )
-                    attempt, stop = place.attempt or None, place.offset
-                page = await self._logs.read(
-                    session_id,
-                    attempt=attempt,
-                    rank=start.rank,
-                    offset=offset,
-                    tail_lines=tail,
-                    stop=stop,
-                    limit_bytes=PAGE_BYTES,
-                )
                 if page.attempt:
                     attempt, offset, tail = page.attempt, page.next, None
                 if page.data or page.missing_bytes:

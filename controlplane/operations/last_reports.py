@@ -17,6 +17,7 @@ import structlog
 
 from controlplane.domain.errors import NsmlError
 from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.summaries import listed_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -45,6 +46,7 @@ class LastReport:
 
     number: int
     summary: Summary | None
+    """As lists carry it."""
     checkpoint_count: int
     usage: Live | None
 
@@ -57,6 +59,8 @@ class _Question:
     """What several ask the history for at the same time."""
 
     ids: set[str] = field(default_factory=set)
+    whole_ids: set[str] = field(default_factory=set)
+    whole: Mapping[str, Summary] = field(default_factory=dict)
     summaries: Mapping[str, Summary] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -83,12 +87,19 @@ class LastReports:
         self._following = ExitStack()
         self._is_read = asyncio.Event()
 
-    async def of(self, begun: Collection[str]) -> tuple[Mapping[str, Summary], Mapping[str, int]]:
-        """Summaries and counts of checkpoints of sessions that have begun; none while the history does not answer."""
+    async def of(
+        self, begun: Collection[str], *, whole: bool = False
+    ) -> tuple[Mapping[str, Summary], Mapping[str, int]]:
+        """Summaries and counts of checkpoints of sessions that have begun; none while the history does not answer.
+
+        Summaries as lists carry them, or `whole`.
+        """
         if not begun:
             return {}, {}
         question = self._question
         question.ids.update(begun)
+        if whole:
+            question.whole_ids.update(begun)
         # Whoever asks while an answer is on its way asks together with all others.
         async with self._turn:
             if question.summaries is None:
@@ -96,13 +107,17 @@ class LastReports:
                 if self._question is question:
                     self._question = _Question()
                 await self._ask(question)
-        return question.summaries or {}, question.counts
+        return question.whole if whole else question.summaries or {}, question.counts
 
     async def _ask(self, question: _Question) -> None:
         try:
             counts = await self._history.catalogue.checkpoint_counts(question.ids)
-            question.summaries = await self._history.streams.summaries(question.ids)
-            question.counts = counts
+            streams = self._history.streams
+            whole = await streams.summaries(question.whole_ids) if question.whole_ids else {}
+            short = {one: listed_of(summary) for one, summary in whole.items()}
+            if rest := question.ids - question.whole_ids:
+                short |= await streams.listed_summaries(rest)
+            question.summaries, question.whole, question.counts = short, whole, counts
         except HistoryUnavailable as error:
             _log.warning("presenting.without_history", reason=error.why or error.message)
             question.summaries = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.operations.matching import Line, Matcher, Scanner, Search
+from controlplane.operations.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from nsml.clock import Offload
 
 MOST_AT_ONCE: Final = 2
-"""Steps of searches that run at one time; the others wait, a page each."""
+"""Steps of searches that run at one time; the others wait, a page each, and users take turns."""
+MOST_WAITING: Final = 1_000
+"""Searches of one user that wait."""
 LONGEST_STEP_S: Final = 1.0
 """Of a page. Patterns that are made to take long are told so with the first one."""
 SILENT_BYTES: Final = 8 << 20
@@ -43,38 +46,47 @@ class Searches:
     def __init__(self, *, followers: Followers, run: Offload) -> None:
         self._followers = followers
         self._run = run
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turns = Turns(
+            "to search logs", slots=MOST_AT_ONCE, each=MOST_AT_ONCE, most_waiting=MOST_WAITING
+        )
 
     async def log(
-        self, session_id: str, start: LogPosition, search: Search, *, line: int, follow: bool
+        self,
+        who: str,
+        session_id: str,
+        start: LogPosition,
+        search: Search,
+        *,
+        line: int,
+        follow: bool,
     ) -> AsyncGenerator[Findings, None]:
         """Lines in order and once; ends as Followers.log does, and raises what that and Matcher raise.
 
-        `line`: the number of the line at the start; 0: not known.
+        `who` waits for a turn for each page. `line`: the number of the line at the start; 0: not known.
         """
         matcher = await self._run(partial(Matcher, search))
         scanner, attempt, silent = Scanner(matcher, line=line), 0, 0
-        async with aclosing(self._followers.log(session_id, start, follow=follow)) as pages:
+        async with aclosing(self._followers.log(who, session_id, start, follow=follow)) as pages:
             async for page in pages:
                 if page.attempt != attempt:
                     if attempt:
-                        yield _findings(await self._step(scanner.end), attempt, scanner)
+                        yield _findings(await self._step(who, scanner.end), attempt, scanner)
                     is_whole = page.offset == 0
                     first = 1 if is_whole else line if not attempt else 0
                     scanner, attempt = Scanner(matcher, line=first), page.attempt
-                lines = await self._step(partial(scanner.feed, page))
+                lines = await self._step(who, partial(scanner.feed, page))
                 silent += len(page.data)
                 if lines or page.missing_bytes or silent >= SILENT_BYTES:
                     yield _findings(lines, attempt, scanner, page.missing_bytes)
                     silent = 0
         if attempt:
-            yield _findings(await self._step(scanner.end), attempt, scanner)
+            yield _findings(await self._step(who, scanner.end), attempt, scanner)
 
-    async def _step(self, work: Callable[[], list[Line]]) -> list[Line]:
+    async def _step(self, who: str, work: Callable[[], list[Line]]) -> list[Line]:
         """Who leaves meanwhile leaves the turn to what still runs."""
-        await self._turns.acquire()
+        await self._turns.take(who)
         running = asyncio.ensure_future(self._run(partial(_timed, work)))
-        running.add_done_callback(self._end_turn)
+        running.add_done_callback(partial(self._end_turn, who))
         lines, taken_s = await asyncio.shield(running)
         if taken_s > LONGEST_STEP_S:
             raise InvalidRequest(
@@ -84,8 +96,8 @@ class Searches:
             )
         return lines
 
-    def _end_turn(self, running: asyncio.Future[tuple[list[Line], float]]) -> None:
-        self._turns.release()
+    def _end_turn(self, who: str, running: asyncio.Future[tuple[list[Line], float]]) -> None:
+        self._turns.give_back(who)
         if not running.cancelled():
             running.exception()  # raised where it is awaited, if anybody still does
 

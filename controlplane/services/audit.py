@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import AuditQuery
 from controlplane.operations.listing import page_size
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import Ledger
     from controlplane.history.values import AuditRow
     from controlplane.operations.auditing import Audit
+    from controlplane.operations.turns import Turns
 
 MOST_WITHOUT: Final = 16
 PAGE_BYTES: Final = 1 << 20
@@ -25,7 +27,8 @@ _LONGEST_CURSOR: Final = 18
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     """Rows, the newest first."""
 
-    def __init__(self, audit: Audit, ledger: Ledger) -> None:
+    def __init__(self, audit: Audit, ledger: Ledger, reading: Turns) -> None:
+        self._reading = reading
         self._audit = audit
         self._ledger = ledger
 
@@ -46,6 +49,12 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         before = _number(request.cursor) if request.cursor else None
         size = page_size(request.page_size)
         await self._audit.flush()
+        async with self._reading.turn(require_user().user.name):
+            return await self._page(query, before, size)
+
+    async def _page(
+        self, query: AuditQuery, before: int | None, size: int
+    ) -> pb.ListAuditRowsResponse:
         found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
         answer, page_bytes = pb.ListAuditRowsResponse(), 0
         for number, row in found[:size]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.current import caller, require_user
 from controlplane.domain.errors import TooLarge
-from controlplane.domain.identity import NodeCaller
+from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
 from controlplane.services.agents import require_agent
 from controlplane.services.convert.catalogue import checkpoint_message
@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from controlplane.operations.checkpoints import Checkpoints
     from controlplane.operations.content import Content
     from controlplane.operations.references import References
+    from controlplane.operations.turns import Turns
 
 
 class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     """Checkpoints, as users and nodes see them."""
 
-    def __init__(self, checkpoints: Checkpoints, references: References, content: Content) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        references: References,
+        content: Content,
+        reading: Turns,
+    ) -> None:
+        self._reading = reading
         self._checkpoints = checkpoints
         self._references = references
         self._content = content
@@ -37,9 +45,12 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.ListCheckpointsResponse:
         """Oldest first."""
         session = await self._find(request)
-        found = await self._checkpoints.list(session)
-        messages = [checkpoint_message(one, session.name) for one in found]
-        return pb.ListCheckpointsResponse(checkpoints=_fitted(messages))
+        who = caller()
+        reader = who.user.name if isinstance(who, UserCaller) else identity_of(who)
+        async with self._reading.turn(reader):
+            found = await self._checkpoints.list(session)
+            messages = [checkpoint_message(one, session.name) for one in found]
+            return pb.ListCheckpointsResponse(checkpoints=_fitted(messages))
 
     @answering
     async def GetCheckpoint(  # noqa: N802

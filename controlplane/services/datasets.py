@@ -16,12 +16,14 @@ from nsml.v1 import datasets_pb2_grpc
 if TYPE_CHECKING:
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
+    from controlplane.operations.turns import Turns
 
 
 class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     """Datasets, as users see them."""
 
-    def __init__(self, datasets: Datasets, content: Content) -> None:
+    def __init__(self, datasets: Datasets, content: Content, reading: Turns) -> None:
+        self._reading = reading
         self._datasets = datasets
         self._content = content
 
@@ -49,10 +51,12 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         self, request: pb.ListDatasetsRequest, _: Context
     ) -> pb.ListDatasetsResponse:
         """A page of those that the caller may see."""
-        page, cursor = await self._datasets.page(
-            require_user(), request.name_glob, size=request.page_size, cursor=request.cursor
-        )
-        datasets = next(parts_of(map(dataset_message, page)))
+        who = require_user()
+        async with self._reading.turn(who.user.name):
+            page, cursor = await self._datasets.page(
+                who, request.name_glob, size=request.page_size, cursor=request.cursor
+            )
+            datasets = next(parts_of(map(dataset_message, page)))
         if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)

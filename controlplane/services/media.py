@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controlplane.access.current import caller, require_user
+from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import MediaContent, MediaKey, MediaQuery
 from controlplane.services.agents import require_agent
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from controlplane.operations.content import Content
     from controlplane.operations.media import Shown
     from controlplane.operations.references import References
+    from controlplane.operations.turns import Turns
 
 
 class MediaServicer(media_pb2_grpc.MediaServiceServicer):
     """Media, as users see them and nodes bring them."""
 
-    def __init__(self, shown: Shown, references: References, content: Content) -> None:
+    def __init__(
+        self, shown: Shown, references: References, content: Content, reading: Turns
+    ) -> None:
+        self._reading = reading
         self._shown = shown
         self._references = references
         self._content = content
@@ -37,7 +41,8 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
         self, request: pb.ListMediaRequest, _: Context
     ) -> pb.ListMediaResponse:
         """In the order of their times; their content may be read from then on."""
-        session = await self._references.find(require_user(), request.session)
+        who = require_user()
+        session = await self._references.find(who, request.session)
         query = MediaQuery(
             session_id=session.id,
             globs=tuple(request.names),
@@ -45,15 +50,18 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
             first_step=request.first_step if request.HasField("first_step") else None,
             last_step=request.last_step if request.HasField("last_step") else None,
         )
-        page = await self._shown.list(query, after=_key(request.cursor), limit=request.page_size)
+        after = _key(request.cursor)
+        async with self._reading.turn(who.user.name):
+            page = await self._shown.list(query, after=after, limit=request.page_size)
+            answer = pb.ListMediaResponse(
+                media=map(_message, page.media),
+                next_cursor="" if page.next is None else json.dumps(page.next),
+                session=session.name,
+                is_full=page.is_full,
+            )
         for root in dict.fromkeys(one.root for one in page.media if one.root):
-            self._content.show(caller(), root)
-        return pb.ListMediaResponse(
-            media=map(_message, page.media),
-            next_cursor="" if page.next is None else json.dumps(page.next),
-            session=session.name,
-            is_full=page.is_full,
-        )
+            self._content.show(who, root)
+        return answer
 
     @answering
     async def CommitMedia(  # noqa: N802

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from controlplane.domain.identity import may_change
 from controlplane.domain.lifecycle import SessionState
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
@@ -14,7 +17,15 @@ from controlplane.services.convert.sessions import session_message, usage_messag
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from controlplane.operations.usage import Live, Usages
     from nsml.clock import Clock
+
+_log = structlog.get_logger("services.presenting")
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
@@ -69,22 +82,30 @@ class Presenter:
         self._told: Recent[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = Recent(KEPT)
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
-        """One session."""
+        """One session, with its whole summary."""
         revisions = [self._revision(session)]
         if session.state.holds_devices:
             await self._history.telemetry.newest()
-        [message] = await self._messages([session], revisions, viewer)
+        begun = [session.id] if session.attempt else []
+        reported = await self._reports.of(begun, whole=True)
+        [message] = self._messages([session], revisions, viewer, reported)
         return message
 
     async def sessions(
-        self, sessions: Sequence[Session], viewer: UserCaller
+        self, sessions: Sequence[Session], viewer: UserCaller, names: Sequence[str] = ()
     ) -> AsyncGenerator[sessions_pb2.Session, None]:
-        """Many, in the same order; others run in between."""
+        """Many, in the same order; others run in between.
+
+        Of each summary the first values, and those of `names`.
+        """
         # Taken at once: no revision may be newer than what is told of its session.
         revisions = [self._revision(session) for session in sessions]
         for start in range(0, len(sessions), AT_ONCE):
-            end = start + AT_ONCE
-            for message in await self._messages(sessions[start:end], revisions[start:end], viewer):
+            some = sessions[start : start + AT_ONCE]
+            summaries, counts = await self._reports.of([one.id for one in some if one.attempt])
+            summaries = await self._with_names(summaries, names)
+            known = revisions[start : start + AT_ONCE]
+            for message in self._messages(some, known, viewer, (summaries, counts)):
                 yield message
             await asyncio.sleep(0)
 
@@ -92,11 +113,27 @@ class Presenter:
         stored = self._state.sessions.get(session.id)
         return stored.revision if stored else 0
 
-    async def _messages(
-        self, sessions: Sequence[Session], revisions: Sequence[int], viewer: UserCaller
+    async def _with_names(
+        self, summaries: Mapping[str, Summary], names: Sequence[str]
+    ) -> Mapping[str, Summary]:
+        """Read again, with the values of `names`, the summaries that have left some out."""
+        cut = [one for one, summary in summaries.items() if summary.left_out]
+        if not names or not cut:
+            return summaries
+        try:
+            return {**summaries, **await self._history.streams.listed_summaries(cut, names)}
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return summaries
+
+    def _messages(
+        self,
+        sessions: Sequence[Session],
+        revisions: Sequence[int],
+        viewer: UserCaller,
+        reported: tuple[Mapping[str, Summary], Mapping[str, int]],
     ) -> list[sessions_pb2.Session]:
-        begun = [session.id for session in sessions if session.attempt]
-        summaries, counts = await self._reports.of(begun)
+        summaries, counts = reported
         samples = self._history.telemetry.known()
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
@@ -118,8 +155,24 @@ class Presenter:
             messages.append(message)
         return messages
 
-    def reports(self, session_ids: Iterable[str]) -> Iterator[sessions_pb2.SessionReport]:
-        """What live sessions reported last, as it is known to those who watch."""
+    async def reports(
+        self, session_ids: Collection[str], names: Sequence[str] = ()
+    ) -> list[sessions_pb2.SessionReport]:
+        """What live sessions reported last, as it is known to those who watch; with the values of `names`."""
+        made = {one.session_id: one for one in self._known_reports(session_ids)}
+        cut = [one for one, report in made.items() if report.summary_left_out]
+        if not names or not cut:
+            return list(made.values())
+        known = {one: last.summary for one in cut if (last := self._reports.last(one))}
+        short = {one: summary for one, summary in known.items() if summary is not None}
+        for session_id, summary in (await self._with_names(short, names)).items():
+            report = sessions_pb2.SessionReport()
+            report.CopyFrom(made[session_id])
+            _add_summary(report, summary)
+            made[session_id] = report
+        return list(made.values())
+
+    def _known_reports(self, session_ids: Iterable[str]) -> Iterator[sessions_pb2.SessionReport]:
         now = self._clock.monotonic()
         for session_id in session_ids:
             session, last = self._state.session(session_id), self._reports.last(session_id)
@@ -182,7 +235,8 @@ def _add_summary(
     if summary is not None:
         values = _values(summary.step, summary.values)
         message.summary.CopyFrom(struct(values))
-        message.summary_names.extend(values)
+        message.summary_names[:] = values
+        message.summary_left_out = summary.left_out
 
 
 def _add_usage(

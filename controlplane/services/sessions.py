@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from controlplane.services.convert.logs import (
 )
 from controlplane.services.convert.reported import point_message, series_message, to_series_query
 from controlplane.services.convert.resources import to_visibility
-from controlplane.services.convert.sessions import to_filter, to_submission
+from controlplane.services.convert.sessions import to_filter, to_submission, to_summary_names
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering, streaming
 from controlplane.services.parts import parts_as_made, parts_of
@@ -28,7 +28,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
@@ -116,15 +116,16 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ListSessionsRequest, _: Context
     ) -> pb.ListSessionsResponse:
         """A page."""
-        who = require_user()
-        page = await self._do.listings.page(
-            who,
-            to_filter(request.filter),
-            size=request.page_size,
-            cursor=request.cursor,
-        )
-        async with aclosing(self._presenter.sessions(page.sessions, who)) as made:
-            sessions = await anext(parts_as_made(made))
+        who, wanted = require_user(), to_filter(request.filter)
+        names = to_summary_names(request.summary_names)
+        # What lives is in memory, and short.
+        is_heavy = wanted.wants_ended or names
+        async with self._do.reading.turn(who.user.name) if is_heavy else nullcontext():
+            page = await self._do.listings.page(
+                who, wanted, size=request.page_size, cursor=request.cursor
+            )
+            async with aclosing(self._presenter.sessions(page.sessions, who, names)) as made:
+                sessions = await anext(parts_as_made(made))
         cursor = page.next_cursor
         if len(sessions) < len(page.sessions):
             cursor = cursor_behind(page.sessions[len(sessions) - 1])
@@ -140,7 +141,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.WatchSessionsRequest, _: Context
     ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
         """Changes."""
-        who = require_user()
+        who, names = require_user(), to_summary_names(request.summary_names)
         watch = SessionWatch(
             state=self._do.state,
             clock=self._do.clock,
@@ -153,20 +154,22 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             if step.is_reset:
                 sent = 0
             if step.has_changes:
-                async with aclosing(self._changes(step, sent, who)) as answers:
+                async with aclosing(self._changes(step, sent, who, names)) as answers:
                     async for answer in answers:
                         yield answer
             sent = step.revision
             if step.reported:
                 # Behind what is sent of the same sessions: it is as new, or newer.
-                for reports in parts_of(self._presenter.reports(step.reported)):
+                async with self._do.reading.turn(who.user.name) if names else nullcontext():
+                    made = await self._presenter.reports(step.reported, names)
+                for reports in parts_of(made):
                     yield pb.WatchSessionsResponse(revision=sent, reports=reports)
 
     async def _changes(
-        self, step: Step, sent: int, who: UserCaller
+        self, step: Step, sent: int, who: UserCaller, names: Sequence[str]
     ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
         left, is_first = len(step.changed), True
-        async for changed in parts_as_made(self._presenter.sessions(step.changed, who)):
+        async for changed in parts_as_made(self._presenter.sessions(step.changed, who, names)):
             left -= len(changed)
             yield pb.WatchSessionsResponse(
                 # Only behind the last part everything was sent.
@@ -235,8 +238,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadLogsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
         """Output."""
-        session, start = await self._log(request)
-        async for page in self._do.followers.log(session.id, start, follow=request.follow):
+        who = require_user()
+        session, start = await self._log(request, who)
+        pages = self._do.followers.log(who.user.name, session.id, start, follow=request.follow)
+        async for page in pages:
             for piece in log_pieces(page, with_times=request.times):
                 yield piece
 
@@ -245,8 +250,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.SearchLogsRequest, _: Context
     ) -> AsyncGenerator[pb.SearchLogsResponse, None]:
         """Lines of output."""
-        session, start = await self._log(request.log)
+        who = require_user()
+        session, start = await self._log(request.log, who)
         found = self._do.searches.log(
+            who.user.name,
             session.id,
             start,
             to_search(request),
@@ -257,9 +264,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             for answer in found_messages(findings):
                 yield answer
 
-    async def _log(self, request: pb.ReadLogsRequest) -> tuple[Session, LogPosition]:
+    async def _log(
+        self, request: pb.ReadLogsRequest, who: UserCaller
+    ) -> tuple[Session, LogPosition]:
         """Whose log is asked for, and from where to where."""
-        session = await self._do.references.find(require_user(), request.session)
+        session = await self._do.references.find(who, request.session)
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
         if request.rank >= session.spec.replica_count:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.references import References
     from controlplane.operations.state import LiveState
+    from controlplane.operations.turns import Turns
     from controlplane.operations.usage import Held, Ran, Usages
     from nsml.clock import Clock
 
@@ -53,7 +54,9 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         references: References,
         usages: Usages,
         clock: Clock,
+        reading: Turns,
     ) -> None:
+        self._reading = reading
         self._state = state
         self._history = history
         self._references = references
@@ -68,14 +71,17 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         who = require_user()
         if request.WhichOneof("of") == "session":
             session = await self._references.find(who, request.session)
-            return await self._of_session(request, session)
+            async with self._reading.turn(who.user.name):
+                return await self._of_session(request, session)
         if request.WhichOneof("of") == "node":
             if self._state.nodes.get(check_node(request.node)) is None:
                 raise NotFound(f"there is no node {request.node}", attempt="nsml node ls")
-            return await self._of_node(request, request.node)
+            async with self._reading.turn(who.user.name):
+                return await self._of_node(request, request.node)
         if not request.cluster:
             raise InvalidRequest("of a session, a node, or the platform?")
-        return await self._of_node(request, CLUSTER)
+        async with self._reading.turn(who.user.name):
+            return await self._of_node(request, CLUSTER)
 
     async def _of_node(
         self, request: pb.ReadTelemetryRequest, node: str

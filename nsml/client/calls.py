@@ -151,11 +151,13 @@ class Sessions:
         chosen: sessions.SessionFilter,
         *,
         limit: int | None = None,
+        summary_names: Sequence[str] = (),
         on_missing: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[sessions.Session, None]:
         """Sessions newest first, page after page; at most `limit`.
 
-        `on_missing` is called for each page that lacks the ended ones, since the history is away.
+        Their summaries have the first values, and those of `summary_names`. `on_missing` is called for each
+        page that lacks the ended ones, since the history is away.
         """
         from nsml.v1 import sessions_pb2 as pb
 
@@ -164,7 +166,9 @@ class Sessions:
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
             page = await self.page(
-                pb.ListSessionsRequest(filter=chosen, page_size=size, cursor=cursor)
+                pb.ListSessionsRequest(
+                    filter=chosen, page_size=size, cursor=cursor, summary_names=summary_names
+                )
             )
             if page.ended_missing:
                 on_missing()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,8 @@ import grpc
 import grpc.aio
 
 from nsml.client.calls import Client
-from nsml.client.contexts import Context, ContextError, is_local
+from nsml.client.contexts import Context, ContextError, is_local, split_server
+from nsml.client.errors import UntrustedServer
 from nsml.client.rpc import DEADLINE_S, HASTY, pinging
 from nsml.client.ways import Ways
 
@@ -41,7 +44,7 @@ def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
     server = server or context.server
     # Those of a version without others refuse to be asked so often, and gRPC then asks more seldom itself.
     options = (*_OPTIONS, *(HASTY if context.others else _ALONE))
-    if server.startswith("unix:") or (not context.ca and is_local(server)):
+    if server.startswith("unix:") or is_plaintext(context, server):
         return grpc.aio.insecure_channel(_target(server), options=options)
     authority = None
     if context.ca:
@@ -57,6 +60,47 @@ def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
     return grpc.aio.secure_channel(_target(server), credentials, options=(*options, *named))
 
 
+def is_plaintext(context: Context, server: str) -> bool:
+    """Whether a token goes to this TCP server unencrypted: on the loopback alone."""
+    return not context.ca and not server.startswith("unix:") and is_local(server)
+
+
+def listening_uids(server: str) -> set[int]:
+    """The accounts of this machine that listen at a loopback HOST:PORT; none: nobody, or that is not known."""
+    if not sys.platform.startswith("linux") or not hasattr(os, "getuid"):
+        return set()
+    from nsml.local_peers import uids_listening
+
+    return uids_listening(*split_server(server))
+
+
+def check_listener(context: Context, server: str) -> None:
+    """Raise UntrustedServer where a token would go unencrypted to a program of another account.
+
+    While the control plane is away its port is anybody's, and sessions of gangs use the machine's network.
+    """
+    if not is_plaintext(context, server):
+        return
+    if not (found := listening_uids(server)):
+        return
+    if others := found - {0, os.getuid(), os.geteuid(), context.server_uid}:
+        raise UntrustedServer(
+            f"{server} is served by another account ({', '.join(map(account, sorted(others)))})",
+            why="your token would be sent to it unencrypted",
+            advice=f"nsml login {server}    if this account runs the platform",
+        )
+
+
+def account(uid: int) -> str:
+    """An account of this machine, for people."""
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name}, uid {uid}"
+    except (KeyError, OverflowError):
+        return f"uid {uid}" if uid >= 0 else "unknown"
+
+
 @asynccontextmanager
 async def connect(
     context: Context, *, token: str | None = None, deadline_s: float = DEADLINE_S
@@ -67,7 +111,7 @@ async def connect(
     Raises ContextError.
     """
     token = token or context.token()
-    ways = Ways(partial(open_channel, context), context.servers)
+    ways = Ways(partial(open_channel, context), context.servers, partial(check_listener, context))
     ways.channel(ways.now)  # what is wrong with the context shows before the first call
     try:
         yield Client(ways, token=token, deadline_s=deadline_s)

@@ -73,6 +73,8 @@ class Context(NamedTuple):
     own authority in `ca` it is that of all its listeners, whatever the host is called here."""
     others: tuple[str, ...] = ()
     """The other control planes of the platform, like `server`: asked where that one is not there."""
+    server_uid: int | None = None
+    """Account of this machine that serves `server` without TLS, seen at login; None: root, or the user's own."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -198,6 +200,7 @@ def _filled(empty: Config, tree: Mapping[str, Any]) -> Config:
             ca=_text(file, entry, "ca"),
             token_file=_text(file, entry, "token_file"),
             server_name=_text(file, entry, "server_name"),
+            server_uid=_number(file, entry, "server_uid"),
         )
     settings = _table(file, tree, "settings")
     return empty._replace(
@@ -218,6 +221,13 @@ def _text(file: str, tree: Mapping[str, Any], key: str) -> str:
     found = tree.get(key, "")
     if not isinstance(found, str):
         raise ContextError(f"{file}: {key} is not text in quotes")
+    return found
+
+
+def _number(file: str, tree: Mapping[str, Any], key: str) -> int | None:
+    found = tree.get(key)
+    if found is not None and type(found) is not int:
+        raise ContextError(f"{file}: {key} is not a number")
     return found
 
 
@@ -263,6 +273,8 @@ def _to_toml(config: Config) -> str:
             lines.append(f"server_name = {_quoted(context.server_name)}")
         if context.token_file:
             lines.append(f"token_file = {_quoted(context.token_file)}")
+        if context.server_uid is not None:
+            lines.append(f"server_uid = {context.server_uid}")
     if config.settings:
         lines += ["", "[settings]"]
         lines += [f"{key} = {_quoted(value)}" for key, value in sorted(config.settings.items())]

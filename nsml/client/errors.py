@@ -3,6 +3,7 @@
     ClientError
       Unavailable            nobody answers, or not in time: safe to try again
       NotSignedIn            no token, or one that is not valid
+      UntrustedServer        another account of this machine listens at the server's port
       Denied                 the caller's role does not allow it
       NotFound               not there, or not visible to the caller
       InvalidRequest         the request itself is wrong
@@ -69,6 +70,10 @@ class Unavailable(ClientError):
 
 class NotSignedIn(ClientError):
     """The call had no token, or one that is not valid."""
+
+
+class UntrustedServer(ClientError):
+    """Another account of this machine listens at the server's port: the token was not sent."""
 
 
 class Denied(ClientError):

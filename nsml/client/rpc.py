@@ -141,7 +141,7 @@ class Rpc:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        call = asked(request, timeout=within_s, metadata=self._metadata())
+        call = asked(request, timeout=within_s, metadata=self._metadata_for(address))
         try:
             answer: R = await call
             trailing = await call.trailing_metadata()
@@ -149,6 +149,11 @@ class Rpc:
             raise translate(error) from error
         self.has_seen(_revision_in(trailing))
         return answer
+
+    def _metadata_for(self, address: str) -> tuple[tuple[str, str], ...]:
+        if self._authorization:
+            self.ways.check(address)
+        return self._metadata()
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         if not self.seen:
@@ -168,7 +173,7 @@ class Rpc:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        call = opened(request, metadata=self._metadata())
+        call = opened(request, metadata=self._metadata_for(address))
         self.ways.warm()
         try:
             async for answer in call:
@@ -193,7 +198,7 @@ class Rpc:
             response_deserializer=response.FromString,
         )
         try:
-            answer: R = await opened(requests, metadata=self._metadata())
+            answer: R = await opened(requests, metadata=self._metadata_for(address))
         except grpc.RpcError as error:
             raise self._failed(address, error) from error
         return answer
@@ -207,7 +212,7 @@ class Rpc:
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
-        return opened(metadata=self._metadata())
+        return opened(metadata=self._metadata_for(address))
 
 
 def _revision_in(trailing: Any) -> int:

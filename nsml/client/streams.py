@@ -101,20 +101,24 @@ async def watch_sessions(
     *,
     from_revision: int = 0,
     with_reports: bool = False,
+    summary_names: Sequence[str] = (),
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
     """Live sessions and every change of them; goes on until closed.
 
     A response with `reset` replaces all that was known. With reports, sessions are `changed` as well by what they report:
-    each is what was last heard of it, put together.
+    each is what was last heard of it, put together. Summaries have the first values, and those of `summary_names`.
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision
     told = _Told()
     while True:
         request = pb.WatchSessionsRequest(
-            filter=chosen, from_revision=revision, with_reports=with_reports
+            filter=chosen,
+            from_revision=revision,
+            with_reports=with_reports,
+            summary_names=summary_names,
         )
         stream = client.rpc.stream(
             "SessionService/WatchSessions", request, pb.WatchSessionsResponse
@@ -161,6 +165,7 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
     if report.HasField("summary"):
         news.summary.CopyFrom(report.summary)
     news.summary_names[:] = report.summary_names
+    news.summary_left_out = report.summary_left_out
     news.checkpoint_count = report.checkpoint_count
     if report.HasField("usage"):
         news.usage.CopyFrom(report.usage)

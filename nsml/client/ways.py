@@ -101,10 +101,17 @@ class Ways:
     Args:
         open_channel: makes a channel to an address, not connected yet.
         addresses: at least one; the first is tried first.
+        check: raises ClientError for an address to which no token may be sent now.
     """
 
-    def __init__(self, open_channel: Callable[[str], Channel], addresses: Sequence[str]) -> None:
+    def __init__(
+        self,
+        open_channel: Callable[[str], Channel],
+        addresses: Sequence[str],
+        check: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._open_channel = open_channel
+        self.check = check
         self._channels: dict[str, Channel] = {}
         self.addresses = tuple(dict.fromkeys(addresses))
         self.now = self.addresses[0]

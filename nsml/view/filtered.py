@@ -17,7 +17,7 @@ from nsml.view.sessions import (
     plain,
     priority_word,
     seconds_of,
-    summary_text,
+    summary_words,
 )
 from nsml.view.units import thousandths
 
@@ -43,7 +43,7 @@ class Filtered:
         """What words are looked for in."""
         one = self.session
         state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
-        parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one), state)
+        parts = (one.name, one.memo, " ".join(command_words(one)), summary_words(one), state)
         return normalize("NFC", "\n".join(parts)).casefold()
 
     def number(self, key: str) -> float | None:

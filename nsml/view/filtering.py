@@ -71,6 +71,8 @@ class _Term(NamedTuple):
     """What it asks for values of; "" where it does not."""
     values: Sequence[str] = ()
     """Of which one must fit."""
+    compared: str = ""
+    """The name of the number it compares; "" where it does not."""
 
 
 class Filter:
@@ -101,6 +103,10 @@ class Filter:
     def named(self, key: str) -> Sequence[str]:
         """All values that are asked for."""
         return [value for one in self._asking(key) for value in one.values]
+
+    def compared(self) -> Sequence[str]:
+        """The names of all numbers that are compared."""
+        return [term.compared for terms in self._alternatives for term in terms if term.compared]
 
     def _asking(self, key: str) -> Iterable[_Term]:
         terms = (term for terms in self._alternatives for term in terms)
@@ -195,7 +201,8 @@ def _term(text: str, place: int, me: str) -> _Term:
         if number is None:
             what = "a time such as 2h" if key == "age" else "a number"
             raise FilterError(f"{value!r} is not {what}", place + text.index(sign) + len(sign))
-        return _Term(_compares(_unquoted(key), _OPERATORS[sign], number), is_negated)
+        name = _unquoted(key)
+        return _Term(_compares(name, _OPERATORS[sign], number), is_negated, compared=name)
     word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
     return _Term(_has(word), is_negated)
 

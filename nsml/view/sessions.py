@@ -181,11 +181,24 @@ def command_words(session: Session) -> list[str]:
 def summary_text(session: Session, cells: int | None = None) -> str:
     """The last summary report in its order, `step` left out: numbers rounded, what holds several values counted.
 
-    `epoch` and `epoch_total` are `epoch=3/20`.
+    `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
 
     `cells`: as many values as have room there, with shorter names at need and no number cut; "" where not even
     the first has.
     """
+    pairs = _summary_pairs(session)
+    text = ", ".join(key + value for key, value in pairs)
+    if session.summary_left_out:
+        text += f" … {session.summary_left_out:,} more"
+    return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)
+
+
+def summary_words(session: Session) -> str:
+    """The values that a summary has here, for words to be looked for in."""
+    return ", ".join(key + value for key, value in _summary_pairs(session))
+
+
+def _summary_pairs(session: Session) -> list[tuple[str, str]]:
     values = summary_of(session)
     pairs = []
     for key, value in values.items():
@@ -193,8 +206,7 @@ def summary_text(session: Session, cells: int | None = None) -> str:
             continue
         total = f"/{_short(values[key + _TOTAL])}" if key + _TOTAL in values else ""
         pairs.append((key, f"={_short(value)}{total}"))
-    text = ", ".join(key + value for key, value in pairs)
-    return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)
+    return pairs
 
 
 def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int) -> str:
@@ -728,6 +740,7 @@ def record(session: Session) -> dict[str, Any]:
         "ended_at": moment_of(session, "ended_at"),
         "end": _end(session),
         "summary": summary_of(session),
+        "summary_left_out": session.summary_left_out,
         "checkpoint_count": session.checkpoint_count,
         "memo": session.memo,
         "simulated": session.simulated,

@@ -5,7 +5,7 @@ Where a terminal is too narrow for a table, its rows are blocks of lines, one fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from nsml.view.text import fit, fit_middle, fit_words, pad, visible, width
 from nsml.view.units import counted
@@ -19,6 +19,8 @@ _NOTHING = "-"
 """A cell in which there is nothing to say."""
 _NAME_CELLS = 16
 """What is left of a name at least."""
+WIDEST: Final = 400
+"""Cells of a column that may be cut, wherever it is written: one row cannot fill the lines of all others."""
 
 
 class Column(NamedTuple, Generic[T]):
@@ -185,7 +187,7 @@ def render(
     header: bool = True,
     paint: Callable[[str, str], str] | None = None,
 ) -> Rendered:
-    """A table in lines. `room` is the terminal's width in cells; None: nothing is cut.
+    """A table in lines. `room` is the terminal's width in cells; None: nothing is cut but what is wider than `WIDEST`.
 
     Rows that do not fit it however much is cut are blocks of lines instead, with all columns that say something.
     `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
@@ -218,9 +220,13 @@ def render(
 def _widths(
     columns: Sequence[Column[T]], rows: Sequence[Sequence[str]], *, header: bool
 ) -> list[int]:
-    return [
+    widths = [
         max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
         for index, column in enumerate(columns)
+    ]
+    return [
+        cells if column.shrinks_to is None else min(cells, max(WIDEST, column.least))
+        for column, cells in zip(columns, widths, strict=True)
     ]
 
 

@@ -441,6 +441,39 @@ async def test_the_latest_summary_stands(history: History) -> None:
     assert await streams.summaries(["other"]) == {}
 
 
+async def test_lists_carry_the_first_values_of_a_summary(history: History) -> None:
+    streams = history.streams
+    text = {"notes": "x" * 3_000}
+    many = text | {f"loss/{number}": number / 7 for number in range(500)}
+    few = {"b": "Infinity", "a": [1, {"k": None}], "c": "\0"}
+    await streams.append(
+        [
+            reports(metric(), 1, many, summary=True),
+            reports(metric("s2"), 1, few, summary=True),
+            reports(metric("s3"), 1, text, summary=True),
+        ]
+    )
+    found = await streams.listed_summaries(["s1", "s2", "s3", "other"])
+    assert found.keys() == {"s1", "s2", "s3"}
+    assert found["s2"] == (await streams.summaries(["s2"]))["s2"]
+    assert list(found["s2"].values) == list(few)
+    assert (found["s3"].values, found["s3"].left_out) == ({}, 1)
+    short = found["s1"]
+    # What has no room takes none from those behind it.
+    assert list(short.values.items()) == list(many.items())[1:31]
+    assert (short.left_out, short.step) == (len(many) - 30, 1.0)
+    whole = (await streams.summaries(["s1"]))["s1"]
+    assert (whole.values, whole.left_out) == (many, 0)
+    names = ["loss/499", "loss/2", "notes", "nothing"]
+    found = await streams.listed_summaries(["s1", "s2"], names)
+    assert list(found["s1"].values.items()) == [*list(many.items())[1:31], ("loss/499", 499 / 7)]
+    assert found["s1"].left_out == len(many) - 31
+    assert list(found["s2"].values) == list(few)
+    # One that has become short is whole again.
+    await streams.append([reports(metric(), 2, {"v": 1}, summary=True)])
+    assert (await streams.listed_summaries(["s1"]))["s1"].values == {"v": 1}
+
+
 @pytest.mark.parametrize(
     "record",
     [

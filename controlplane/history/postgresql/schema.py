@@ -308,6 +308,11 @@ CREATE TRIGGER audit_is_only_added_to BEFORE UPDATE OR DELETE OR TRUNCATE ON aud
     FOR EACH STATEMENT EXECUTE FUNCTION audit_rows_are_only_added();
 """
 
+_LISTED_SUMMARIES: Final = """
+-- `listed`: what lists carry of a long summary; see controlplane.history.summaries. Null: made of the report.
+ALTER TABLE summaries ADD COLUMN listed text COLLATE "C";
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -319,6 +324,7 @@ STEPS: tuple[str, ...] = (
     _THINNED,
     _SENT_BLOBS,
     _COUNTED_AUDIT,
+    _LISTED_SUMMARIES,
 )
 
 

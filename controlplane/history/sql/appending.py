@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.history.records import readable_reports
 from controlplane.history.sql.bodies import pieces
+from controlplane.history.summaries import listed
 from controlplane.history.values import Channel, Chunk, StreamKey
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_COUNTED_NAMES = 10_000
 MAX_SUMMARY_BYTES = 64 << 10
-"""What a summary keeps of the last report: listings show it for a thousand sessions at once."""
+"""What a summary keeps of the last report."""
 
 
 _MORE_TO_FOLD = (
@@ -202,16 +203,17 @@ class Appending:
         if latest is None:
             return
         is_next = not is_late and self._is_alone(stream, key)
+        at, kept = min(latest.time, self._now), _bounded(latest.values)
         self._connection.execute(
-            "INSERT INTO summaries (session_id, attempt, time, step, report)"
-            " VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
+            "INSERT INTO summaries (session_id, attempt, time, step, report, listed)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
             " attempt = excluded.attempt, time = excluded.time, step = excluded.step,"
-            " report = excluded.report"
+            " report = excluded.report, listed = excluded.listed"
             " WHERE (excluded.attempt, excluded.time) >= (summaries.attempt, summaries.time)"
             " OR (excluded.attempt = summaries.attempt AND ? = 1)",
             (
-                *(key.session_id, key.attempt, min(latest.time, self._now)),
-                *(latest.step, _bounded(latest.values), int(is_next)),
+                *(key.session_id, key.attempt, at, latest.step),
+                *(json.dumps(kept), _listed(at, kept), int(is_next)),
             ),
         )
 
@@ -273,12 +275,18 @@ def delete_streams(connection: Connection, session_id: str) -> None:
     connection.execute("DELETE FROM metric_counts WHERE session_id = ?", (session_id,))
 
 
-def _bounded(values: Mapping[str, Any]) -> str:
-    """As JSON, as many of the values, in their order, as there is room for."""
+def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As many of the values, in their order, as there is room for."""
     kept, room = {}, MAX_SUMMARY_BYTES
     for name, value in values.items():
         room -= len(json.dumps(name)) + len(json.dumps(value)) + 4
         if room < 0:
             break
         kept[name] = value
-    return json.dumps(kept)
+    return kept
+
+
+def _listed(at: float, values: Mapping[str, Any]) -> str | None:
+    """What lists carry of a summary of that time, as JSON; None: all of it."""
+    short, left_out = listed(values)
+    return json.dumps([at, left_out, short]) if left_out else None

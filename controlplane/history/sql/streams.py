@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from controlplane.history.blocks import NO_BLOCKS
 from controlplane.history.records import (
@@ -28,6 +28,7 @@ from controlplane.history.sql.logs import (
     look_back,
     rows_from,
 )
+from controlplane.history.summaries import listed_of
 from controlplane.history.values import (
     Channel,
     Chunk,
@@ -226,6 +227,48 @@ class SqlStreams:
 
         return await self._database.read(work)
 
+    async def listed_summaries(
+        self, session_ids: Collection[str], names: Sequence[str] = ()
+    ) -> Mapping[str, Summary]:
+        """See Streams."""
+        dialect = self._database.dialect
+
+        def work(connection: Connection) -> dict[str, Summary]:
+            found, whole = {}, []
+            rows = connection.execute(
+                "SELECT session_id, attempt, time, step, listed,"
+                " CASE WHEN listed IS NULL THEN report END FROM summaries"
+                f" WHERE {dialect.among('session_id', 'ids')}",
+                {"ids": dialect.many(sorted(session_ids))},
+            )
+            for session_id, attempt, at, step, short, report in rows:
+                if short is None:
+                    summary = _summary(attempt, at, step, report)
+                    found[session_id] = listed_of(summary, names)
+                    continue
+                made_at, left_out, values = json.loads(short)
+                # An older control plane leaves it as it was made of the report before.
+                if names or made_at != at:
+                    whole.append(session_id)
+                else:
+                    found[session_id] = Summary(
+                        time=at,
+                        step=step,
+                        attempt=attempt,
+                        values=_plain(values),
+                        left_out=left_out,
+                    )
+            if whole:
+                rows = connection.execute(
+                    "SELECT session_id, attempt, time, step, report FROM summaries"
+                    f" WHERE {dialect.among('session_id', 'ids')}",
+                    {"ids": dialect.many(sorted(whole))},
+                )
+                found |= {row[0]: listed_of(_summary(*row[1:]), names) for row in rows}
+            return found
+
+        return await self._database.read(work)
+
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
         """See Streams."""
 
@@ -340,5 +383,8 @@ class _MetricPage:
 
 
 def _summary(attempt: int, time: float, step: float | None, report: str) -> Summary:
-    values = {name: number_or_value(value) for name, value in json.loads(report).items()}
-    return Summary(time=time, step=step, attempt=attempt, values=values)
+    return Summary(time=time, step=step, attempt=attempt, values=_plain(json.loads(report)))
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: number_or_value(value) for name, value in values.items()}

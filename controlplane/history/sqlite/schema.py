@@ -398,6 +398,11 @@ def _counted_audit(tables: Database) -> None:
     )
 
 
+def _listed_summaries(tables: Database) -> None:
+    """`listed`: what lists carry of a long summary; see controlplane.history.summaries. Null: made of the report."""
+    tables.execute("ALTER TABLE summaries ADD COLUMN listed TEXT")
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -410,4 +415,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _thinned,
     _sent_blobs,
     _counted_audit,
+    _listed_summaries,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     Cause,
@@ -20,6 +20,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Visibility,
 )
+from controlplane.history.summaries import MOST_NAMES
 from controlplane.operations.datasets import parse_dataset
 from controlplane.operations.listing import Filter
 from controlplane.operations.validation import Submission
@@ -35,7 +36,7 @@ from nsml import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from controlplane.domain.identity import User
     from controlplane.domain.values import EndedAttempt, Stop, Usage
@@ -110,6 +111,13 @@ def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
         text=message.text,
         include_ended=message.include_ended,
     )
+
+
+def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Which values of summaries a list carries beside the first ones."""
+    if len(names) > MOST_NAMES:
+        raise TooLarge(f"at most {MOST_NAMES} values of summaries by name")
+    return tuple(dict.fromkeys(names))
 
 
 def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:

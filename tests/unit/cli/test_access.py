@@ -8,6 +8,8 @@ from cli.app import App
 from cli.completion import names
 from nsml.client.contexts import Context, load
 from nsml.clock import SystemClock
+from nsml.local_peers import FIRST_SESSION_UID
+from tests.listeners import listening_as, needs_root
 from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import TOKEN
 
@@ -163,3 +165,28 @@ def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, stat
     assert state.calls.count("ListSessions") == 2
     dead = App(environ={**nsml.environ, "NSML_SERVER": "127.0.0.1:1", "XDG_CACHE_HOME": "/nowhere"})
     assert names(dead, "session", "") == []
+
+
+@needs_root
+def test_login_trusts_the_account_that_serves_without_tls_and_no_other(fresh, server, home):
+    words = ("login", server.address, "--token-stdin")
+    given = {"stdin": TOKEN + "\n"}
+    with listening_as(server.port, FIRST_SESSION_UID + 5):
+        result = fresh(*words, "-y", check=False, **given)
+        assert (result.code, f"uid {FIRST_SESSION_UID + 5}" in result.stderr) == (1, True)
+    with listening_as(server.port, 54_321):
+        assert fresh(*words, check=False, **given).code != 0
+        assert not (home / "config.toml").exists()
+        assert "uid 54321" in fresh(*words, "-y", **given).stderr
+        fresh("ps")
+        fresh(*words, **given)  # it is known now
+    with listening_as(server.port, 54_322):
+        result = fresh("ps", check=False)
+        assert (result.code, "uid 54322" in result.stderr) == (4, True)
+    with listening_as(server.port, 998):
+        assert "uid 998" in fresh(*words, **given).stderr
+        fresh("ps")
+    context = load({"NSML_CONFIG_DIR": str(home)}).contexts["127.0.0.1"]
+    assert context.server_uid == 998
+    fresh(*words, **given)
+    assert load({"NSML_CONFIG_DIR": str(home)}).contexts["127.0.0.1"].server_uid is None

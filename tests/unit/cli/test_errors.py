@@ -375,6 +375,7 @@ def test_a_defect_is_told_as_one(nsml, monkeypatch):
 EXPECTED_CODES = {
     errors.Unavailable: 3,
     errors.NotSignedIn: 4,
+    errors.UntrustedServer: 4,
     errors.Denied: 4,
     errors.NotFound: 5,
     errors.InvalidRequest: 2,

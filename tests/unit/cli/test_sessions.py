@@ -69,6 +69,28 @@ def test_ps_shows_single_values_and_what_it_sorts_by(nsml, three):
     assert one == {"name": "kim/None/1", "arg.lr": "0.1", "summary.loss": None, "arg.amp": True}
 
 
+def test_ps_looks_at_values_that_lists_leave_out(nsml, state):
+    for number in range(3):
+        values = {f"a{place:02}": place for place in range(40)} | {"val/acc": (number + 1) % 3}
+        session = state.add(f"kim/mnist/{number}")
+        session.summary.update(values)
+        session.summary_names.extend(values)
+    by_value = ["kim/mnist/1", "kim/mnist/0", "kim/mnist/2"]
+    for key in ("-val/acc", "-summary.val/acc"):
+        assert names(nsml("ps", "-o", "name", "--sort", key)) == by_value
+    assert names(nsml("ps", "-o", "name", "--filter", "val/acc>=2")) == by_value[:1]
+    shown = nsml("ps", "--fields", "name,summary.val/acc").stdout.splitlines()[2:]
+    assert [line.split() for line in shown] == [
+        ["kim/mnist/2", "0"],
+        ["kim/mnist/1", "2"],
+        ["kim/mnist/0", "1"],
+    ]
+    line = nsml("ps").stdout.splitlines()[2]
+    assert "a29=29 … 11 more  " in line
+    first, *_ = json.loads(nsml("ps", "-j").stdout)["items"]
+    assert (len(first["summary"]), first["summary_left_out"]) == (30, 11)
+
+
 def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three):
     def header(*words):
         return nsml("ps", *words).stdout.splitlines()[0].split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -509,3 +510,26 @@ def test_portable_rows_have_every_column_of_every_table(tmp_path: Path) -> None:
         for table in tables
     }
     assert found == {table: set(columns) for table, columns in TABLES.items()}
+
+
+async def test_what_an_older_control_plane_writes_of_a_long_summary_is_listed(
+    tmp_path: Path,
+) -> None:
+    """It knows nothing of what lists carry of the report before, and leaves that as it is."""
+    path = tmp_path / "history.db"
+    history = await reopen(path)
+    values = {f"loss/{number}": number for number in range(50)}
+    told = {"kind": "metric", "time": 5.0, "step": 1, "values": values, "summary": True}
+    record = json.dumps(told).encode()
+    key = StreamKey("s1", 1, 0, Channel.METRIC)
+    await history.streams.append([Chunk(stream=key, first=1, last=1, records=(record,))])
+    first = (await history.streams.listed_summaries(["s1"]))["s1"]
+    assert (first.values["loss/0"], first.left_out) == (0, 20)
+    older = sqlite3.connect(path)
+    report = json.dumps(dict.fromkeys(values, -1))
+    with older:
+        older.execute("UPDATE summaries SET time = 6.0, step = 2, report = ?", (report,))
+    older.close()
+    second = (await history.streams.listed_summaries(["s1"]))["s1"]
+    assert (second.step, second.values["loss/0"], second.left_out) == (2, -1, 20)
+    await history.close()

@@ -216,7 +216,9 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
         plane.history.streams.read_log = read_and_end  # type: ignore[method-assign]
         followers = followers_of(plane)
         async with asyncio.timeout(60):
-            pages = [page async for page in followers.log(SESSION.id, LogPosition(), follow=True)]
+            pages = [
+                page async for page in followers.log("kim", SESSION.id, LogPosition(), follow=True)
+            ]
         assert b"".join(page.data for page in pages) == b"hello last"
 
 
@@ -283,7 +285,7 @@ async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
         plane.state.put_session(SESSION, await plane.write(SESSION))
         await plane.history.streams.append([log_chunk(1, b"one")])
         followers = followers_of(plane)
-        pages = followers.log(SESSION.id, LogPosition(), follow=True)
+        pages = followers.log("kim", SESSION.id, LogPosition(), follow=True)
         read = [(await anext(pages)).data]
         await plane.history.streams.append([log_chunk(2, b"two"), log_chunk(3, b"three")])
         ended = replace(SESSION, attempt=3, state=SessionState.SUCCEEDED)
@@ -326,7 +328,7 @@ async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
         monkeypatch.setattr(plane.history.streams, what, read)
         followers = followers_of(plane)
         if channel is Channel.LOG:
-            pages: Any = followers.log(SESSION.id, LogPosition(), follow=True)
+            pages: Any = followers.log("kim", SESSION.id, LogPosition(), follow=True)
         else:
             pages = followers.metrics("kim", SESSION.id, names=(), after=0, follow=True)
         async with asyncio.timeout(60):
@@ -343,7 +345,7 @@ async def test_who_reads_what_is_being_removed_is_not_told_that_this_was_all(rea
         plane.state.put_session(ENDED, 5)
         followers = followers_of(plane)
         if read == "log":
-            pages: Any = followers.log(ENDED.id, LogPosition(attempt=1), follow=True)
+            pages: Any = followers.log("kim", ENDED.id, LogPosition(attempt=1), follow=True)
         else:
             pages = followers.metrics("kim", ENDED.id, names=(), after=0, follow=True)
         with pytest.raises(NotFound, match="was removed"):
@@ -355,5 +357,5 @@ async def test_what_an_ended_session_left_is_read_before_it_is_recorded() -> Non
         await plane.history.streams.append([CHUNK])
         plane.state.put_session(ENDED, await plane.write(ENDED))
         followers = followers_of(plane)
-        pages = [page async for page in followers.log(ENDED.id, LogPosition(), follow=True)]
+        pages = [page async for page in followers.log("kim", ENDED.id, LogPosition(), follow=True)]
         assert [page.data for page in pages] == [b"hello"]

@@ -43,11 +43,11 @@ class Histories:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.whole.streams, name)
 
-    async def summaries(self, ids: set[str]) -> Any:
+    async def listed_summaries(self, ids: set[str]) -> Any:
         self.asked.append(set(ids))
         if self.is_away:
             raise HistoryUnavailable("away")
-        return await self.whole.streams.summaries(ids)
+        return await self.whole.streams.listed_summaries(ids)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -743,8 +744,50 @@ async def test_who_watches_with_reports_is_told_them_and_others_are_not(rig: Rig
         assert not answer.reports
 
 
-async def _ingest(agent: Any, replica: Any, step: int) -> None:
-    told = {"kind": "metric", "time": 5.0 + step, "step": step, "values": {"loss": 1 / step}}
+async def test_lists_and_watches_carry_the_first_values_of_a_summary(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=1)).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    values = {f"loss/{number}": number / 3 for number in range(200)}
+    await _ingest(agent, assignment.replica, 1, values)
+    first, last = ["step", *list(values)[:30]], "loss/199"
+
+    async def listed(*names: str) -> pb.Session:
+        request = pb.ListSessionsRequest(summary_names=names)
+        [found] = (await kim.sessions.ListSessions(request)).sessions
+        return found
+
+    found = await listed()
+    assert (list(found.summary_names), found.summary_left_out) == (first, 170)
+    assert found.summary.fields.keys() == set(first)
+    found = await listed(last, "loss/3", "nothing")
+    assert (list(found.summary_names), found.summary_left_out) == ([*first, last], 169)
+    whole = await kim.get(session.id)
+    assert (list(whole.summary_names), whole.summary_left_out) == (["step", *values], 0)
+    code, *_ = await refused(listed(*map(str, range(65))))
+    assert code == "RESOURCE_EXHAUSTED"
+    for names in ([], [last]):
+        request = pb.WatchSessionsRequest(with_reports=True, summary_names=names)
+        watch = kim.sessions.WatchSessions(request)
+        answer = await watch.read()
+        assert list(answer.changed[0].summary_names) == [*first, *names]
+        told: list[pb.SessionReport] = []
+        step = int(answer.changed[0].summary["step"]) + 1
+        await _ingest(agent, assignment.replica, step, values)
+        while not told or told[-1].summary["step"] < step:
+            told += (await watch.read()).reports
+        assert list(told[-1].summary_names) == [*first, *names]
+        assert told[-1].summary_left_out == 170 - len(names)
+        watch.cancel()
+
+
+async def _ingest(
+    agent: Any, replica: Any, step: int, values: Mapping[str, float] | None = None
+) -> None:
+    values = values or {"loss": 1 / step}
+    told = {"kind": "metric", "time": 5.0 + step, "step": step, "values": values}
     record = json.dumps({**told, "summary": True}).encode()
     chunk = agents_pb2.Chunk(first=step, last=step, records=[record])
     chunk.stream.replica.CopyFrom(replica)

@@ -60,6 +60,8 @@ ENDED = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_S
 EPOCH = 1_700_000_000
 PART = 50
 """Sessions of one message of a watch."""
+LISTED = 30
+"""Values of a summary that lists carry."""
 
 
 def refuse(context, code, message, reason="", retry_after_s=0, **metadata):
@@ -233,6 +235,22 @@ class State:
         return fitting[0]
 
 
+def listed(session, names):
+    """A session as lists carry it: the first values of its summary, and those of `names`."""
+    every = list(session.summary_names) or sorted(session.summary.fields)
+    kept = {*every[:LISTED], *names}
+    left_out = [name for name in every if name not in kept]
+    if not left_out:
+        return session
+    short = pb.Session()
+    short.CopyFrom(session)
+    for name in left_out:
+        del short.summary.fields[name]
+    short.summary_names[:] = [name for name in every if name in kept]
+    short.summary_left_out = len(left_out)
+    return short
+
+
 def fits(session, chosen):
     """Whether a session passes a SessionFilter."""
     owners = ["kim" if owner == "@me" else owner for owner in chosen.owners]
@@ -330,7 +348,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         page = found[start : start + size]
         more = str(start + size) if start + size < len(found) else ""
         return pb.ListSessionsResponse(
-            sessions=page,
+            sessions=[listed(one, request.summary_names) for one in page],
             next_cursor=more,
             revision=self.state.revision,
             ended_missing=self.state.lacks_ended,
@@ -399,7 +417,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 if is_first:
                     news, gone = [s for s in news if s.state not in ENDED], []
                 seen = state.revision
-            news = [s for s in news if fits(s, request.filter) or s.state in ENDED]
+            names = request.summary_names
+            news = [listed(s, names) for s in news if fits(s, request.filter) or s.state in ENDED]
             while len(news) > PART:
                 part, news = news[:PART], news[PART:]
                 # Only behind the last part everything was sent.

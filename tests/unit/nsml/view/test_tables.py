@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.view import tables
-from nsml.view.tables import Column, Rendered, lay_out, pick
+from nsml.view.tables import WIDEST, Column, Rendered, lay_out, pick
 from nsml.view.text import width
 
 COLUMNS = (
@@ -183,3 +183,16 @@ def test_a_whole_table_is_cut_where_that_makes_it_fit_and_else_not_at_all():
     narrow = render(columns, rows, now=0, room=20, is_whole=True)
     assert narrow[2] == "x  a long…  z    0"
     assert render(columns, rows, now=0, room=5, is_whole=True) == whole
+
+
+def test_one_row_does_not_fill_the_lines_of_all_others():
+    columns = [
+        Column(key="name", title="Name", cell=lambda one, _: one, is_name=True),
+        Column(key="text", title="Text", cell=lambda one, _: one * 10_000, shrinks_to=10),
+        Column(key="size", title="Size", cell=lambda one, _: "1"),
+    ]
+    for whole in (False, True):
+        lines = render(columns, ["a", "bb"], now=0, is_whole=whole)
+        assert all(len(line) < WIDEST + 20 for line in lines)
+        assert lines[-1].endswith("1")
+        assert "…" in lines[-1]
