@@ -71,8 +71,9 @@ _BEARER = "Bearer "
 REQUEST_WITHIN_S: Final = 60.0
 """How long a call may take to send the one request that it has: 4 MiB at most."""
 
-MOST_REQUESTS: Final = 32
-"""Requests of one user that are on their way here at one time: each may hold as much as a whole one."""
+MOST_REQUESTS: Final = 64
+"""Calls of one user, of one request and one answer, that are open at one time, and streams of which the first
+request is on its way: each may hold a whole request or, until the caller has taken it, a whole answer."""
 _MOST_WAITING: Final = 256
 """Calls of one user that wait for that; of each up to 128 KiB are here already (controlplane.server)."""
 
@@ -110,6 +111,7 @@ class AccessInterceptor(Wrapper):
         """Return `handler` so that it runs only for callers whom the table lets through."""
         row = self._table.get(method)
         parse = handler.request_deserializer or bytes
+        is_stream = handler.request_streaming or handler.response_streaming
 
         def begin(context: Context) -> _Admission:
             # Once for all messages of a stream: gRPC makes a copy of all facts for each question.
@@ -119,6 +121,7 @@ class AccessInterceptor(Wrapper):
                 partial(self._refuse, context),
                 read=context.read,
                 requests=self._requests,
+                when_done=None if is_stream else context.add_done_callback,
                 parse=parse,
                 record=_Record(self._audit, method, row.change if row else None, context),
                 stranger=self._anonymous.of(method, shown.address),
@@ -295,6 +298,7 @@ class _Admission:
         *,
         read: Callable[[], Awaitable[Any]],
         requests: Turns,
+        when_done: Callable[[Any], None] | None,
         parse: Callable[[bytes], Any],
         record: _Record,
         stranger: anonymous.AnonymousCall,
@@ -303,6 +307,7 @@ class _Admission:
         self._refuse = refuse
         self._read = read
         self._requests = requests
+        self._when_done = when_done
         self._parse = parse
         self._stranger = stranger
         self._refused: NsmlError | None = None
@@ -378,6 +383,9 @@ class _Admission:
             return await self._read_in_time()
         name = self.who.user.name
         await self._requests.take(name)
+        if self._when_done is not None:
+            self._when_done(lambda _: self._requests.give_back(name))
+            return await self._read_in_time()
         try:
             return await self._read_in_time()
         finally:

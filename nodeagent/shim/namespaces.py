@@ -97,7 +97,7 @@ _COUNTS = {
 _SHARES = 4
 """Which part of what others need as well one program may have."""
 _INOTIFY = "/proc/sys/fs/inotify/max_user_{}"
-_TERMINALS = 256
+_TERMINALS = 32
 """Pseudo terminals that one program may have open; the machine has some thousand."""
 
 # These numbers are the same on every architecture with the generic system call table.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
+import h2.connection
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
@@ -129,6 +130,7 @@ async def serving(
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            vars(channel)["port"] = port
             yield channel
     finally:
         await server.stop(None)
@@ -630,3 +632,45 @@ async def test_a_stream_of_a_stranger_ends_after_some_minutes(
         await asyncio.wait_for(ended.wait(), 60)
         go.set()
         assert await known.read() == b"NOT_SERVING", "of somebody known it goes on"
+
+
+async def test_answers_that_are_not_taken_count_as_open(door: Door) -> None:
+    """A client without room for one leaves it in our memory, as long as it likes."""
+    method = "/nsml.v1.SessionService/GetSession"
+
+    class Long(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _: Any) -> Any:
+            async def answer(_: Any, __: Any) -> bytes:
+                return bytes(1 << 20)
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    async with serving(door, generic=Long()) as channel:
+        tokens = await tokens_of_everybody(door)
+        mine, theirs = str(tokens["member"]), str(tokens["other"])
+        _, writer = await asyncio.open_connection("127.0.0.1", vars(channel)["port"])
+        http = h2.connection.H2Connection()
+        http.local_settings.initial_window_size = 0
+        http.initiate_connection()
+        for _ in range(MOST_REQUESTS):
+            stream = http.get_next_available_stream_id()
+            head = {
+                ":method": "POST",
+                ":scheme": "http",
+                ":authority": "x",
+                ":path": method,
+                "content-type": "application/grpc",
+                "te": "trailers",
+                "authorization": f"Bearer {mine}",
+            }
+            http.send_headers(stream, list(head.items()))
+            http.send_data(stream, bytes(5), end_stream=True)
+        writer.write(http.data_to_send())
+        await writer.drain()
+        try:
+            while await outcome_within(channel, method, mine, 0.3) != "waits":
+                pass  # until all of them have arrived
+            assert (await outcome(channel, method, theirs)).startswith("open")
+        finally:
+            writer.close()
+        assert (await outcome(channel, method, mine)).startswith("open")
