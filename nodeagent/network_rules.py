@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,6 +238,30 @@ def free_subnet(within: str, routes: str) -> ipaddress.IPv4Network:
         if not any(part.overlaps(one) for one in taken):
             return part
     raise NoNetwork(f"session_subnet {within} is all in use on this machine: choose another range")
+
+
+def networks_at(interfaces: Collection[str], routes: str) -> list[ipaddress.IPv4Network]:
+    """The networks that are behind these interfaces. `routes` as for `free_subnet`."""
+    return [
+        network for name, network in _routes(routes) if name in interfaces and network.prefixlen
+    ]
+
+
+def local_addresses(tries: str) -> list[ipaddress.IPv4Network]:
+    """The machine's own addresses, its loopback's excepted, by the text of /proc/net/fib_trie."""
+    found, address = set(), ""
+    for line in tries.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            address = words[1]
+        elif words[:3] == ["/32", "host", "LOCAL"]:
+            found.add(ipaddress.IPv4Network(address))
+    return sorted(one for one in found if not one.is_loopback)
+
+
+def is_within(address: str, networks: Iterable[ipaddress.IPv4Network]) -> bool:
+    """Whether an IPv4 address is in one of these networks."""
+    return any(ipaddress.IPv4Address(address) in network for network in networks)
 
 
 def _routes(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
