@@ -20,8 +20,10 @@ from nodeagent.network_rules import (
     NoNetwork,
     free_subnet,
     hosts_file,
+    is_ipv4,
     is_within,
     local_addresses,
+    nameservers_of,
     networks_at,
     resolv_conf,
     uplinks,
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from nodeagent.shim.pasta import PastaNetwork
 
 _INTERFACE = "eth0"
-_LINK_LOCAL = "169.254.0.0/16"
+_LINK_LOCAL = ipaddress.IPv4Network("169.254.0.0/16")
+_LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 _PATH = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 _TRIAL_WITHIN_S = 30.0
 _ROUTES = Path("/proc/net/route")
@@ -112,9 +115,10 @@ class SessionPasta:
         gateway, address = self._subnet[1], self._subnet[2]
         argv = [self._program, *_OPTIONS, "--address", str(address), "--netmask", "255.255.255.252"]
         argv += ["--gateway", str(gateway)]
-        with_forward, _ = self._resolvers()
-        if with_forward:
-            argv += ["--dns", with_forward, "--dns-forward", str(self._forward)]
+        is_asked, _ = self._resolvers()
+        if is_asked:
+            argv += ["--dns-forward", str(self._forward)]
+            argv += [word for one in self._nameservers for word in ("--dns", one)]
         return {
             "argv": argv,
             "interface": _INTERFACE,
@@ -126,20 +130,24 @@ class SessionPasta:
         """Where a session asks for names if the resolver's own address is closed to it."""
         return self._subnet[5]
 
-    def _resolvers(self) -> tuple[str, str]:
-        """The resolver that pasta asks for sessions, "" where they ask it themselves, and their resolv.conf.
+    def _resolvers(self) -> tuple[bool, str]:
+        """Whether pasta asks for the names of sessions, as the machine does, and the sessions' resolv.conf.
 
-        A cloud's resolver may have the address of its metadata service, or be on this machine. Raises NoNetwork.
+        So it is where the resolver is closed to them: on this machine, or at a metadata service's address. They
+        ask others themselves, since old versions pass on no long answers (by TCP). Raises NoNetwork.
         """
-        text = resolv_conf([text_of(path) for path in RESOLVED_BY], self._nameservers)
-        servers = [
-            words[1] for line in text.splitlines() if (words := line.split())[:1] == ["nameserver"]
-        ]
-        closed = self._closed()
-        if not servers or not is_within(servers[0], closed):
-            return "", text
+        texts = [text_of(path) for path in RESOLVED_BY]
+        try:
+            text = resolv_conf(texts, self._nameservers)
+        except NoNetwork:
+            if not any(is_ipv4(one) for one in nameservers_of(texts[0])):
+                raise
+            text = texts[0]
+        servers = [one for one in nameservers_of(text) if is_ipv4(one)]
+        if not servers or not is_within(servers[0], [_LOOPBACK, *self._closed()]):
+            return False, text
         others = [line for line in text.splitlines() if line.split()[:1] != ["nameserver"]]
-        return servers[0], "\n".join([f"nameserver {self._forward}", *others, ""])
+        return True, "\n".join([f"nameserver {self._forward}", *others, ""])
 
     def _closed(self) -> list[ipaddress.IPv4Network]:
         """This machine's addresses, the containers and virtual machines on it, and metadata services."""
@@ -152,7 +160,7 @@ class SessionPasta:
         return sorted(
             ipaddress.collapse_addresses(
                 [
-                    ipaddress.IPv4Network(_LINK_LOCAL),
+                    _LINK_LOCAL,
                     *local_addresses(text_of(_ADDRESSES)),
                     *networks_at(bridges, routes),
                     *(

@@ -1,6 +1,7 @@
-"""An agent without root for tests: `python -m tests.integration.rootless_agent UID FOLDER`, run as root.
+"""An agent without root for tests: `python -m tests.integration.rootless_agent UID FOLDER JSON`, run as root.
 
-It runs in the network of whoever starts it, with mounts of its own: there everybody may open /dev/net/tun, as on
+It runs in the network of whoever starts it, with mounts of its own: there the resolvers are those of FOLDER, and
+everybody may open /dev/net/tun, as on
 most machines, and pass the folders that lead to this checkout and its interpreter. Orders come as lines of JSON on
 its standard input, and each has one answer.
 """
@@ -20,10 +21,10 @@ from typing import Any
 
 import structlog
 
-from nodeagent import pasta
 from nodeagent.accounts import barrier
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
+from nodeagent.pasta import probe_pasta
 from nodeagent.runtimes.interface import Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.launcher import Launcher
@@ -53,6 +54,7 @@ def own_mounts(folder: Path) -> None:
     os.mknod(tun, 0o020666, os.makedev(10, 200))
     tun.chmod(0o666)
     mount(str(tun), "/dev/net/tun", None, _MS_BIND)
+    mount(str(folder / "resolv.conf"), "/etc/resolv.conf", None, _MS_BIND)
     needed = [Path(sys.base_prefix), Path(sys.prefix), Path(__file__).resolve().parents[2]]
     held = [(path, os.open(path, os.O_PATH)) for path in needed]
     for path, descriptor in held:
@@ -114,7 +116,7 @@ class Agent:
 
 async def serve(data: Path, probed: dict[str, Any]) -> None:
     isolation = probe_isolation(data / "trial")
-    facts = pasta.probe_pasta(data, **probed)
+    facts = probe_pasta(data, **probed)
     answer({"reason": facts.reason, "isolation": isolation.level.value})
     folders = ReplicaFolders(data / "replicas")
     limits = probe_limits(data, disk_floor_bytes=0, with_groups=False)
@@ -146,7 +148,6 @@ def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     uid, folder, probed = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     own_mounts(folder)
-    pasta.RESOLVED_BY = (folder / "resolv.conf",)
     data = folder / "agent"
     data.mkdir(mode=0o700)
     os.chown(data, uid, uid)
