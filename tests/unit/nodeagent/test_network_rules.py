@@ -14,6 +14,7 @@ from nodeagent.network_rules import (
     connections_of_all,
     free_subnet,
     hosts_file,
+    local_addresses,
     resolv_conf,
     ruleset,
     subnet_of,
