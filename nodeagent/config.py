@@ -79,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     session_network: Literal["auto", "own", "host"] = "auto"
     """What sessions at level `namespace` get that are no gangs: `own`, a network of their own, whose loopback
     nobody else reaches, and the agent does not start where that does not work; `auto`, that where it works
-    (root, nftables), else the machine's; `host`, the machine's."""
+    (root with nftables, or pasta), else the machine's; `host`, the machine's."""
 
     session_subnet: str = "198.18.0.0/15"
     """Where the addresses of such networks come from; a free part of it is taken, and seen on this machine only."""

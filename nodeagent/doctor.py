@@ -271,6 +271,8 @@ def _isolation(s: Symptoms) -> Iterator[Finding]:
 
 def _network(s: Symptoms) -> Iterator[Finding]:
     advice = "run the agent as root (deploy/systemd) and install nftables"
+    if not s.is_root:
+        advice += "; or, without root, install passt (pasta)"
     if s.has_own_networks:
         yield _ok("network", "sessions get a network of their own")
     elif s.wanted_network == "host":

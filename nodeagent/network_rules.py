@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,6 +240,30 @@ def free_subnet(within: str, routes: str) -> ipaddress.IPv4Network:
     raise NoNetwork(f"session_subnet {within} is all in use on this machine: choose another range")
 
 
+def networks_at(interfaces: Collection[str], routes: str) -> list[ipaddress.IPv4Network]:
+    """The networks that are behind these interfaces. `routes` as for `free_subnet`."""
+    return [
+        network for name, network in _routes(routes) if name in interfaces and network.prefixlen
+    ]
+
+
+def local_addresses(tries: str) -> list[ipaddress.IPv4Network]:
+    """The machine's own addresses, its loopback's excepted, by the text of /proc/net/fib_trie."""
+    found, address = set(), ""
+    for line in tries.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            address = words[1]
+        elif words[:3] == ["/32", "host", "LOCAL"]:
+            found.add(ipaddress.IPv4Network(address))
+    return sorted(one for one in found if not one.is_loopback)
+
+
+def is_within(address: str, networks: Iterable[ipaddress.IPv4Network]) -> bool:
+    """Whether an IPv4 address is in one of these networks."""
+    return any(ipaddress.IPv4Address(address) in network for network in networks)
+
+
 def _routes(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
     """Interface and destination of each route."""
     for line in text.splitlines()[1:]:
@@ -271,11 +295,11 @@ def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
     others = [
         line for line in texts[0].splitlines() if line.split()[:1] not in ([], ["nameserver"])
     ]
-    for servers in (list(wanted), *map(_nameservers, texts)):
+    for servers in (list(wanted), *map(nameservers_of, texts)):
         reached = [server for server in servers if _is_reached(server)]
         if reached:
             return "\n".join([*(f"nameserver {server}" for server in reached), *others, ""])
-    if not any(map(_nameservers, texts)):
+    if not any(map(nameservers_of, texts)):
         return texts[0]  # a machine that resolves no names by servers
     raise NoNetwork(
         "sessions would reach no resolver: /etc/resolv.conf names none but on this machine's loopback,"
@@ -283,18 +307,24 @@ def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
     )
 
 
-def _nameservers(text: str) -> list[str]:
+def nameservers_of(text: str) -> list[str]:
+    """The resolvers that a resolv.conf names."""
     words = (line.split() for line in text.splitlines())
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
 
 
 def _is_reached(server: str) -> bool:
     """Whether it is an IPv4 address that is not on the machine's loopback: sessions have no IPv6."""
+    return is_ipv4(server) and not ipaddress.IPv4Address(server).is_loopback
+
+
+def is_ipv4(word: str) -> bool:
+    """Whether it is an IPv4 address."""
     try:
-        address = ipaddress.ip_address(server)
+        ipaddress.IPv4Address(word)
     except ValueError:
         return False
-    return address.version == 4 and not address.is_loopback
+    return True
 
 
 def hosts_file(text: str, name: str) -> str:

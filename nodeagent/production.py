@@ -45,6 +45,7 @@ from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.network_rules import NetworkRules, NoNetwork
 from nodeagent.parts import Machine, Parts
+from nodeagent.pasta import probe_pasta
 from nodeagent.pressure import (
     KeepFree,
     Store,
@@ -83,6 +84,7 @@ from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.session_network import (
     Firewall,
     NetworkFacts,
+    Networks,
     SessionNetwork,
     probe_network,
 )
@@ -380,7 +382,7 @@ def _sandbox(
     limits: BuildLimits,
     alone: IsolationFacts,
     machine: ReplicaMachine,
-    network: SessionNetwork | None,
+    network: Networks | None,
 ) -> Sandbox:
     """Where environments are built: by what works here without an engine, whatever sessions get."""
     level = strongest(alone)
@@ -395,7 +397,10 @@ def _sandbox(
         machine=machine,
         level=level,
         ids=ids,
-        network=network if level is Isolation.NAMESPACE else None,
+        # without root builds keep the machine's, with the indexes on its loopback
+        network=network
+        if level is Isolation.NAMESPACE and isinstance(network, SessionNetwork)
+        else None,
         limits=limits,
         room=partial(room_for_builds, settings.data, machine.limits.disk_floor_bytes),
     )
@@ -568,6 +573,13 @@ def _networks(
         )
         if containers and found.firewall is not None:
             found = replace(found, open_reason=containers.open_reason(has_ids=has_ids))
+    elif is_wanted:
+        found = probe_pasta(
+            settings.data,
+            subnet=settings.session_subnet,
+            nameservers=settings.session_nameservers,
+            metadata=settings.metadata_addresses,
+        )
     else:
         reason = "the agent is not root"
         found = NetworkFacts(reason=reason, open_reason=reason)
@@ -630,7 +642,7 @@ async def _rules_kept(
 def _runtime(
     folders: ReplicaFolders,
     isolation: IsolationFacts,
-    network: SessionNetwork | None,
+    network: Networks | None,
     place: EnginePlace | None,
     clock: Clock,
 ) -> ShimDriver:

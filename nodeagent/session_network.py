@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -46,7 +47,10 @@ from nodeagent.network_rules import (
     uplinks,
 )
 
-_RESOLVED_BY = (
+if TYPE_CHECKING:
+    from nodeagent.shim.pasta import PastaNetwork
+
+RESOLVED_BY = (
     Path("/etc/resolv.conf"),
     Path("/run/systemd/resolve/resolv.conf"),
     Path("/run/NetworkManager/no-stub-resolv.conf"),
@@ -191,14 +195,11 @@ class SessionNetwork:
             names = machines_names(self._nameservers)
         except NoNetwork as error:
             raise OSError(errno.ENETUNREACH, str(error)) from error
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        places = {}
-        for path, text in names.items():
-            place = places[path] = self._folder / Path(path).name
-            if _text_of(place) != text:
-                write_atomically(place, text.encode())
-                place.chmod(0o644)
-        return places
+        return write_files(self._folder, names)
+
+    def content(self) -> None:
+        """A shim is told nothing: it is given a namespace."""
+        return
 
     def namespace(self) -> int:
         """A descriptor of a new namespace with an address of its own, from those kept ready. Raises OSError."""
@@ -287,6 +288,22 @@ def _set(name: str, value: str) -> None:
         os.close(descriptor)
 
 
+class Networks(Protocol):
+    """Gives sessions networks of their own. Blocking; used by several threads."""
+
+    def files(self) -> Mapping[str, Path]:
+        """What stands in the place of files in /etc. Raises OSError."""
+
+    def content(self) -> PastaNetwork | None:
+        """What a shim is told of a network that it makes. Raises OSError."""
+
+    def namespace(self) -> int | None:
+        """A descriptor of a new namespace; None: the shim makes it. Raises OSError."""
+
+    def close(self) -> None:
+        """Keep nothing ready any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFacts:
     """What was found: what makes namespaces for sessions (None: they have the machine's network), and why not.
@@ -295,7 +312,7 @@ class NetworkFacts:
     why they are not closed to all.
     """
 
-    network: SessionNetwork | None = None
+    network: Networks | None = None
     firewall: Firewall | None = None
     reason: str = ""
     open_reason: str = ""
@@ -314,14 +331,27 @@ def name_of(data: Path) -> str:
 
 def machines_names(wanted: Sequence[str]) -> dict[str, str]:
     """What resolves names in a session, path to text, as the machine does now. Raises NoNetwork."""
-    texts = [_text_of(path) for path in _RESOLVED_BY]
+    texts = [text_of(path) for path in RESOLVED_BY]
     return {
         "/etc/resolv.conf": resolv_conf(texts, wanted),
-        "/etc/hosts": hosts_file(_text_of(Path("/etc/hosts")), socket.gethostname()),
+        "/etc/hosts": hosts_file(text_of(Path("/etc/hosts")), socket.gethostname()),
     }
 
 
-def _text_of(path: Path) -> str:
+def write_files(folder: Path, names: Mapping[str, str]) -> Mapping[str, Path]:
+    """Keep these texts in files of the folder, named as the path's last part; where each is. Raises OSError."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    places = {}
+    for path, text in names.items():
+        place = places[path] = folder / Path(path).name
+        if text_of(place) != text:
+            write_atomically(place, text.encode())
+            place.chmod(0o644)
+    return places
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; "": it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -368,11 +398,11 @@ def probe_network(
 
 def _rules_now(name: str, rules: NetworkRules, engines: Sequence[str]) -> str:
     """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
-    routes = _text_of(_ROUTES)
+    routes = text_of(_ROUTES)
     around = Surroundings(
         engines=engines,
         lent=_lent(name),
-        connections=connections_of_all(_text_of(_CONNECTIONS)),
+        connections=connections_of_all(text_of(_CONNECTIONS)),
     )
     subnet = subnet_of(name, routes)
     if subnet is not None:
@@ -416,7 +446,7 @@ def _forwards(link: str) -> str:
 
 def _value(name: str) -> str:
     """A value of /proc/sys/net in the calling thread's namespace; "": there is none."""
-    return _text_of(Path("/proc/sys/net", name)).strip()
+    return text_of(Path("/proc/sys/net", name)).strip()
 
 
 def _trial_link(name: str) -> str:
@@ -438,7 +468,7 @@ def _alone() -> Iterator[None]:
 def tidy() -> None:
     """Remove the bridges and tables of agents whose data folder is gone. The caller is root."""
     for note in _STATE.glob("nsml*"):
-        if not Path(_text_of(note)).exists():
+        if not Path(text_of(note)).exists():
             _remove(note.name)
 
 
@@ -458,7 +488,7 @@ def _made_network(
 ) -> SessionNetwork:
     """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge without sessions."""
     name = name_of(data)
-    routes = _text_of(_ROUTES)
+    routes = text_of(_ROUTES)
     links = uplinks(routes)
     with Netlink() as host:
         mtus = [host.link(link).mtu for link in links]

@@ -24,10 +24,11 @@ from nodeagent.engine.client import Engine, EngineError, EngineRefused
 from nodeagent.engine.images import find_image
 from nodeagent.engine.networks import OWN_NETWORK
 from nodeagent.network_rules import NetworkRules
+from nodeagent.pasta import probe_pasta
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import probe_isolation
-from nodeagent.session_network import probe_network
+from nodeagent.session_network import NetworkFacts, probe_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,22 +166,27 @@ def _isolation() -> dict[str, Any]:
 def _network(settings: Settings, isolation: str) -> dict[str, Any]:
     """Makes the networks of another agent, tries them, and removes them."""
     wanted = {"wanted_network": settings.session_network}
-    if os.geteuid():
-        reason = "its agent is not root"
-        is_open = bool(settings.metadata_addresses)
-        return {
-            "has_own_networks": False, "network_reason": reason, "is_metadata_open": is_open, **wanted
-        }  # fmt: skip
-    rules = NetworkRules(uids=(settings.uid_first, settings.uid_first))
+    is_wanted = isolation == Isolation.NAMESPACE and settings.session_network != "host"
     with tempfile.TemporaryDirectory(prefix="nsml-doctor-") as scratch:
-        facts = probe_network(
-            Path(scratch),
-            rules=rules,
-            subnet=settings.session_subnet,
-            nameservers=settings.session_nameservers,
-            is_wanted=isolation == Isolation.NAMESPACE and settings.session_network != "host",
-        )
-        facts.remove()
+        if os.geteuid() == 0:
+            facts = probe_network(
+                Path(scratch),
+                rules=NetworkRules(uids=(settings.uid_first, settings.uid_first)),
+                subnet=settings.session_subnet,
+                nameservers=settings.session_nameservers,
+                is_wanted=is_wanted,
+            )
+            facts.remove()
+        elif is_wanted:
+            facts = probe_pasta(
+                Path(scratch),
+                subnet=settings.session_subnet,
+                nameservers=settings.session_nameservers,
+                metadata=settings.metadata_addresses,
+            )
+        else:
+            reason = "its agent is not root"
+            facts = NetworkFacts(reason=reason, open_reason=reason)
     return {
         "has_own_networks": facts.network is not None,
         "network_reason": facts.reason or facts.open_reason,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
-    from nodeagent.session_network import SessionNetwork
+    from nodeagent.session_network import Networks
     from nsml.clock import Clock, Offload
 
 
@@ -48,7 +48,7 @@ class ProcessDriver(ShimDriver):
         clock: Clock,
         run: Offload,
         run_long: Offload,
-        network: SessionNetwork | None = None,
+        network: Networks | None = None,
     ) -> None:
         super().__init__(
             folders,
@@ -79,10 +79,11 @@ class ProcessDriver(ShimDriver):
         refuse_unsound(spec)
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        files = None
-        if self._network is not None and has_own_network(spec):
-            files = self._network.files()
-        return shim_spec(spec, folder, self._machine, network_files=files)
+        if self._network is None or not has_own_network(spec):
+            return shim_spec(spec, folder, self._machine)
+        files = self._network.files()
+        content = shim_spec(spec, folder, self._machine, network_files=files)
+        return {**content, "pasta": self._network.content()}
 
     async def _network_of(self, spec: ReplicaSpec) -> int | None:
         if self._network is None or not has_own_network(spec):

@@ -16,6 +16,7 @@ import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may 
 
 from nodeagent.shim import namespaces, seccomp
 from nodeagent.shim.cgroups import PIDS, Group, join
+from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
 
 TYPE_CHECKING = False
@@ -49,6 +50,7 @@ class Forked:
         self._folder = folder
         self._spec = spec
         self._network = network
+        self._pasta: Pasta | None = None
         self._has_first_process = bool(spec["namespace"])
         self._status: int | None = None
         self._report = -1
@@ -68,11 +70,15 @@ class Forked:
             0o600,
         )
         self._report, report = os.pipe2(os.O_CLOEXEC)
+        gate: Sequence[int] = os.pipe2(os.O_CLOEXEC) if self._pasta is not None else ()
         try:
             spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
-            self.pid = _fork_program(self._folder, spec, output, report, doors)
+            self.pid = _fork_program(self._folder, spec, output, report, doors, gate=gate)
+            if self._pasta is not None:
+                self._pasta.furnish()
+                os.write(gate[1], b"!")
         finally:
-            for descriptor in (output, report, *doors):
+            for descriptor in (output, report, *doors, *gate):
                 os.close(descriptor)
 
     def is_running(self) -> bool:
@@ -98,6 +104,8 @@ class Forked:
     def is_gone(self) -> bool:
         """Whether no process of it is left; with the last one its group goes."""
         if not self._is_gone:
+            if self._pasta is not None and not self.is_running():
+                self._pasta.end()
             self._is_gone = self._reap() and not (self._group and self._group.members())
             if self._is_gone and self._group is not None:
                 self._measure(self._group)
@@ -106,9 +114,12 @@ class Forked:
         return self._is_gone
 
     def processes(self) -> list[int]:
-        """Those that are there now, but for the first process: that is ours, and no limit's."""
+        """Those that are there now, but for the first process and pasta: those are ours, and no limit's."""
         found = children_of(os.getpid()) if self._group is None else self._group.members()
-        return [pid for pid in found if not (self._has_first_process and pid == self.pid)]
+        ours = {self.pid} if self._has_first_process else set()
+        if self._pasta is not None:
+            ours.add(self._pasta.pid)
+        return [pid for pid in found if pid not in ours]
 
     def exceeded(self) -> Excess | None:
         """Whether the kernel killed something of it for memory."""
@@ -139,6 +150,9 @@ class Forked:
             namespaces.enter_network(self._network)
             os.close(self._network)
             self._network = None
+        elif self._spec.get("pasta"):
+            self._pasta = Pasta(self._spec["pasta"])
+            self._pasta.enter()
         elif self._spec.get("own_network"):
             raise OSError(errno.ENONET, "the network of its own that it was to have is not there")
 
@@ -200,6 +214,8 @@ class Forked:
                 return True
             if pid == 0:
                 return False
+            if self._pasta is not None and self._pasta.reaped(pid):
+                continue
             self.cpu_s[0] += used.ru_utime
             self.cpu_s[1] += used.ru_stime
             self.max_rss_bytes = max(self.max_rss_bytes, used.ru_maxrss * 1024)
@@ -220,8 +236,13 @@ def _fork_program(
     output: int,
     report: int,
     doors: Sequence[int],
+    *,
+    gate: Sequence[int] = (),
 ) -> int:
-    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid. Raises OSError."""
+    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid. Raises OSError.
+
+    Where there is a `gate`, a pipe, pid 1 starts the program when something was written there.
+    """
     shim, isolation = os.getpid(), spec["namespace"]
     if isolation:
         child = namespaces.fork(with_pid=isolation["pid"], account=spec.get("account"))
@@ -255,6 +276,10 @@ def _fork_program(
         # whoever the program is, it passes the folders that lead to what its root holds
         os.umask(0o022)
         namespaces.enter_root(os.path.join(folder, "root"), isolation["mounts"])
+        if gate:
+            os.close(gate[1])
+            if not os.read(gate[0], 1):
+                os._exit(START_FAILED_CODE)  # the shim says why
         _be_first_process(spec, report, shim)
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))

@@ -3,7 +3,8 @@
 Standard library only: it runs in the shim. Order of calls, each in the process named:
 
 ```
-shim         enter_network()         where its program has a network of its own, which the agent made
+shim         enter_network()         where its program has a network of its own, which the agent made as root;
+             own_network()           or which it makes itself (pasta.py)
 shim         fork()                  the shim stays in its own namespaces; the child is pid 1 of new ones
 first child  settle()                with limits of what the kernel counts for whom they belong to
              enter_root(root, plan)  builds the root on a tmpfs, pivots into it
@@ -132,6 +133,18 @@ def prctl(option: int, argument: int | bytes = 0, second: int = 0) -> None:
 def new_network() -> None:
     """Put the calling thread into a new network namespace, without any interface that is up."""
     _check(_libc.unshare(CLONE_NEWNET), "unshare network namespace")
+
+
+def own_network() -> None:
+    """Put the calling process, of one thread and not root, into a new user and a new network namespace.
+
+    Ids are those outside. What it forks by `fork` is below that user namespace, without rights in it.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNET), "unshare user and network namespace")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", _mapped([uid]))
+    _write("/proc/self/gid_map", _mapped([gid]))
 
 
 def enter_network(descriptor: int) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import errno
 import fcntl
-import ipaddress
 import json
 import os
 import platform
@@ -21,7 +20,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ from nodeagent import session_network
 from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
-from nodeagent.netlink import Netlink, inside, new_namespace
+from nodeagent.netlink import inside
 from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
@@ -46,14 +44,23 @@ from nodeagent.session_network import NetworkFacts, probe_network
 from nodeagent.shim import namespaces, seccomp
 from nsml.clock import SystemClock, in_thread
 from tests.e2e.programs import wait_for
+from tests.integration.machine_network import (
+    HEAD,
+    METADATA,
+    METADATA_HERE,
+    METADATA_IPV6,
+    NEIGHBOUR,
+    OUTSIDE,
+    UPLINK,
+    Answering,
+    Names,
+    neighbour_of_machine,
+    outside_of_machine,
+)
 
-METADATA, METADATA_HERE, METADATA_IPV6 = "169.254.169.254", "100.100.100.200", "fd00:ec2::254"
-"""The second and third are addresses of the machine itself, as of an agent of a cloud's that runs there."""
-OUTSIDE, UPLINK = ipaddress.IPv4Address("203.0.113.2"), ipaddress.IPv4Interface("203.0.113.1/24")
 UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""
 ALLOWED_PORT = 18_777
-NEIGHBOUR, NEIGHBOUR_IPV6 = "172.30.0.2", "fd00:172:30::2"
 RULES = NetworkRules(
     uids=UIDS,
     metadata=(METADATA, METADATA_HERE, METADATA_IPV6),
@@ -63,18 +70,6 @@ RULES = NetworkRules(
 WITHIN_S = 60.0
 SIOCGIFHWADDR = 0x8927
 PREFIX = Path(sys.base_prefix)
-
-REACHES = """\
-def reaches(address, family=socket.AF_INET):
-    with socket.socket(family) as end:
-        end.settimeout(2)
-        try:
-            end.connect(address)
-            return end.recv(100).decode()
-        except OSError as error:
-            return error.__class__.__name__
-"""
-HEAD = f"import ctypes, json, os, socket, sys, time\n{REACHES}"
 
 
 @dataclass
@@ -90,56 +85,6 @@ class Machine:
     neighbour: int
     ports: dict[str, int]
     engines: list[str]
-
-
-class Answering(threading.Thread):
-    """A server that sends a word to whoever connects, in the namespace of who made it."""
-
-    def __init__(self, host: str, word: str, port: int = 0) -> None:
-        super().__init__(daemon=True)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listener = socket.create_server((host, port), family=family)
-        self.word = word
-        self.start()
-
-    def run(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self.listener.accept()
-                with connection:
-                    connection.sendall(self.word.encode())
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.getsockname()[1])
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-
-
-class Names(threading.Thread):
-    """Answers every question for a name with the same address."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(daemon=True)
-        self.end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.end.bind((host, 53))
-        self.start()
-
-    def run(self) -> None:
-        with suppress(OSError):
-            while True:
-                query, peer = self.end.recvfrom(512)
-                asked = query[12 : query.index(b"\0", 12) + 5]
-                answer = b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04" + OUTSIDE.packed
-                is_ipv4 = asked[-4:-2] == b"\0\x01"
-                count = b"\0\x01" if is_ipv4 else b"\0\0"
-                head = query[:2] + b"\x81\x80\0\x01" + count + b"\0\0\0\0"
-                self.end.sendto(head + asked + (answer if is_ipv4 else b""), peer)
-
-    def close(self) -> None:
-        self.end.close()
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +117,10 @@ def machine(place: Path) -> Iterator[Machine]:
         Path("/proc/sys/net/ipv4/ip_forward").write_text(
             "0"
         )  # no router but for what is said below
-        outside = _outside()
+        outside = outside_of_machine()
         resolv = place / "resolv.conf"
         resolv.write_text(f"nameserver 127.0.0.53\nnameserver {OUTSIDE}\nsearch lab\n")
-        monkeypatch.setattr(session_network, "_RESOLVED_BY", (resolv,))
+        monkeypatch.setattr(session_network, "RESOLVED_BY", (resolv,))
         monkeypatch.setattr(session_network, "_STATE", place / "networks")
         data = place / "agent"
         data.mkdir()
@@ -199,7 +144,7 @@ def machine(place: Path) -> Iterator[Machine]:
         for name, host in (("outside", str(OUTSIDE)), ("metadata", METADATA)):
             servers.append(inside(outside, partial(Answering, host, name)))
             ports[name] = servers[-1].port
-        neighbour = _neighbour()
+        neighbour = neighbour_of_machine()
         servers.append(inside(neighbour, partial(Answering, NEIGHBOUR, "neighbour")))
         ports["neighbour"] = servers[-1].port
         servers.append(inside(outside, partial(Answering, METADATA, "names", 53)))
@@ -226,58 +171,6 @@ def machine(place: Path) -> Iterator[Machine]:
             os.close(namespace)
         namespaces.enter_network(before)
         os.close(before)
-
-
-def _outside() -> int:
-    """A namespace that the machine's only interface leads to, with a metadata service's address."""
-    with Netlink() as host:
-        host.set_up("lo")
-
-        def furnish(descriptor: int) -> None:
-            host.add_pair("uplink", "eth0", descriptor, mtu=1400)
-            index = host.index_of("uplink")
-            host.add_address(index, UPLINK)
-            host.set_up("uplink")
-            with Netlink() as far:
-                lo, eth0 = far.index_of("lo"), far.index_of("eth0")
-                far.set_up("lo")
-                far.add_address(lo, ipaddress.IPv4Interface(METADATA))
-                far.add_address(eth0, ipaddress.IPv4Interface(f"{OUTSIDE}/24"))
-                far.set_up("eth0")
-                far.add_default_route(eth0, UPLINK.ip)
-
-        outside = new_namespace(furnish)
-        host.add_default_route(host.index_of("uplink"), OUTSIDE)
-    return outside
-
-
-def _neighbour() -> int:
-    """A namespace behind a bridge of the machine, as an engine makes them for containers."""
-    with Netlink() as host:
-        host.add_bridge("docker0")
-        bridge = host.index_of("docker0")
-        host.add_address(bridge, ipaddress.IPv4Interface("172.30.0.1/24"))
-        host.set_up("docker0")
-        Path("/proc/sys/net/ipv4/conf/docker0/forwarding").write_text("1")
-        subprocess.run(
-            ["ip", "address", "add", "fd00:172:30::1/64", "dev", "docker0", "nodad"], check=True
-        )
-
-        def furnish(descriptor: int) -> None:
-            host.add_pair("port", "eth0", descriptor, mtu=1400, bridge=bridge)
-            host.set_up("port")
-            with Netlink() as far:
-                index = far.index_of("eth0")
-                far.add_address(index, ipaddress.IPv4Interface(f"{NEIGHBOUR}/24"))
-                far.set_up("eth0")
-                far.add_default_route(index, ipaddress.IPv4Address("172.30.0.1"))
-            for command in (
-                f"address add {NEIGHBOUR_IPV6}/64 dev eth0 nodad",
-                "route add default via fd00:172:30::1",
-            ):
-                subprocess.run(["ip", "-6", *command.split()], check=True)
-
-        return new_namespace(furnish)
 
 
 def forwards(interface: str) -> str:

@@ -14,6 +14,7 @@ from nodeagent.network_rules import (
     connections_of_all,
     free_subnet,
     hosts_file,
+    local_addresses,
     resolv_conf,
     ruleset,
     subnet_of,
@@ -143,3 +144,13 @@ def test_the_machines_name_is_the_sessions_own_loopback() -> None:
         "127.0.1.1 box.lab",
         "10.0.0.9 data data.lab",
     ]
+
+
+def test_the_machines_own_addresses_are_read_without_its_loopback() -> None:
+    tries = (
+        "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
+        "     +-- 192.0.2.0/24 2 0 2\n        |-- 192.0.2.0\n           /24 link UNICAST\n"
+        "        |-- 192.0.2.2\n           /32 host LOCAL\n        |-- 192.0.2.255\n"
+        "           /32 link BROADCAST\n     |-- 127.0.0.1\n        /32 host LOCAL\n"
+    )
+    assert [str(one) for one in local_addresses(2 * tries)] == ["192.0.2.2/32"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent import container_networks, session_network
+from nodeagent import container_networks, pasta, session_network
 from nodeagent.config import Settings, SettingsError
 from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineUnreachable
@@ -40,15 +40,16 @@ def settings(**more: Any) -> Settings:
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent of a user, on a machine without pasta."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(pasta.shutil, "which", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("user")
 def test_without_root_sessions_have_the_machines_network() -> None:
     found = _networks(settings(), OWNERS)
-    assert found == NetworkFacts(
-        reason="the agent is not root", open_reason="the agent is not root"
-    )
+    reason = "the agent is not root, and there is no program pasta: install it (package passt)"
+    assert found == NetworkFacts(reason=reason, open_reason=reason)
     assert _network_note(settings(), OWNERS, found) == ""  # all of them are the owner's
 
 

@@ -1,0 +1,259 @@
+"""A network of its own for a program whose agent is not root: a namespace, and pasta, which carries what leaves it.
+
+Standard library only: it runs in the shim. In order, each in the process named:
+
+```
+shim   enter()      forks the process that becomes pasta and stays in the machine's network; makes a user
+                    and a network namespace, and is in them from then on
+pasta               makes `eth0` there with an address and a route
+shim   furnish()    waits for that, and closes addresses; only then may a program run
+shim   end()        ends pasta, with the program's last process
+```
+
+The program is in a user namespace below that one, and has no rights in this. Nothing is passed to it or to
+the machine's loopback: pasta opens sockets, as the agent's user, for what goes out.
+
+An address is closed by a route of the type `local` at `eth0`. One of the type `unreachable` would not do:
+a socket that is bound to an interface (SO_BINDTODEVICE, which needs no rights) goes past it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+from nodeagent.shim import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn, TypedDict
+
+    class PastaNetwork(TypedDict):
+        """What a shim is told of such a network.
+
+        argv: pasta's, to which the pid of the namespace's process is added. interface: the one that it makes.
+        closed: addresses that nothing reaches from there, with the length of their prefix.
+        """
+
+        argv: list[str]
+        interface: str
+        closed: list[tuple[str, int]]
+
+
+_READY_WITHIN_S = 10.0
+_ENDED_WITHIN_S = 1.0
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+_ANYWHERE = ("192.0.2.1", 9)
+"""Nothing is sent there: whether the kernel has a route is asked."""
+
+_RTMGRP_IPV4_ROUTE = 0x40
+_RTM_NEWROUTE = 24
+_REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
+_ERROR = 2
+_TABLE_LOCAL, _PROTOCOL_STATIC, _SCOPE_HOST, _TYPE_LOCAL = 255, 4, 254, 2
+_RTA_DST, _RTA_OIF = 1, 4
+_HEADER = struct.Struct("=IHHII")
+_ROUTE = struct.Struct("=8BI")
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+class Pasta:
+    """The network of one program. All of it raises OSError."""
+
+    def __init__(self, wanted: PastaNetwork) -> None:
+        self.pid = 0
+        self._wanted = wanted
+        self._words = -1
+
+    def enter(self) -> None:
+        """Have the calling process, which has one thread, be in a network of its own from now on."""
+        go, tell = os.pipe2(os.O_CLOEXEC)
+        # never full for who writes: pasta would wait for who reads
+        self._words, words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            shim = os.getpid()
+            self.pid = os.fork()
+            if self.pid == 0:
+                os.close(tell)
+                self._become_pasta(shim, go, words)
+            namespaces.own_network()
+            self._routes = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0
+            )
+            _set_up("lo")
+            self._routes = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0
+            )
+            self._routes.bind((0, _RTMGRP_IPV4_ROUTE))
+            os.write(tell, b"!")
+        finally:
+            for descriptor in (go, tell, words):
+                os.close(descriptor)
+
+    def furnish(self) -> None:
+        """Return when all that the namespace is to reach is reached, and nothing else."""
+        poll = select.poll()
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            with self._routes as routes:
+                poll.register(routes, select.POLLIN)
+                poll.register(pidfd, select.POLLIN)
+                until = time.monotonic() + _READY_WITHIN_S
+                while not _has_route():
+                    left_s = until - time.monotonic()
+                    if left_s <= 0:
+                        raise OSError(errno.ETIMEDOUT, "pasta makes no network: it takes too long")
+                    for descriptor, _ in poll.poll(1000 * left_s):
+                        if descriptor == pidfd:
+                            raise OSError(errno.ENETDOWN, f"pasta makes no network: {self._said()}")
+                        routes.recv(1 << 16)
+            _close(self._wanted["closed"], socket.if_nametoindex(self._wanted["interface"]))
+            with contextlib.suppress(OSError):
+                _write("/proc/sys/net/ipv4/ping_group_range", f"{os.getegid()} {os.getegid()}")
+        finally:
+            os.close(pidfd)
+            self._hear_no_more()
+
+    def end(self) -> None:
+        """End pasta, if it is there; the caller reaps it."""
+        self._hear_no_more()
+        if not self.pid:
+            return
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                poll = select.poll()
+                poll.register(pidfd, select.POLLIN)
+                poll.poll(1000 * _ENDED_WITHIN_S)
+            finally:
+                os.close(pidfd)
+
+    def reaped(self, pid: int) -> bool:
+        """Note the end of a child; whether that was pasta."""
+        if not self.pid or pid != self.pid:
+            return False
+        self.pid = 0
+        return True
+
+    def _hear_no_more(self) -> None:
+        if self._words >= 0:
+            os.close(self._words)
+            self._words = -1
+
+    def _said(self) -> str:
+        """Why it ended, in its own words."""
+        try:
+            text = os.read(self._words, 4096).decode(errors="replace")
+        except OSError:
+            text = ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else "it ended"
+
+    def _become_pasta(self, shim: int, go: int, words: int) -> NoReturn:
+        """In the child: wait for the namespaces, and be the program that carries for them."""
+        try:
+            namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != shim or os.read(go, 1) != b"!":
+                os._exit(1)
+            os.setpgid(0, 0)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1):
+                os.dup2(nothing, stream)
+            os.dup2(words, 2)
+            for number in _DEFAULTED:
+                signal.signal(number, signal.SIG_DFL)  # versions fail where SIGPIPE is ignored
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.chdir("/")
+            argv = [*self._wanted["argv"], str(shim)]
+            os.execve(argv[0], argv, {})  # noqa: S606
+        except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
+            os.write(words, str(error).encode())
+        os._exit(1)
+
+
+def _has_route() -> bool:
+    """Whether something outside can be sent to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        try:
+            end.connect(_ANYWHERE)
+        except OSError:
+            return False
+    return True
+
+
+def _set_up(interface: str) -> None:
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        asked = struct.pack("16sh22x", interface.encode(), 0)
+        (flags,) = struct.unpack_from("16xh", fcntl.ioctl(end, _SIOCGIFFLAGS, asked))
+        fcntl.ioctl(end, _SIOCSIFFLAGS, struct.pack("16sh22x", interface.encode(), flags | _IFF_UP))
+
+
+def _close(networks: list[tuple[str, int]], interface: int) -> None:
+    """Have addresses be nobody's but this namespace's."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as kernel:
+        kernel.bind((0, 0))
+        for number, (address, length) in enumerate(networks):
+            body = _ROUTE.pack(
+                socket.AF_INET, length, 0, 0, _TABLE_LOCAL, _PROTOCOL_STATIC, _SCOPE_HOST, _TYPE_LOCAL, 0
+            )  # fmt: skip
+            body += struct.pack("=HH4s", 8, _RTA_DST, socket.inet_aton(address))
+            body += struct.pack("=HHI", 8, _RTA_OIF, interface)
+            flags = _REQUEST | _ACK | _CREATE | _EXCL
+            kernel.send(
+                _HEADER.pack(_HEADER.size + len(body), _RTM_NEWROUTE, flags, number, 0) + body
+            )
+            answer = kernel.recv(1 << 16)
+            (code,) = struct.unpack_from("=i", answer, _HEADER.size)
+            if code and -code != errno.EEXIST:
+                raise OSError(-code, f"close {address}/{length}: {os.strerror(-code)}")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def main() -> NoReturn:
+    """Try such a network: the words after the first two are its description, and an address and a port.
+
+    What connects there is a process as programs have it. Prints why that fails; nothing: it works.
+    """
+    import json
+
+    wanted, host, port = json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    network = Pasta(wanted)
+    child = 0
+    try:
+        network.enter()
+        network.furnish()
+        child = namespaces.fork(with_pid=False)
+        if child == 0:
+            _try_to_connect(host, port)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print("nothing outside is reached through pasta", flush=True)
+    except OSError as error:
+        print(error.strerror or error, flush=True)
+    network.end()
+    os._exit(0)
+
+
+def _try_to_connect(host: str, port: int) -> NoReturn:
+    code = 1
+    try:
+        namespaces.settle(is_required=False)
+        namespaces.drop_privileges()
+        socket.create_connection((host, port), 3.0).close()
+        code = 0
+    finally:
+        os._exit(code)
