@@ -134,9 +134,10 @@ def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platf
     for one in (name, late):
         wait_for(lambda one=one: lines(platform, one) > 10, what=f"{one} prints")
     with small_disk(platform.folder / "data/controlplane/objects", tmp_path) as give_room:
+        # Before anything is sent: what comes between two looks at the disk finds it full indeed.
+        shows(platform, "LOW_ON_ROOM")
         release(platform, late)
         wait_for(lambda: item(platform, late)["state"] == "FINALIZING", what="it waits")
-        shows(platform, "LOW_ON_ROOM")
         held = [device["sessions"] for device in platform.json("gpustat")["items"]]
         assert sorted(held) == [[], [name]]
         # The agent tries again and again, and the platform's own small writes find room.
