@@ -48,6 +48,7 @@ class Leaving:
         self._mark: Optional[Tuple[int, int]] = None
         self._notice: Optional[Notice] = None
         self._answered: Optional[Tuple[int, int]] = None
+        self._seen_at = 0.0
         self.claim()
 
     def claim(self) -> None:
@@ -57,6 +58,15 @@ class Leaving:
     def is_time(self, now: float) -> bool:
         """Whether it is time for a look, by the clock that `now` was read from; it may be set back."""
         return not 0.0 <= now - self._looked_at < LOOK_S
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a notice was seen that is not answered."""
+        return self._mark != self._answered
+
+    def waited_s(self) -> float:
+        """How long ago the last notice was seen first, in seconds."""
+        return time.monotonic() - self._seen_at
 
     def notice(self) -> Optional[Notice]:
         """What was said last, as of a moment ago."""
@@ -101,6 +111,7 @@ class Leaving:
                 said = json.load(file)
             self._notice = Notice(bool(said.get("goes")), str(said.get("reason", "")))
             self._mark = mark
+            self._seen_at = time.monotonic()
         except (OSError, ValueError, AttributeError):
             return  # none, or none that this version can read
 

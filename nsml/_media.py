@@ -13,7 +13,8 @@ from functools import wraps
 from itertools import count
 
 from nsml._notice import notice
-from nsml._report import _no_step, _shown, _step, encode
+from nsml._report import _shown, encode, no_step, step_of
+from nsml._strict import Strictness, comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,16 +56,16 @@ _ALSO_VIDEO = ("image/gif", "image/png", "image/webp")
 
 
 def _named(call: Call) -> Call:
-    """Have a TypeError of a value say of which call it is, and under which name."""
+    """Have what cannot be shown be named once in the log, or raise TypeError where that is asked for."""
 
     @wraps(call)
     def told(self: Media, /, *given: Any, **named: Any) -> None:
         try:
             call(self, *given, **named)
-        except TypeError as error:
-            name = f"{_shown(str(given[0]))}: " if given else ""
-            why = str(error).replace("nsml.report: ", "", 1)  # of a step
-            raise TypeError(f"nsml.{call.__name__}: {name}{why}") from error
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            self._refuse(call.__name__, given[0] if given else named.get("name"), error)
 
     return told  # type: ignore[return-value]
 
@@ -76,10 +77,12 @@ class Media:
         spool: takes the records.
         run_dir: where the files are, in a folder of their own; "" outside of a session, where values
             are looked at and go nowhere.
+        strictness: whether what cannot be shown is a TypeError.
     """
 
-    def __init__(self, spool: Spool, run_dir: str) -> None:
+    def __init__(self, spool: Spool, run_dir: str, strictness: Optional[Strictness] = None) -> None:
         self._spool = spool
+        self._strictness = strictness or Strictness(is_on=not run_dir)
         self._folder = os.path.join(run_dir, FOLDER) if run_dir else ""
         self._most_files = _setting("NSML_MEDIA_FILES", MOST_FILES)
         self._most_bytes = _setting("NSML_MEDIA_BYTES", MOST_IN_ALL)
@@ -298,15 +301,12 @@ class Media:
         data: bytes,
         facts: Facts,
     ) -> None:
-        """Write the file and then its record; what cannot be is counted, and the log says so."""
+        """Have file and record of what one call shows."""
         name = str(name)
         if not 0 < len(name) <= MOST_NAME_CHARS:
             has = f"1 to {MOST_NAME_CHARS} characters, and this one {len(name):,}"
-            self._warn("name", f"nsml.{kind}: {_shown(name)} is not recorded: a name has {has}")
-            return
-        number = _step(step)
-        if number is None and step is not None:
-            self._warn("step", f"nsml.{kind}: {_no_step(step)}")
+            raise TypeError(f"a name has {has}")
+        number = step_of(step)
         record = {
             "kind": "media",
             "time": time.time(),
@@ -319,8 +319,16 @@ class Media:
             "facts": facts,
         }
         encode(record)
-        if not self._folder:
-            return
+        if self._folder:
+            self._keep(record, data)
+        if number is None and step is not None:
+            if self._strictness.is_on:
+                raise TypeError(no_step(step))
+            self._warn("step", f"nsml.{kind}: {no_step(step)}")
+
+    def _keep(self, record: Dict[str, Any], data: bytes) -> None:
+        """Write the file and then its record; what cannot be is counted, and the log says so."""
+        kind, name = record["type"], record["name"]
         refusal = self._refusal(len(data))
         if not refusal:
             try:
@@ -334,6 +342,17 @@ class Media:
         self._files += 1
         self._bytes += len(data)
         self._spool.append(encode(record), must_arrive=True)
+
+    def _refuse(self, call: str, name: Any, error: Exception) -> None:
+        """What becomes of a value that cannot be shown."""
+        try:
+            shown = "a value without a name" if name is None else _shown(str(name))
+        except Exception:  # its name cannot be read either
+            shown = "a value"
+        why = reason(error)
+        if self._strictness.is_on:
+            raise TypeError(f"nsml.{call}: {shown}: {why}") from error
+        self._warn(f"{call} {shown}", f"nsml.{call}: {shown} is not recorded: {why}")
 
     def _warn(self, topic: str, text: str) -> None:
         """Say it in the log, once for each topic."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from nsml._steps import FILE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
@@ -44,6 +46,11 @@ class Model:
     def can_save(self) -> bool:
         """Whether there is a function or an object to save with."""
         return self._save is not None or bool(self._objects)
+
+    @property
+    def has_save_function(self) -> bool:
+        """Whether the program saves, and not this package."""
+        return self._save is not None
 
     @property
     def can_load(self) -> bool:
@@ -125,5 +132,10 @@ def _means_folder(error: Exception, folder: str) -> bool:
 
 
 def _only_file(folder: str) -> Optional[str]:
-    files = [os.path.join(base, name) for base, _, names in os.walk(folder) for name in names]
+    files = [
+        os.path.join(base, name)
+        for base, _, names in os.walk(folder)
+        for name in names
+        if name != FILE
+    ]
     return files[0] if len(files) == 1 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 import time
 from json import encoder as json_encoder
@@ -11,12 +10,16 @@ from math import isfinite, isinf, isnan
 from nsml._frames import MAX_PAYLOAD
 from nsml._notice import notice
 from nsml._spool import Spool
+from nsml._strict import Strictness, comes_from_signal, reason
+from nsml._values import LARGEST_INTEGER, Flattened, is_mapping, named_entries, simple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
     _Texts = Dict[str, str]
+    _Problem = Tuple[str, str]
+    """What is named once, and the sentence about it."""
 else:
     _Texts = dict
 
@@ -24,19 +27,20 @@ else:
 _MOST_NAME_CHARS = 512
 _MOST_NAMES = 10_000
 """Of one program that are listed: the history counts no more of a session."""
-_MOST_DEPTH = 15
-"""Of lists and objects in a value: readers know no more."""
-_MOST_NOTICES = 20
+_MOST_NOTICES = 200
+_MOST_KINDS = 32
+"""Of types of numbers that are remembered."""
+_MOST_OF_A_CALL = 20
+"""Of values of one call of which it is said why they are not recorded; the next are only named."""
+_MOST_NAMED = 50
 _SHOWN_CHARS = 80
-_MOST_WHY_CHARS = 200
-"""Of the words of another library: those of torch go on for a page."""
-_CONTAINERS = (dict, list, tuple)
+_NONE: List[Tuple[str, str]] = []
 _BY_NAME = "give values by name: report(loss=...), or report(**values) of a dict"
 _NO_VALUES = frozenset(("step", "walltime"))
-_LARGEST_INTEGER = 1 << 1023
-"""Larger ones no float holds, and so no reader of the record."""
 _DIGITS = 308
 _LONGEST_VALUE = MAX_PAYLOAD - 4096
+_LONGEST_NUMBER = 40
+_SPECIAL = frozenset(("NaN", "Infinity", "-Infinity"))
 _PIECE_BYTES = 256 << 10
 
 
@@ -45,31 +49,23 @@ class _NotPlainError(TypeError):
 
 
 class _Names(_Texts):
-    """Names as they are recorded, by names as they are given; "" for what is recorded elsewhere.
+    """Names as they are recorded, by names as they are given; "" for what is not recorded as a value.
 
     One look-up a value is all that a name costs once it is known.
     """
 
-    def __init__(self, warn: Callable[[str, str], None]) -> None:
+    def __init__(self, hint: Callable[[str, str], None]) -> None:
         super().__init__(step="", walltime="")
-        self._warn = warn
+        self._hint = hint
 
     def __missing__(self, given: str) -> str:
         name = given.replace("__", "/")
-        if not name:
-            self._warn("no name", "a value is not recorded: its metric has no name")
-            return ""
-        if len(name) > _MOST_NAME_CHARS:
-            self._warn(
-                "long name",
-                f"{_shown(name)} is not recorded: a metric's name has {_MOST_NAME_CHARS} characters "
-                f"at most, and this one has {len(name):,}",
-            )
+        if not 0 < len(name) <= _MOST_NAME_CHARS:
             return ""
         if len(self) < _MOST_NAMES + 2:
             self[given] = name
         else:
-            self._warn(
+            self._hint(
                 "many names",
                 f"more than {_MOST_NAMES:,} metrics have names of their own, and those beyond, "
                 f"from {_shown(name)} on, are recorded but not listed; report a list of numbers "
@@ -81,10 +77,15 @@ class _Names(_Texts):
 class Reporter:
     """Turns reports into records of `spool`, and remembers the last one."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, strictness: Optional[Strictness] = None) -> None:
         self._spool = spool
-        self._names = _Names(self._warn)
-        self._warned: Set[str] = set()
+        self._strictness = strictness or Strictness(is_on=False)
+        self._names = _Names(self._hint)
+        self._numbers: Set[type] = {float, int}
+        """Types whose values are recorded as they are, by the encoder, which calls no method of theirs."""
+        self._hinted: Set[str] = set()
+        self._told: Set[str] = set()
+        self._notices = 0
         self._last: Dict[str, Any] = {}
         self._last_step: Any = None
         self.scope: Optional[Dict[str, Any]] = None
@@ -93,73 +94,173 @@ class Reporter:
 
     def report(
         self,
+        values: Any = False,
+        variables: Optional[Dict[str, Any]] = None,
         /,
+        *unnamed: Any,
         summary: Optional[bool] = False,
         scope: Optional[Dict[str, Any]] = None,
         **kwargs: Any,
     ) -> None:
-        """Record the named values; never waits and never fails for want of an agent or of disk.
+        """Record the named values; never waits, and never ends a training.
 
-        What is too long to be recorded (a name of over 512 characters, one value of over 1 MiB) is
-        left out, and the log says so; so it does of a step that is no number, and of a call without
-        values, which records nothing.
+        What can be recorded is recorded. What cannot, the log names once: its name, its type, what to
+        report instead. Outside of a session, and after `nsml.strict()`, that is a TypeError, once the
+        rest is recorded.
 
         Args:
+            values: the same as `summary`; or a dict of values, as if given by name.
+            variables: the same as `scope`.
+            unnamed: nothing that is recorded.
             summary: show these values in `nsml ps`.
             scope: variables that `nsml exec` may read, usually `locals()`.
-            **kwargs: numbers, or whatever JSON can carry; scalars and arrays of one dimension of
-                numpy, torch and others become numbers and lists. `step` is the x axis; `__` in a
-                name means `/`; `walltime` is always the time of the call.
+            **kwargs: numbers of any library, also as arrays of one entry; booleans are 0 and 1. Text,
+                lists and arrays of one dimension are kept as such. A dict is its values by NAME/KEY.
+                `step` is the x axis; `__` in a name means `/`; `walltime` is always the time of the call.
 
         Raises:
-            TypeError: a value is none of these, or it is an integer beyond all floats; or values
-                are given without names, as `report({"loss": 0.5})`.
+            TypeError: something is not recorded, outside of a session or after `nsml.strict()`.
         """
         now = time.time()
-        step = kwargs.get("step")
-        if type(step) is not int or not -_LARGEST_INTEGER < step < _LARGEST_INTEGER:
-            given, step = step, _step(step)
-            if step is None and given is not None:
-                self._warn("step", _no_step(given))
-        names = self._names
-        values = {names[name]: value for name, value in kwargs.items()}
-        values.pop("", None)
-        if summary is not True and summary is not False:
-            _check_summary(summary, values)
-        if scope is not None:
-            self.scope = scope
-        if values:
-            self._add(now, step, values, summary, kwargs)
-        elif scope is None and kwargs.keys() <= _NO_VALUES:
-            self._warn("no values", f"no value is recorded: {_BY_NAME}")
+        problems: List[_Problem] = _NONE
+        try:
+            names = self._names
+            found = {names[name]: value for name, value in kwargs.items()}
+            step = found.pop("", None)
+            is_quick = (
+                found
+                and self._numbers.issuperset(map(type, found.values()))
+                and (summary is False or summary is True)
+                and (
+                    (type(step) is int and -LARGEST_INTEGER < step < LARGEST_INTEGER)
+                    or step is None
+                )
+                and len(found) + ("step" in kwargs) == len(kwargs)
+                and values is False
+                and variables is None
+                and not unnamed
+            )
+            if is_quick:
+                if scope is not None:
+                    self.scope = scope
+                try:
+                    self._record(now, step, found, summary, last=kwargs)
+                except TypeError:  # an integer beyond all floats
+                    is_quick = False
+            if not is_quick:
+                unnamed = (values, variables, *unnamed)
+                problems = self._any(now, unnamed, summary, scope, kwargs)
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            problems = [("", f"a report fails: {reason(error)}")]
         if self.safe_point is not None:
             self.safe_point(now)
+        if problems:
+            self._refuse(problems)
 
-    def _add(
+    def _any(
+        self,
+        now: float,
+        unnamed: Tuple[Any, ...],
+        summary: Any,
+        scope: Optional[Dict[str, Any]],
+        kwargs: Dict[str, Any],
+    ) -> List[_Problem]:
+        """Record what can be of any call; what cannot, as a name and a sentence each."""
+        problems: List[_Problem] = []
+        first, variables, *others = unnamed
+        if is_mapping(first):
+            found, refused = named_entries(first)
+            problems += [(key, f"{_shown(key)} is not recorded: {why}") for key, why in refused]
+            kwargs = {**found, **kwargs}
+            first = kwargs.pop("summary", False)
+            variables = kwargs.pop("scope", variables)
+        if scope is not None:
+            self.scope = scope
+        has_values = not kwargs.keys() <= _NO_VALUES
+        for given in (first, summary):
+            if not _may_be_summary(given, has_values):
+                kind = type(given).__name__
+                text = f"summary is True or False, not an object of type {kind}; {_BY_NAME}"
+                problems.append(("summary", text))
+            elif given is not None and given:
+                summary = True
+        if type(variables) is dict:
+            self.scope = scope = variables
+        elif variables is not None or others:
+            problems.append(("no name", f"values without names are not recorded: {_BY_NAME}"))
+        step = self._step(kwargs.get("step"), problems)
+        values, last = self._flattened(kwargs, problems)
+        if values:
+            self._record(now, step, values, summary is True, last=last, problems=problems)
+        elif not (has_values or problems or scope is not None):
+            self._hint("no values", f"no value is recorded: {_BY_NAME}")
+        return problems
+
+    def _step(self, given: Any, problems: List[_Problem]) -> Any:
+        step = step_of(given)
+        if step is None and given is not None:
+            problems.append(("step", no_step(given)))
+        return step
+
+    def _flattened(
+        self, kwargs: Dict[str, Any], problems: List[_Problem]
+    ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """Values by the names that are recorded; and the same with `step` in its place."""
+        values: Dict[str, Any] = {}
+        last: Dict[str, Any] = {}
+        for given, value in kwargs.items():
+            if given in _NO_VALUES:
+                if given == "step":
+                    last["step"] = None
+                continue
+            found = Flattened()
+            found.add(given, value)
+            for nested, why in found.refused:
+                shown = nested.replace("__", "/")
+                problems.append((shown, f"{_shown(shown)} is not recorded: {why}"))
+            if issubclass(type(value), float) and len(self._numbers) < _MOST_KINDS:
+                self._numbers.add(type(value))  # of numpy: written as a float from now on
+            for nested, plain in found.values:
+                name = self._names[nested]
+                if not name:
+                    problems.append(_no_name(nested))
+                    continue
+                if name in values:
+                    text = f"{_shown(name)} has two values in one report: the last is recorded"
+                    problems.append((name, text))
+                values[name] = last[name] = plain
+                if type(plain) is str:
+                    self._look_at_text(name, plain)
+        return values, last
+
+    def _look_at_text(self, name: str, text: str) -> None:
+        """Say of a number in a text that charts have no use for it."""
+        if len(text) <= _LONGEST_NUMBER and text not in _SPECIAL and _is_number(text):
+            self._hint(
+                f"text {name}",
+                f"{_shown(name)} is text ({text.strip()!r}): it is recorded, but not drawn; "
+                "report a number",
+            )
+
+    def _record(
         self,
         now: float,
         step: Any,
         values: Dict[str, Any],
         summary: Optional[bool],
-        kwargs: Dict[str, Any],
+        *,
+        last: Dict[str, Any],
+        problems: Optional[List[_Problem]] = None,
     ) -> None:
-        names = self._names
-        try:
-            text = _encoded(values)
-        except TypeError:
-            # Again, value by value: what is remembered must not keep a tensor, or change with it.
-            kwargs = {name: _plain_value(name, value, names) for name, value in kwargs.items()}
-            values.update((names[name], value) for name, value in kwargs.items() if names[name])
-            text = _encoded(values)
-        if text.count("{") + text.count("[") > _MOST_DEPTH:
-            _check_depth(values)
-        payload = _record(now, step, text, summary)
+        payload = _record(now, step, _encoded(values), summary)
         if len(payload) <= MAX_PAYLOAD:
             self._spool.append(payload)
         else:
-            for piece in self._pieces(values):
+            for piece in self._pieces(values, [] if problems is None else problems):
                 self._spool.append(_record(now, step, piece, summary))
-        self._last = kwargs
+        self._last = last
         self._last_step = step
 
     def last(self) -> Dict[str, Any]:
@@ -170,7 +271,7 @@ class Reporter:
             if name != "walltime"
         }
 
-    def _pieces(self, values: Dict[str, Any]) -> Iterator[str]:
+    def _pieces(self, values: Dict[str, Any], problems: List[_Problem]) -> Iterator[str]:
         """What is too long for one record, as several."""
         held: List[str] = []
         size = 0
@@ -182,7 +283,7 @@ class Reporter:
                     f"{_shown(name)} is not recorded: one value has {_LONGEST_VALUE:,} bytes at "
                     f"most, and this one {length:,}; report fewer numbers at a time"
                 )
-                self._warn("long value " + name, said)
+                problems.append((name, said))
                 self._spool.drop(said, is_told=True)
                 continue
             if held and size + length > _PIECE_BYTES:
@@ -193,11 +294,38 @@ class Reporter:
         if held:
             yield "{" + ",".join(held) + "}"
 
-    def _warn(self, topic: str, text: str) -> None:
-        """Say it in the log, once for each topic and not for ever."""
-        if topic not in self._warned and len(self._warned) < _MOST_NOTICES:
-            self._warned.add(topic)
+    def _refuse(self, problems: List[_Problem]) -> None:
+        """Raise, or say once of each name in the log what is not recorded."""
+        if self._strictness.is_on:
+            others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise TypeError(f"nsml.report: {problems[0][1]}{others}")
+        fresh = {name: text for name, text in problems if name not in self._told}
+        named = [*fresh][:_MOST_OF_A_CALL]
+        more = [*fresh][_MOST_OF_A_CALL : _MOST_OF_A_CALL + _MOST_NAMED]
+        if len(self._told) < _MOST_NAMES:
+            self._told.update(named, more)
+        for first in named:
+            self._notice(fresh[first])
+        if more:
+            left = len(fresh) - len(named) - len(more)
+            others = f" and {left:,} more" if left else ""
+            self._notice(f"not recorded either: {', '.join(map(_shown, more))}{others}")
+
+    def _hint(self, topic: str, text: str) -> None:
+        """Say it in the log, once for each topic: nothing is lost, so that nothing is raised."""
+        if topic not in self._hinted and len(self._hinted) < _MOST_NOTICES:
+            self._hinted.add(topic)
             notice("nsml.report: " + text)
+
+    def _notice(self, text: str) -> None:
+        """Say it in the log, which must not be full of it."""
+        self._notices += 1
+        if self._notices <= _MOST_NOTICES:
+            notice("nsml.report: " + text)
+        elif self._notices == _MOST_NOTICES + 1:
+            notice(
+                "nsml.report: more is not recorded, and not named here; nsml.strict() raises instead"
+            )
 
 
 def encode(record: Dict[str, Any]) -> bytes:
@@ -227,13 +355,16 @@ def _record(now: float, step: Any, values: str, summary: Any) -> bytes:
     told = "null" if step is None else repr(step)
     kept = "true" if summary else "false"
     text = f'{{"kind":"metric","time":{now!r},"step":{told},"values":{values},"summary":{kept}}}'
-    return text.encode("utf-8", "replace")
+    try:
+        return text.encode()  # half the time of the other
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _has_huge(value: Any) -> bool:
     """Whether an integer is in it that is beyond all floats."""
     if isinstance(value, int):
-        return not -_LARGEST_INTEGER < value < _LARGEST_INTEGER
+        return not -LARGEST_INTEGER < value < LARGEST_INTEGER
     if isinstance(value, dict):
         return any(_has_huge(entry) for entry in value.values())
     if isinstance(value, (list, tuple)):
@@ -241,130 +372,59 @@ def _has_huge(value: Any) -> bool:
     return False
 
 
-def _step(step: Any) -> Any:
-    """`step` as a number, None when it is none; whatever counts as a number is welcome.
-
-    Raises:
-        TypeError: it is not even JSON serializable.
-    """
-    if step is None:
-        return None
-    if not isinstance(step, (int, float, str)):
-        try:
-            step = operator.index(step)
-        except Exception:  # whatever a tensor raises that is no integer
-            step = _plain_value("step", step, {})
-    if isinstance(step, int):
-        number = int(step)
-        return number if -_LARGEST_INTEGER < number < _LARGEST_INTEGER else None
+def step_of(step: Any) -> Any:
+    """`step` as a finite number, None when it is none; whatever counts as a number is welcome."""
     try:
-        step = float(step)
-    except (TypeError, ValueError, OverflowError):
+        step = simple(step)
+        if type(step) is not int:
+            step = float(step)
+    except Exception as error:  # whatever an object of the program's raises
+        if comes_from_signal(error):
+            raise
         return None
-    return step if isfinite(step) else None
+    return step if type(step) is int or isfinite(step) else None
 
 
-def _no_step(given: Any) -> str:
-    """What the log says of a step that is none; an integer may be too long to be written out."""
-    if isinstance(given, (str, float)):
-        told = _shown(str(given))
+def no_step(given: Any) -> str:
+    """What is said of a step that is none; an integer may be too long to be written out."""
+    kind = type(given)
+    if issubclass(kind, str):
+        told = _shown(str.__str__(given))
+    elif issubclass(kind, float):
+        told = _shown(float.__repr__(given))
     else:
-        told = f"an object of type {type(given).__name__}"
+        told = f"an object of type {kind.__name__}"
     return f"{told} is no step, which is a finite number: it is recorded without a step"
 
 
-def _check_summary(summary: Any, values: Dict[str, Any]) -> None:
-    """Raise TypeError where a value stands in the place of `summary`.
-
-    Programs hand over 0 and 1, and booleans of numpy: these count as such beside values alone.
-    """
-    try:
-        is_one = summary is None or (bool(values) and bool(summary in (0, 1)))
-    except Exception:  # whatever an array raises that is asked for one truth
-        is_one = False
-    if not is_one:
-        kind = type(summary).__name__
-        raise TypeError(
-            f"nsml.report: summary is True or False, not an object of type {kind}; {_BY_NAME}"
-        )
-
-
-def _plain_value(given: str, value: Any, names: Dict[str, str]) -> Any:
-    """`value` as JSON has it.
-
-    Raises:
-        TypeError: it has no such form; `given` is its name as the caller wrote it.
-    """
+def _no_name(given: str) -> _Problem:
+    """Why a value has no name that can be recorded."""
     name = given.replace("__", "/")
-    if names.get(given, name) == "" and given != "step":
-        return None  # not recorded
-    try:
-        plain = _plain(value)
-        encode({"": plain})
-    except (TypeError, RecursionError) as error:
-        raise TypeError(f"nsml.report: {_shown(name)}: {error}") from error
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    """`value` with what other libraries call numbers and arrays as Python's own."""
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return _plain(_of_another_library(value))
-
-
-def _of_another_library(value: Any) -> Any:
-    """What a scalar or array of numpy, torch, jax, tensorflow, pandas ... holds, none imported.
-
-    Raises:
-        TypeError: it is no number and no array of one dimension.
-    """
-    kind = type(value).__name__
-    shape = _shape(value)
-    if len(shape) > 1 and any(length != 1 for length in shape):
-        raise TypeError(f"a {kind} of {len(shape)} dimensions is no metric; report its mean")
-    is_one = bool(shape) and all(length == 1 for length in shape)
-    for name in ("item", "tolist") if is_one else ("tolist", "item", "numpy", "__float__"):
-        convert = None if isinstance(value, type) else getattr(value, name, None)
-        if convert is None:
-            continue
-        try:
-            plain = convert()
-        except Exception as error:
-            why = (str(error).splitlines() or [""])[0][:_MOST_WHY_CHARS]
-            raise TypeError(f"a {kind} that gives no value: {why}") from error
-        if type(plain) is not type(value):  # numpy.longdouble answers with itself
-            return plain
-    raise TypeError(
-        f"an object of type {kind} is not JSON serializable; a metric is a number, or a list of them"
+    if not name:
+        return ("", "a value is not recorded: its metric has no name")
+    text = (
+        f"{_shown(name)} is not recorded: a metric's name has {_MOST_NAME_CHARS} characters "
+        f"at most, and this one has {len(name):,}"
     )
+    return ("long name", text)
 
 
-def _shape(value: Any) -> Tuple[int, ...]:
+def _may_be_summary(given: Any, has_values: bool) -> bool:
+    """Whether a value is no metric: programs hand over 0 and 1, and booleans of numpy, beside values."""
+    if given is None or given is True or given is False:
+        return True
     try:
-        return tuple(int(length) for length in value.shape)
-    except Exception:
-        return ()
+        return has_values and bool(given in (0, 1))
+    except Exception:  # whatever an array raises that is asked for one truth
+        return False
 
 
-def _check_depth(values: Dict[str, Any]) -> None:
-    for name, value in values.items():
-        level = [value]
-        for _ in range(_MOST_DEPTH):
-            level = [
-                entry
-                for one in level
-                if isinstance(one, _CONTAINERS)
-                for entry in (one.values() if isinstance(one, dict) else one)
-            ]
-        if any(isinstance(one, _CONTAINERS) for one in level):
-            raise TypeError(
-                f"nsml.report: {_shown(name)}: lists in lists go {_MOST_DEPTH} levels deep at most"
-            )
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _shown(name: str) -> str:

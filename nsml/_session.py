@@ -18,6 +18,8 @@ from nsml._model import Model
 from nsml._notice import notice
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
+from nsml._steps import Progress, read_done, write_done
+from nsml._strict import Strictness, comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ENOUGH_BYTES = 1 << 20
+_NOTHING_BOUND = "nothing to {0} with: call nsml.bind({0}=...) before nsml.{0}"
+_LONGEST_STEP_S = 10.0
+"""So long a notice waits for the end of a step of `nsml.steps`; then the next report saves, midway."""
 _RESUME_TRIES = 10
 """A minute each, for an agent that does not answer: what was saved is worth waiting for."""
 
@@ -48,8 +53,9 @@ class Session:
         self._name = name
         root = run_dir or os.path.abspath(".nsml")
         self.spool = Spool(os.path.join(run_dir, "spool") if run_dir else None)
-        self.reporter = Reporter(self.spool)
-        self.media = Media(self.spool, run_dir)
+        self.strictness = Strictness(is_on=not run_dir)
+        self.reporter = Reporter(self.spool, self.strictness)
+        self.media = Media(self.spool, run_dir, self.strictness)
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
@@ -58,6 +64,7 @@ class Session:
         self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         self._has_resumed = False
         self._leaving = Leaving(run_dir)
+        self.progress = Progress(self._loop_begins, self._step_ended)
         if run_dir:
             self.reporter.safe_point = self._safe_point
 
@@ -98,31 +105,53 @@ class Session:
 
         Without a name it is the time in seconds, with `-2` and so on behind it where that is taken.
 
-        What the save function raises passes through, but for a full or broken disk: then the
-        checkpoint is lost, the log says so and training goes on. Where the session is to give way, the
-        program ends once it has saved.
+        What the program's own save function raises passes through, but for a full or broken disk.
+        Otherwise a checkpoint that cannot be saved is lost, the log says so and training goes on. Where
+        the session is to give way, the program ends once it has saved.
 
         Raises:
-            RuntimeError: there is nothing to save with.
+            RuntimeError: there is nothing to save with, after `nsml.strict()`.
         """
+        if not _may_be_called(save_fn):
+            kind = type(save_fn).__name__
+            self._cannot(f"nsml.save: save_fn is no function ({kind}): it is not used")
+            save_fn = None
+        name = self._name_of(checkpoint if checkpoint is not None else iteration)
         if save_fn is None and not self._model.can_save:
-            self._nothing_bound("save")
+            self._nothing_to_save(name)
             return
-        name = _name(checkpoint if checkpoint is not None else iteration) or self._fresh_name()
         if self._save(name, save_fn) and not self._saves and self._leaving.unanswered() is not None:
             self._saved_on_notice(name)
+
+    def _name_of(self, checkpoint: Name) -> str:
+        """The name of a checkpoint that is saved; one that cannot be read costs no checkpoint."""
+        try:
+            return _name(checkpoint) or self._fresh_name()
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            name = self._fresh_name()
+            kind = type(checkpoint).__name__
+            self._cannot(f"nsml.save: {kind} is no name ({reason(error)}): it is saved as {name}")
+            return name
 
     def _fresh_name(self) -> str:
         """A name that no checkpoint of this session has: several may be saved in one second."""
         second = str(int(time.time()))
         name, number = second, 1
-        while name in self._unnamed or self._checkpoints.newest(name) is not None:
+        while name in self._unnamed or self._is_saved(name):
             number += 1
             name = f"{second}-{number}"
         if number == 1:
             self._unnamed.clear()  # of another second
         self._unnamed.add(name)
         return name
+
+    def _is_saved(self, name: str) -> bool:
+        try:
+            return self._checkpoints.newest(name) is not None
+        except OSError:  # a folder that cannot be read: the save says so
+            return False
 
     def should_stop(self) -> bool:
         """Whether the session is to give way: save with `nsml.save`, which then ends the program.
@@ -147,22 +176,35 @@ class Session:
             TimeoutError: it is not here and the node agent cannot be reached.
             RuntimeError: there is nothing to load with.
         """
+        self._load(checkpoint, load_fn, session, iteration)
+
+    def _load(
+        self,
+        checkpoint: Name,
+        load_fn: Optional[Function] = None,
+        session: Optional[str] = None,
+        iteration: Name = None,
+    ) -> List[int]:
+        """Load; the steps that the checkpoint has done."""
         wanted = checkpoint if checkpoint is not None else iteration
         if wanted is None:
             raise TypeError("nsml.load needs the name of a checkpoint")
         name = _name(wanted)
         if load_fn is None and not self._model.can_load:
-            self._nothing_bound("load")
-            return
+            if self._run_dir:
+                raise RuntimeError(_NOTHING_BOUND.format("load"))
+            notice(_NOTHING_BOUND.format("load"))
+            return []
         folder = None
         if not session or session == self._name:
             folder = self._checkpoints.newest(name)
         if folder is not None:
+            done = read_done(folder)
             self._model.load(folder, load_fn)
-        elif not self._run_dir:
+            return done
+        if not self._run_dir:
             raise _no_model(session or self._name, name)
-        else:
-            self._load_from_afar(name, load_fn, session)
+        return self._load_from_afar(name, load_fn, session)
 
     def paused(self, scope: Optional[Dict[str, Any]] = None) -> None:
         """Load the checkpoint that `--iteration` names, and go on: how a fork or a resume begins.
@@ -185,24 +227,39 @@ class Session:
                 "which this version cannot do yet"
             )
         self._record_state("PAUSED")
-        self.load(iteration)
+        self.progress.resume(self._load(iteration))
         self._record_state("RUNNING")
 
     def infer(self, data: Any, **kwargs: Any) -> Any:
         """What the bound infer function answers for `data`."""
         return self._model.infer(data, **kwargs)
 
-    def _safe_point(self, now: float) -> None:
-        """Between two steps of the training: the moment to save on a notice, and to leave."""
-        if not self._leaving.is_time(now) or self._saves:
+    def _loop_begins(self) -> None:
+        if self._resumes_from and not self._has_resumed:
+            notice(
+                f"nsml.steps counts from its first step: checkpoint {self._resumes_from} is not loaded; "
+                "call nsml.bind(save=..., load=...) before it, in each replica"
+            )
+
+    def _step_ended(self) -> None:
+        if self._run_dir:
+            self._safe_point(time.time(), is_between=True)
+
+    def _safe_point(self, now: float, *, is_between: bool = False) -> None:
+        """A moment to save on a notice, and to leave: between two steps, or the end of a report."""
+        leaving = self._leaving
+        if self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
-        if self._leaving.unanswered() is None or not (_is_first() and self._model.can_save):
+        if leaving.unanswered() is None or not (_is_first() and self._model.can_save):
             return
+        is_midway = self.progress.is_in_step and not is_between
+        if is_midway and leaving.waited_s() < _LONGEST_STEP_S:
+            return  # the step ends soon, with all that belongs to it
         name = f"attempt-{os.environ.get('NSML_ATTEMPT', '1')}"
         try:
-            is_saved = self._save(name, None)
+            is_saved = self._save(name, None, is_midway=is_midway)
         except Exception as error:
-            self._leaving.answered()
+            leaving.answered()
             notice(f"could not save on notice, training goes on until SIGTERM: {error!r}")
             return
         if is_saved:
@@ -224,7 +281,7 @@ class Session:
             return
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self.load(name)
+                self.progress.resume(self._load(name))
             except TimeoutError:
                 if tries_left == 1:
                     raise
@@ -236,7 +293,7 @@ class Session:
         self._has_resumed = True
         notice(f"goes on from checkpoint {name}")
 
-    def _save(self, name: str, save_fn: Optional[Function]) -> bool:
+    def _save(self, name: str, save_fn: Optional[Function], *, is_midway: bool = False) -> bool:
         """Save; False when the disk refused."""
         try:
             draft = self._checkpoints.begin()
@@ -247,20 +304,22 @@ class Session:
         try:
             self._model.save(draft.model, save_fn)
         except BaseException as error:
-            is_full = self._is_disk_full(error)
+            is_lost = self._is_disk_full(error) or self._is_ours(error, save_fn)
             draft.discard()
-            if not is_full:
+            if not is_lost:
                 raise
             self._lost(name, error)
             return False
         finally:
             self._saves -= 1
-        return self._commit(draft, name)
+        return self._commit(draft, name, self.progress.done(is_midway=is_midway))
 
-    def _commit(self, draft: Draft, name: str) -> bool:
+    def _commit(self, draft: Draft, name: str, done: List[int]) -> bool:
         if draft.is_empty():
             notice(f"the save function wrote no files below the folder it was given ({name})")
         try:
+            if any(done):
+                write_done(draft.model, done)
             folder, files = draft.commit(name)
         except OSError as error:
             draft.discard()
@@ -296,7 +355,7 @@ class Session:
 
     def _load_from_afar(
         self, name: str, load_fn: Optional[Function], session: Optional[str]
-    ) -> None:
+    ) -> List[int]:
         import tempfile
 
         from nsml._agent import AgentRefusedError, request
@@ -309,11 +368,14 @@ class Session:
             message = {"op": "load", "checkpoint": name, "session": session, "target": target}
             answer = request(self._run_dir, message)
             folder = os.path.join(self._run_dir, str(answer.get("folder") or target))
+            done = read_done(folder, remove=True)
             self._model.load(folder, load_fn)
         except AgentRefusedError as error:
             if error.code != "NOT_FOUND":
                 raise RuntimeError(f"nsml.load({name!r}): {error.code}: {error}") from None
             raise _no_model(session or self._name, name) from None
+        else:
+            return done
         finally:
             remove_tree(place)
 
@@ -321,14 +383,28 @@ class Session:
         record = {"kind": "state", "time": time.time(), "state": state}
         self.spool.append(encode(record), must_arrive=True)
 
-    def _nothing_bound(self, verb: str) -> None:
-        text = f"nothing to {verb} with: call nsml.bind({verb}=...) before nsml.{verb}"
-        if self._run_dir:
+    def _nothing_to_save(self, name: str) -> None:
+        text = _NOTHING_BOUND.format("save")
+        if not self._run_dir:  # programs bind only `if IS_ON_NSML` and save without asking
+            notice(text)
+        elif self.strictness.is_on:
             raise RuntimeError(text)
-        # Programs bind only `if IS_ON_NSML` and save without asking.
+        else:
+            self._lost(name, text)
+
+    def _cannot(self, text: str) -> None:
+        """Something of a call cannot be done as it was meant."""
+        if self.strictness.is_on:
+            raise TypeError(text)
         notice(text)
 
-    def _lost(self, name: str, error: BaseException) -> None:
+    def _is_ours(self, error: BaseException, save_fn: Optional[Function]) -> bool:
+        """Whether an error is one of saving bound objects, and no function of the program's raised it."""
+        if self.strictness.is_on or not isinstance(error, Exception) or comes_from_signal(error):
+            return False
+        return save_fn is None and not self._model.has_save_function
+
+    def _lost(self, name: str, error: Union[BaseException, str]) -> None:
         text = f"checkpoint {name} is lost, training goes on: {error}"
         notice(text)
         if self._run_dir:
@@ -350,6 +426,10 @@ class Session:
 def _name(checkpoint: Name) -> str:
     name = "" if checkpoint is None else str(checkpoint)
     return name.encode("utf-8", "replace").decode()
+
+
+def _may_be_called(function: Any) -> bool:
+    return function is None or callable(function)
 
 
 def _is_first() -> bool:
@@ -389,6 +469,8 @@ paused = _SESSION.paused
 report = _SESSION.reporter.report
 infer = _SESSION.infer
 should_stop = _SESSION.should_stop
+steps = _SESSION.progress.steps
+strict = _SESSION.strictness.strict
 image = _SESSION.media.image
 audio = _SESSION.media.audio
 video = _SESSION.media.video

@@ -208,14 +208,17 @@ nsml.save("best")
 state["n"] = 2
 nsml.load("best")
 assert state["n"] == 1
-try:
-    nsml.report(loss=object())
-except TypeError:
-    pass
-else:
-    raise AssertionError("no TypeError")
+with nsml.strict():
+    try:
+        nsml.report(loss=object())
+    except TypeError:
+        pass
+    else:
+        raise AssertionError("no TypeError")
+nsml.report(val={"ok": True, 1: Tensor()}, step=4)
 sys.argv += ["--iteration", "best"]
 nsml.paused(scope=locals())
+assert list(nsml.steps(2)) == [0, 1]
 child = os.fork()
 if child == 0:
     nsml.report(child=1)
@@ -240,7 +243,7 @@ def test_it_runs_on_this_python(python: str, sdk: Path, tmp_path: Path) -> None:
         [json.loads(payload)["kind"] for _, payload in parse(path.read_bytes())[0]]
         for path in sorted((tmp_path / "run/spool").glob("*.records"))
     ]
-    assert kinds == [["metric"] * 4 + ["checkpoint", "state", "state"], ["metric"]]
+    assert kinds == [["metric"] * 4 + ["checkpoint", "metric", "state", "state"], ["metric"]]
 
 
 def test_the_sdk_keeps_to_the_grammar_of_the_oldest_python() -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -31,7 +32,16 @@ CHANNELS = {0: 1, 2: 3, 6: 4}
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    return Session(str(tmp_path), "anna/digits/3")
+    """One in which what cannot be shown is a TypeError."""
+    made = Session(str(tmp_path), "anna/digits/3")
+    made.strictness.strict()
+    return made
+
+
+@pytest.fixture
+def lenient(session: Session) -> Session:
+    session.strictness.strict(False)
+    return session
 
 
 def shown(folder: Path) -> list[tuple[dict[str, Any], bytes]]:
@@ -512,18 +522,77 @@ class TestKeeping:
                 session.media.text("a", value)  # type: ignore[arg-type]
 
     def test_what_cannot_be_kept_under_its_name_is_told_once_and_costs_no_training(
-        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, lenient: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for _ in range(2):
-            session.media.text("n" * 600, "x")
-            session.media.text("", "x")
-            session.media.text("a", "x", "one")
+            lenient.media.text("n" * 600, "x")
+            lenient.media.text("", "x")
+            lenient.media.text("a", "x", "one")
         assert [(record["name"], record["step"]) for record, _ in shown(tmp_path)] == [
             ("a", None)
         ] * 2
-        name, step = capsys.readouterr().err.splitlines()
+        name, none, step = capsys.readouterr().err.splitlines()
         assert "is not recorded: a name has 1 to 512 characters, and this one 600" in name
+        assert "'' is not recorded" in none
         assert "nsml.text: 'one' is no step" in step
+
+    def test_what_cannot_be_shown_is_named_once_and_ends_no_training(
+        self, lenient: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class Hostile:
+            shape = (2, 2)
+
+            def __getattr__(self, name: str) -> Any:
+                raise RuntimeError(f"no {name} today")
+
+            def __str__(self) -> str:
+                raise ValueError("no text either")
+
+        calls = (
+            "image",
+            "video",
+            "audio",
+            "histogram",
+            "embedding",
+            "feature_map",
+            "table",
+            "text",
+        )
+        for _ in range(2):
+            for call in calls:
+                getattr(lenient.media, call)("val/x", Hostile(), 1)
+                getattr(lenient.media, call)()
+                getattr(lenient.media, call)(Hostile(), "x", 1, wrong=2)
+        lenient.media.text("after", "x")
+        assert [record["name"] for record, _ in shown(tmp_path)] == ["after"]
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == len(set(said)) == 3 * len(calls)
+        assert all(f"nsml.{call}: 'val/x' is not recorded: " in "\n".join(said) for call in calls)
+
+    def test_what_a_signal_handler_raises_reaches_the_program(self, lenient: Session) -> None:
+        class TimesUpError(Exception):
+            pass
+
+        def times_up(*_: object) -> None:
+            raise TimesUpError
+
+        class Slow:
+            def item(self) -> float:
+                signal.raise_signal(signal.SIGUSR1)
+                return 1.0
+
+            detach = item
+
+        before = signal.signal(signal.SIGUSR1, times_up)
+        try:
+            for call in (
+                lenient.media.image,
+                lambda name, value: lenient.reporter.report(loss=value),
+            ):
+                with pytest.raises(TimesUpError):
+                    call("x", Slow())
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
     @pytest.mark.parametrize(
         ("call", "value", "said"),
@@ -541,7 +610,9 @@ class TestKeeping:
             getattr(session.media, call)("val/x", value)
         with pytest.raises(TypeError, match=rf"^nsml\.{call}: .*'value'"):
             getattr(session.media, call)(3)
-        with pytest.raises(TypeError, match=r"^nsml\.text: 'a': 'step': an object"):
+        with pytest.raises(
+            TypeError, match=r"^nsml\.text: 'a': an object of type object is no step"
+        ):
             session.media.text("a", "x", object())
 
     def test_the_same_again_is_another_file(self, session: Session, tmp_path: Path) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import array
+import datetime as dt
+import enum
 import json
 import math
+import re
+import threading
 import time
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +26,7 @@ from nsml import _report
 from nsml._frames import REPORT, parse
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
+from nsml._strict import Strictness
 from tests.examples import examples
 
 JSON_VALUES = st.recursive(
@@ -30,11 +36,16 @@ JSON_VALUES = st.recursive(
 )
 
 
+class Colour(enum.Enum):
+    RED = 1
+
+
 class Recorded:
     """A reporter, and what it has recorded so far."""
 
     def __init__(self, folder: Path) -> None:
-        self.reporter = Reporter(Spool(str(folder)))
+        self.strictness = Strictness(is_on=False)
+        self.reporter = Reporter(Spool(str(folder)), self.strictness)
         self.report = self.reporter.report
         self._file = folder / "1.records"
 
@@ -88,6 +99,12 @@ def recorded(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path)
 
 
+@pytest.fixture
+def strict(recorded: Recorded) -> Recorded:
+    recorded.strictness.strict()
+    return recorded
+
+
 def test_a_report_is_one_record(recorded: Recorded) -> None:
     before = time.time()
     values: dict[str, Any] = {"test/accuracy": 1, "m@std": [1, 2]}
@@ -117,20 +134,44 @@ def test_what_counts_as_a_boolean_may_stand_for_summary(recorded: Recorded, summ
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        (({"loss": 0.25, "step": 4},), {}),
-        (({"loss": 0.25},), {"step": 4, "accuracy": 1}),
         ((1,), {}),
         ((0.25,), {"step": 4}),
         (("loss", 0.25), {}),
+        (("loss", 0.25, 3), {"accuracy": 1}),
         ((np.zeros(2),), {"accuracy": 1}),
     ],
 )
-def test_values_without_names_are_a_type_error_that_says_how_to_give_them(
-    recorded: Recorded, values: tuple[Any, ...], named: dict[str, Any]
+def test_values_without_names_are_named_in_the_log_and_the_others_recorded(
+    recorded: Recorded,
+    capsys: pytest.CaptureFixture[str],
+    values: tuple[Any, ...],
+    named: dict[str, Any],
 ) -> None:
+    recorded.report(*values, **named)
+    assert "give values by name: report(loss=...)" in capsys.readouterr().err
+    assert [one["values"] for one in recorded.all()] == [{"accuracy": 1}] * ("accuracy" in named)
+    recorded.strictness.strict()
     with pytest.raises(TypeError, match=r"give values by name: report\(loss=\.\.\.\)"):
         recorded.report(*values, **named)
-    assert recorded.all() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"loss": 0.25, "step": 4, "summary": True}, {}),
+        ({"loss": 0.25}, {"step": 4, "summary": True}),
+        ({"loss": 1, "step": 4}, {"loss": 0.25, "summary": True}),
+        (MappingProxyType({"loss": 0.25}), {"step": np.int64(4), "summary": True}),
+    ],
+)
+def test_a_dict_without_a_name_is_its_values(
+    strict: Recorded, values: Any, named: dict[str, Any]
+) -> None:
+    strict.report(values, **named)
+    record = strict.last()
+    assert (record["step"], record["values"], record["summary"]) == (4, {"loss": 0.25}, True)
+    strict.report({3: {"a": 1}})
+    assert strict.last()["values"] == {"3/a": 1}
 
 
 def test_a_call_without_values_records_nothing_and_says_so_once(
@@ -172,17 +213,34 @@ def test_walltime_is_the_time_of_the_call_whatever_the_caller_says(recorded: Rec
         {1, 2},
         b"bytes",
         1j,
-        {(1, 2): 3},
+        np.array([1j]),
+        dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        dt.timedelta(1),
+        np.timedelta64(1, "ns"),
+        Decimal("sNaN"),
+        Fraction(10**400),
+        10**4000,
+        (number for number in range(3)),
+        Colour.RED,
+        np.float64(1).item,
+        threading.Lock(),
     ],
 )
-def test_what_json_cannot_carry_is_a_type_error_and_no_record(
-    recorded: Recorded, value: Any
+def test_what_is_no_number_is_named_once_and_costs_no_other_value(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str], value: Any
 ) -> None:
-    for values in ({"loss": value}, {"loss": {"deep": [value]}}, {"loss": [math.nan, value]}):
-        with pytest.raises(TypeError, match=r"nsml\.report: 'loss'"):
+    for step in range(3):
+        recorded.report(step=step, loss=0.5, bad=value, many=[math.nan, value], deep={"x": value})
+    assert [one["values"] for one in recorded.all()] == [{"loss": 0.5, "many": ["NaN", None]}] * 3
+    assert recorded.reporter.last() == {"step": 2, "loss": 0.5, "many": [math.nan, None]}
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split("'")[1] for line in said] == ["bad", "deep/x"]
+    assert re.match(r"nsml: nsml\.report: 'bad' is not recorded: (a|an) .+", said[0])
+    recorded.strictness.strict()
+    for values in ({"loss": value}, {"loss": {"deep": [value]}}, {"loss": [value]}):
+        with pytest.raises(TypeError, match=r"nsml\.report: 'loss"):
             recorded.report(accuracy=1, **values)
-    assert recorded.all() == []
-    assert recorded.reporter.last() == {}
+        assert recorded.last()["values"] == {"accuracy": 1}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +251,8 @@ def test_what_json_cannot_carry_is_a_type_error_and_no_record(
         (np.longdouble(0.25), 0.25),
         (np.int64(-3), -3),
         (np.uint64(2**64 - 1), 2**64 - 1),
-        (np.bool_(True), True),
+        (np.bool_(True), 1),
+        (True, 1),
         (np.str_("a"), "a"),
         (np.array(2.5), 2.5),
         (np.array([2.5]), 2.5),
@@ -208,7 +267,8 @@ def test_what_json_cannot_carry_is_a_type_error_and_no_record(
         (Decimal("0.5"), 0.5),
         (Fraction(1, 4), 0.25),
         (array.array("f", [1, 2]), [1, 2]),
-        ([np.float32(1), {"a": Tensor(2, 3)}], [1, {"a": [2, 3]}]),
+        ([np.float32(1), {"a": Tensor(2, 3)}, True], [1, {"a": [2, 3]}, 1]),
+        (np.array([True, False]), [1, 0]),
     ],
 )
 def test_values_of_other_libraries_are_the_numbers_that_they_hold(
@@ -220,26 +280,27 @@ def test_values_of_other_libraries_are_the_numbers_that_they_hold(
     assert recorded.reporter.last()["loss"] is not value or isinstance(value, str)
 
 
-def test_a_value_that_cannot_be_had_is_a_type_error_that_says_why(recorded: Recorded) -> None:
+def test_a_value_that_cannot_be_had_is_refused_with_why(strict: Recorded) -> None:
     class OnTheDevice:
         shape = ()
 
         def tolist(self) -> float:
             raise RuntimeError("CUDA error: device-side assert triggered" + "\na page of it" * 50)
 
-    with pytest.raises(TypeError, match=r"'train/loss': a OnTheDevice .*assert triggered\Z"):
-        recorded.report(train__loss=OnTheDevice())
+    with pytest.raises(TypeError, match=r"'train/loss' .* an OnTheDevice .*assert triggered\Z"):
+        strict.report(train__loss=OnTheDevice())
 
 
-def test_what_goes_too_deep_is_a_type_error(recorded: Recorded) -> None:
+def test_what_goes_too_deep_is_refused(strict: Recorded) -> None:
     deep: list[Any] = []
     for _ in range(14):
         deep = [deep]
-    recorded.report(loss=deep)
-    assert readable_reports([encode(recorded.last())]).__next__().values == {"loss": deep}
+    strict.report(loss=deep)
+    assert readable_reports([encode(strict.last())]).__next__().values == {"loss": deep}
     with pytest.raises(TypeError, match=r"'loss'.* 15 levels deep"):
-        recorded.report(a=1, loss=[deep])
-    recorded.report(**{"[" * 20: [[0]] * 20})
+        strict.report(a=1, loss=[deep])
+    assert strict.last()["values"] == {"a": 1}
+    strict.report(**{"[" * 20: [[0]] * 20})
 
 
 def test_a_long_name_is_left_out_and_the_log_says_so_once(
@@ -293,13 +354,26 @@ def test_a_million_points_of_one_metric_are_refused_and_the_rest_is_recorded(
     assert "'weights' is not recorded: one value has 1,044,480 bytes at most" in said
 
 
-def test_values_that_never_end_are_type_errors_too(recorded: Recorded) -> None:
+def test_values_that_never_end_are_refused(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
     circle: list[object] = []
     circle.append(circle)
-    for value in (circle, 10**5000, 2**1023, -(10**400), {"a": [10**309]}):
-        with pytest.raises(TypeError):
-            recorded.report(loss=value)
-    assert recorded.all() == []
+    ring: dict[str, Any] = {"loss": 0.5}
+    ring["me"] = {"again": ring}
+    many: Any = [1]
+    tree: Any = 1
+    for _ in range(14):
+        many, tree = [many] * 10, {str(key): tree for key in range(10)}
+    recorded.report(ok=1, circle=circle, ring=ring, many=many, huge=10**5000, less=-(10**400))
+    assert recorded.last()["values"] == {"ok": 1, "ring/loss": 0.5}
+    said = capsys.readouterr().err
+    assert "'circle' is not recorded: it holds itself" in said
+    assert "'ring/me/again' is not recorded: it holds itself" in said
+    assert "'many' is not recorded: it has more than" in said
+    assert "beyond all floats; report its logarithm" in said
+    recorded.report(tree=tree)
+    assert sum(len(one["values"]) for one in recorded.all()[1:]) == 10_000
 
 
 def test_what_only_looks_like_a_huge_number_is_recorded(recorded: Recorded) -> None:
@@ -316,7 +390,7 @@ def test_numpy_doubles_and_numbers_that_json_lacks_are_fine(recorded: Recorded) 
         "a": 0.1,
         "b": "NaN",
         "c": ["Infinity", {"d": "-Infinity"}],
-        "e": [1, True, None],
+        "e": [1, 1, None],
     }
 
 
@@ -337,6 +411,8 @@ def test_numpy_doubles_and_numbers_that_json_lacks_are_fine(recorded: Recorded) 
         (math.nan, None),
         (math.inf, None),
         ([1], None),
+        (object(), None),
+        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None),
         (10**300, 10**300),
         (10**400, None),
         (-(10**400), None),
@@ -366,9 +442,11 @@ def test_a_step_that_is_none_is_told_once(
     assert len(recorded.all()) == 6
 
 
-def test_a_step_that_json_cannot_carry_is_a_type_error(recorded: Recorded) -> None:
-    with pytest.raises(TypeError):
-        recorded.report(step=object())
+def test_a_step_that_is_none_is_a_type_error_where_that_is_asked_for(strict: Recorded) -> None:
+    for step in (object(), "one", math.nan):
+        with pytest.raises(TypeError, match="is no step"):
+            strict.report(step=step, a=1)
+        assert (strict.last()["step"], strict.last()["values"]) == (None, {"a": 1})
 
 
 def test_the_last_report_is_remembered_in_the_order_of_the_call(recorded: Recorded) -> None:

@@ -157,7 +157,8 @@ class TestSaving:
         history.append(then)  # type: ignore[arg-type]
         session.save(4, save_two)
         (record,) = records(tmp_path, "checkpoint")
-        assert (record["name"], record["step"], record["summary"]) == ("4", 4, {})
+        summary = {"step": 4, "history": [0.5]}
+        assert (record["name"], record["step"], record["summary"]) == ("4", 4, summary)
         assert record["files"] == [["a", 2], ["deep/b", 3]]
 
     def test_a_step_that_changes_later_never_costs_a_checkpoint(
@@ -213,11 +214,57 @@ class TestSaving:
         session.save(1)
         assert [path for path, _ in records(tmp_path, "checkpoint")[0]["files"]] == ["model.npz"]
 
-    def test_nothing_bound_is_said(self, session: Session) -> None:
-        with pytest.raises(RuntimeError, match=r"nsml\.bind"):
+    def test_nothing_bound_is_said(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        session.save(1)
+        assert (
+            "checkpoint 1 is lost, training goes on: nothing to save with: call nsml.bind(save"
+            in (capsys.readouterr().err)
+        )
+        assert [record["count"] for record in records(tmp_path, "dropped")] == [1]
+        with session.strictness.strict(), pytest.raises(RuntimeError, match=r"nsml\.bind"):
             session.save(1)
         with pytest.raises(RuntimeError, match=r"nsml\.bind"):
             session.load(1)
+
+    def test_objects_that_cannot_be_saved_cost_the_checkpoint_and_no_training(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        session.bind(model=threading.Lock())
+        session.save("best")
+        assert "checkpoint best is lost, training goes on: cannot pickle" in capsys.readouterr().err
+        assert names_in(tmp_path / "checkpoints") == []
+        with session.strictness.strict(), pytest.raises(TypeError, match="pickle"):
+            session.save("best")
+
+    def test_arguments_that_make_no_sense_cost_no_checkpoint(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        class Nameless:
+            def __str__(self) -> str:
+                raise ValueError("no name today")
+
+        session.bind(save=save_two)
+        session.save(Nameless())  # type: ignore[arg-type]
+        session.save("best", 3)  # type: ignore[arg-type]
+        assert [record["name"].isdecimal() for record in records(tmp_path, "checkpoint")] == [
+            True,
+            False,
+        ]
+        named, uncalled = capsys.readouterr().err.splitlines()
+        assert "Nameless is no name (no name today): it is saved as" in named
+        assert "save_fn is no function (int): it is not used" in uncalled
+        with session.strictness.strict(), pytest.raises(TypeError, match="is no function"):
+            session.save("best", 3)  # type: ignore[arg-type]
+
+    def test_without_a_name_where_the_folder_cannot_be_read(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        session.bind(save=save_two)
+        (tmp_path / "checkpoints").write_text("in the way")
+        session.save()
+        assert "is lost, training goes on" in capsys.readouterr().err
 
     def test_processes_that_save_at_once_never_share_a_folder(self, tmp_path: Path) -> None:
         checkpoints = [Checkpoints(str(tmp_path)) for _ in range(6)]
@@ -562,8 +609,12 @@ class TestOffPlatform:
 
     def test_reports_are_checked_and_go_nowhere(self, session: Session, tmp_path: Path) -> None:
         session.reporter.report(step=1, loss=0.5)
+        with pytest.raises(TypeError, match=r"nsml\.report: 'at' is not recorded"):
+            session.reporter.report(loss=0.5, at=object())
+        with session.strictness.strict(False):
+            session.reporter.report(at=object())
         with pytest.raises(TypeError):
-            session.reporter.report(loss=object())
+            session.reporter.report(at=object())
         assert list(tmp_path.iterdir()) == []
 
     def test_saving_without_bind_is_harmless(self, session: Session, tmp_path: Path) -> None:

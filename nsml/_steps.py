@@ -1,0 +1,143 @@
+"""`nsml.steps`: a range that goes on behind the steps which the loaded checkpoint has done.
+
+A checkpoint carries how many steps of each loop are done, in a small file beside the program's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+from nsml._notice import notice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterator, List
+
+FILE = ".nsml-steps"
+_MOST_LOOPS = 1000
+_LONGEST_FILE = 64 << 10
+
+
+class Progress:
+    """How many steps are done of each loop of this process, in the order in which the loops began.
+
+    Args:
+        begins: called before the first step of a loop.
+        step_ended: called between two steps: the program may save there, and leave.
+    """
+
+    def __init__(self, begins: Callable[[], None], step_ended: Callable[[], None]) -> None:
+        self._begins = begins
+        self._step_ended = step_ended
+        self._resumed: List[int] = []
+        self._done: List[int] = []
+        self._is_looping = self._has_hinted = False
+        self.is_in_step = False
+        """Whether a step has begun and not ended."""
+
+    def steps(self, *bounds: Any) -> Steps:
+        """The numbers of `range(...)`, without those of steps that are done.
+
+        `for epoch in nsml.steps(20):` goes on behind the step in which the checkpoint was saved that
+        `nsml.bind` or `nsml.paused` has loaded; where nothing was loaded it is `range(20)`. A step is done
+        once `nsml.save` is called in it, so save at its end. On a notice the program saves between two
+        steps. Several loops may follow one another; one within another is a plain range.
+
+        Raises:
+            TypeError, ValueError: as of `range`.
+        """
+        return Steps(self, range(*bounds))
+
+    def resume(self, done: List[int]) -> None:
+        """Go on behind these steps, which a checkpoint has that was loaded."""
+        if not self._done:
+            self._resumed = done
+        elif any(done):
+            notice(
+                "nsml.steps began before the checkpoint was loaded, and counts from its first step; "
+                "call nsml.bind before it"
+            )
+
+    def done(self, *, is_midway: bool = False) -> List[int]:
+        """The steps done of each loop, as a checkpoint that is saved now carries them.
+
+        `is_midway`: the current step is not done.
+        """
+        done = self._done + self._resumed[len(self._done) :]
+        if is_midway and self.is_in_step:
+            done[len(self._done) - 1] -= 1
+        return done
+
+    def left(self, steps: range) -> range:
+        """What is left of a loop that begins now."""
+        number = len(self._done)
+        if self._is_looping or number >= len(self._resumed):
+            return steps
+        return steps[self._resumed[number] :]
+
+    def run(self, steps: range) -> Iterator[int]:
+        """The steps of one loop."""
+        if self._is_looping or len(self._done) >= _MOST_LOOPS:
+            if not self._has_hinted:
+                self._has_hinted = True
+                notice("nsml.steps within another nsml.steps counts from its first step each time")
+            yield from steps
+            return
+        self._begins()
+        left = self.left(steps)
+        number, before = len(self._done), len(steps) - len(left)
+        self._done.append(before)
+        self._is_looping = True
+        try:
+            for count, step in enumerate(left, start=before + 1):
+                self._done[number] = count
+                self.is_in_step = True
+                yield step
+                self.is_in_step = False
+                self._step_ended()
+        finally:
+            self._is_looping = self.is_in_step = False
+
+
+class Steps:
+    """What `nsml.steps` returns: it has a length, for progress bars."""
+
+    def __init__(self, progress: Progress, steps: range) -> None:
+        self._progress = progress
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[int]:
+        return self._progress.run(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._progress.left(self._steps))
+
+    def __repr__(self) -> str:
+        return f"nsml.steps({self._steps!r})"
+
+
+def write_done(folder: str, done: List[int]) -> None:
+    """Put what is done beside the files of a checkpoint. Raises OSError."""
+    with open(os.path.join(folder, FILE), "w", encoding="ascii") as file:
+        json.dump({"done": done}, file)
+
+
+def read_done(folder: str, *, remove: bool = False) -> List[int]:
+    """What is done as of a checkpoint; [] of one that was saved without `nsml.steps`.
+
+    `remove`: the folder is the program's own copy, which has no use for the file.
+    """
+    path = os.path.join(folder, FILE)
+    try:
+        with open(path, "rb") as file:
+            done = json.loads(file.read(_LONGEST_FILE)).get("done")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        done = None
+    if remove:
+        with suppress(OSError):
+            os.unlink(path)
+    if not isinstance(done, list) or len(done) > _MOST_LOOPS:
+        return []
+    return done if all(type(count) is int and 0 <= count < 1 << 62 for count in done) else []

@@ -1,0 +1,349 @@
+"""What a program reports, as numbers, text and lists: scalars of any library, and nested dicts by name.
+
+No library is imported: values are asked through their own methods, which may raise anything.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import partial
+from itertools import islice
+
+from nsml._strict import comes_from_signal, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+MOST_DEPTH = 15
+"""Of dicts and lists in a value: readers of records know no more."""
+MOST_ENTRIES = 1 << 20
+"""Of dicts and lists in one value, so that one that holds itself many times comes to an end."""
+MOST_NESTED = 10_000
+"""Of values in one dict that is flattened: more are never listed."""
+LARGEST_INTEGER = 1 << 1023
+"""Larger ones no float holds, and so no reader of the record."""
+
+_MOST_TURNS = 8
+"""An object may answer with another that must be asked, but not for ever."""
+_QUICK = frozenset((float, str, type(None)))
+_QUICK_OR_INT = _QUICK | {int}
+_OF_ONE = ("item", "tolist", "numpy", "asnumpy")
+_OF_ANY = ("tolist", "to_list", "item", "numpy", "asnumpy")
+_DO_INSTEAD = (
+    ("compute", "report its .compute()"),
+    ("result", "report its .result()"),
+    ("__dataclass_fields__", "report dataclasses.asdict(...) of it"),
+    ("__next__", "report list(...) of it"),
+    ("__iter__", "report list(...) of it"),
+    ("value", "report its .value"),
+)
+
+
+class NotRecordedError(TypeError):
+    """A value that cannot be recorded; the text says what it is, and what to report instead."""
+
+
+class _TooManyError(Exception):
+    """A value has more entries than are taken."""
+
+
+class Flattened:
+    """Values by name, those of nested dicts as NAME/KEY.
+
+    `values` holds names and plain values in their order, `refused` names and why their values are not there.
+    """
+
+    def __init__(self) -> None:
+        self.values: List[Tuple[str, Any]] = []
+        self.refused: List[Tuple[str, str]] = []
+        self._left = 0
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a value of any type; nothing is raised but what a signal handler raises meanwhile."""
+        self._left = MOST_ENTRIES
+        try:
+            self._add(name, value, ())
+        except _TooManyError:
+            most = MOST_NESTED if self.values else MOST_ENTRIES
+            self.refused.append((name, f"it has more than {most:,} values"))
+
+    def _add(self, name: str, value: Any, above: Tuple[int, ...]) -> None:
+        entries = None
+        try:
+            self._count()
+            value = simple(value)
+            if is_mapping(value):
+                above = _within(value, above)
+                entries = _entries(value)
+            elif issubclass(type(value), (list, tuple)):
+                value = self._list(value, above)
+        except _TooManyError:
+            raise
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            self.refused.append((name, reason(error)))
+            return
+        if entries is None:
+            if above and len(self.values) >= MOST_NESTED:
+                raise _TooManyError
+            self.values.append((name, value))
+            return
+        for key, entry, why in entries:
+            if why:
+                self.refused.append((name if key is None else f"{name}/{key}", why))
+            else:
+                self._add(f"{name}/{key}", entry, above)
+
+    def _list(self, value: Any, above: Tuple[int, ...]) -> List[Any]:
+        """The entries in their places; None in the place of one that cannot be recorded."""
+        above = _within(value, above)
+        entries = [*_iterated(value)]
+        self._count(len(entries))
+        if _are_plain(entries):
+            return entries
+        plain, refused = [], None
+        for entry in entries:
+            try:
+                plain.append(self._entry(entry, above))
+            except _DeepError:
+                raise
+            except NotRecordedError as error:
+                refused = error
+                plain.append(None)
+        if refused is not None and not any(entry is not None for entry in plain):
+            raise refused
+        return plain
+
+    def _entry(self, entry: Any, above: Tuple[int, ...]) -> Any:
+        entry = simple(entry)
+        if issubclass(type(entry), (list, tuple)):
+            return self._list(entry, above)
+        if not is_mapping(entry):
+            return entry
+        above = _within(entry, above)
+        named: Dict[str, Any] = {}
+        for key, value, why in _entries(entry):
+            self._count()
+            if why or key is None:
+                raise NotRecordedError(why)
+            named[key] = self._entry(value, above)
+        return named
+
+    def _count(self, count: int = 1) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise _TooManyError
+
+
+def is_mapping(value: Any) -> bool:
+    """Whether it is a dict, or like one."""
+    kind = type(value)
+    return issubclass(kind, dict) or _is_mapping(kind)
+
+
+def named_entries(value: Any) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
+    """The entries of a dict or mapping by name; and those that have none, with why."""
+    found: Dict[str, Any] = {}
+    refused = []
+    for name, entry, why in _entries(value):
+        if name is None or why:
+            refused.append((name or "", why))
+        else:
+            found[name] = entry
+    return found, refused
+
+
+class _DeepError(NotRecordedError):
+    """A whole value is refused for one of its entries, which may hold the value itself."""
+
+
+def _are_plain(entries: List[Any]) -> bool:
+    kinds = set(map(type, entries))
+    if not kinds - _QUICK:
+        return True
+    return not kinds - _QUICK_OR_INT and all(
+        type(entry) is not int or -LARGEST_INTEGER < entry < LARGEST_INTEGER for entry in entries
+    )
+
+
+def simple(value: Any) -> Any:
+    """`value` as None, a number, text, a list, a tuple or a dict; containers as they are.
+
+    Raises:
+        NotRecordedError: it is none of these, and cannot be made one.
+    """
+    for _ in range(_MOST_TURNS):
+        kind = type(value)
+        if kind in _QUICK:
+            return value
+        if issubclass(kind, int):
+            return _integer(int.__pos__(value))
+        if issubclass(kind, float):
+            return float.__pos__(value)
+        if issubclass(kind, str):
+            return str.__str__(value)
+        if issubclass(kind, (dict, list, tuple)) or _is_mapping(kind):
+            return value
+        _check_kind(value, kind)
+        value = _asked(value, kind)
+    raise NotRecordedError(f"{_an(kind)} answers with other objects without end")
+
+
+def _integer(value: int) -> int:
+    if -LARGEST_INTEGER < value < LARGEST_INTEGER:
+        return value
+    bits = value.bit_length()
+    raise NotRecordedError(
+        f"an integer of {bits:,} bits is beyond all floats; report its logarithm"
+    )
+
+
+def _check_kind(value: Any, kind: Any) -> None:
+    """Refuse what would be taken for a number, or read to its end, and is none."""
+    if issubclass(kind, type):
+        raise NotRecordedError(f"a class ({value.__name__}) is no number; report a value")
+    if issubclass(kind, (bytes, bytearray)):
+        raise NotRecordedError(f"{_an(kind)} is no number; report text: .decode()")
+    letter = _letter(value)
+    if letter == "c" or issubclass(kind, complex):
+        raise NotRecordedError(f"{_an(kind)} is no real number; report its abs(), .real or .imag")
+    if letter == "m":
+        raise NotRecordedError(f"{_an(kind)} is no number; report seconds, as a number")
+    if hasattr(kind, "total_seconds"):
+        raise NotRecordedError(f"{_an(kind)} is no number; report seconds: .total_seconds()")
+    if letter == "M":
+        raise NotRecordedError(f"{_an(kind)} is no number; report seconds, as a number")
+    if hasattr(kind, "isoformat"):
+        raise NotRecordedError(f"{_an(kind)} is no number; report seconds: .timestamp()")
+
+
+def _letter(value: Any) -> str:
+    """What kind of entries an array or a scalar of numpy has: "f", "i", "M" ...; "" of others."""
+    try:
+        return str(value.dtype.kind)
+    except Exception:
+        return ""
+
+
+def _asked(value: Any, kind: Any) -> Any:
+    """What a scalar or an array of one dimension of another library holds."""
+    failed: Optional[Exception] = None
+    for ask in _ways(value, kind):
+        try:
+            plain = ask()
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            if failed is None:
+                failed = error
+            continue
+        if type(plain) is not kind:  # numpy.longdouble answers with itself
+            return plain
+    if failed is not None:
+        raise NotRecordedError(f"{_an(kind)} that gives no number: {reason(failed)}") from failed
+    raise NotRecordedError(f"{_an(kind)} is no number; {_instead(value, kind)}")
+
+
+def _ways(value: Any, kind: Any) -> Iterator[Callable[[], Any]]:
+    """The calls that may answer with its number or its numbers."""
+    shape = _shape(value)
+    is_one = bool(shape) and all(length == 1 for length in shape)
+    if len(shape) > 1 and not is_one:
+        raise NotRecordedError(
+            f"{_an(kind)} of {len(shape)} dimensions is no metric; report its mean"
+        )
+    if shape and shape[0] > MOST_ENTRIES:
+        raise NotRecordedError(f"{_an(kind)} of {shape[0]:,} numbers; show it by nsml.histogram")
+    for name in _OF_ONE if is_one else _OF_ANY:
+        try:
+            method = getattr(value, name, None)
+        except Exception:
+            method = None
+        if callable(method):
+            yield method
+    if hasattr(kind, "__index__"):
+        yield partial(operator.index, value)
+    if hasattr(kind, "__float__"):
+        yield partial(float, value)
+
+
+def _instead(value: Any, kind: Any) -> str:
+    """What to report in its place."""
+    for name, words in _DO_INSTEAD:
+        if any(name in vars(base) for base in kind.__mro__):  # not what its class itself can do
+            return words
+    return "call it, and report what it returns" if callable(value) else "report a number"
+
+
+def _shape(value: Any) -> Tuple[int, ...]:
+    try:
+        return tuple(int(length) for length in islice(value.shape, 64))
+    except Exception:
+        return ()
+
+
+def _is_mapping(kind: Any) -> bool:
+    """Whether values of that type have keys, and are no series or frames of arrays."""
+    return (
+        hasattr(kind, "keys")
+        and hasattr(kind, "__getitem__")
+        and not hasattr(kind, "shape")
+        and not hasattr(kind, "tolist")
+    )
+
+
+def _entries(value: Any) -> List[Tuple[Optional[str], Any, str]]:
+    """Key and value of each entry of a dict or mapping, or why there is none."""
+    if issubclass(type(value), dict):
+        # What a subclass does with its methods is not needed, and may raise.
+        named = [(_named(key), entry) for key, entry in list(dict.items(value))]
+        return [(name, entry, why) for (name, why), entry in named]
+    found: List[Tuple[Optional[str], Any, str]] = []
+    for key in islice(iter(value.keys()), MOST_ENTRIES):
+        name, why = _named(key)
+        entry = None
+        if not why:
+            try:
+                entry = value[key]
+            except Exception as error:
+                if comes_from_signal(error):
+                    raise
+                why = f"reading it fails: {reason(error)}"
+        found.append((name, entry, why))
+    return found
+
+
+def _named(key: Any) -> Tuple[Optional[str], str]:
+    """A key as part of a name; or None, and why."""
+    kind = type(key)
+    if issubclass(kind, str):
+        return str.__str__(key), ""
+    if key is None or kind is bool:
+        return str(key), ""
+    try:
+        if issubclass(kind, float):
+            return repr(float.__pos__(key)), ""
+        return str(_integer(operator.index(key))), ""
+    except Exception:
+        return None, f"{_an(kind)} is a key of it, and keys are text or numbers"
+
+
+def _iterated(value: Any) -> Any:
+    """The entries of a list or tuple, not by methods of a subclass."""
+    return list.__iter__(value) if issubclass(type(value), list) else tuple.__iter__(value)
+
+
+def _within(value: Any, above: Tuple[int, ...]) -> Tuple[int, ...]:
+    """`above` with `value` in it."""
+    if id(value) in above:
+        raise _DeepError("it holds itself")
+    if len(above) >= MOST_DEPTH:
+        raise _DeepError(f"dicts and lists go {MOST_DEPTH} levels deep at most")
+    return (*above, id(value))
+
+
+def _an(kind: Any) -> str:
+    name = str(kind.__name__)[:80]
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
