@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -25,6 +26,8 @@ LATEST_TIME = float(1 << 33)
 """Seconds since 1970: later times, and those before, are no clock's."""
 MAX_DEPTH = 16
 """Of values in values: what goes further could be written, but not be sent on."""
+MOST_NESTED = 10_000
+"""Of values in the dicts of one record: those beyond are passed over."""
 _LARGEST_INTEGER = 1 << 1024
 
 Told: TypeAlias = tuple[float | None, float, float]
@@ -40,7 +43,18 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     is_summary: bool
 
 
+_Entry: TypeAlias = float | int | str | None
+
+
 class _Metric(msgspec.Struct):
+    kind: str
+    time: float = 0.0
+    step: float | int | str | None = None
+    values: dict[str, _Entry | list[_Entry]] = {}
+    summary: bool = False
+
+
+class _NestedMetric(msgspec.Struct):
     kind: str
     time: float = 0.0
     step: float | int | str | None = None
@@ -57,18 +71,23 @@ class _Kind(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Metric)
+_NESTED_DECODER = msgspec.json.Decoder(_NestedMetric)
 _KIND_DECODER = msgspec.json.Decoder(_Kind)
 _DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
 
 
 def report_of(record: bytes) -> Report | None:
     """The report in a record; None for other kinds. Raises ValueError for what is no record, or no report."""
+    metric: _Metric | _NestedMetric
     try:
         metric = _DECODER.decode(record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if _is_of_another_kind(record):
-            return None
-        raise ValueError(str(error)) from error
+        nested = _nested(record)
+        if nested is None:
+            if _is_of_another_kind(record):
+                return None
+            raise ValueError(str(error)) from error
+        metric = nested
     if metric.kind != "metric":
         return None
     if not 0 <= metric.time < LATEST_TIME:
@@ -79,6 +98,44 @@ def report_of(record: bytes) -> Report | None:
             values = _passable(values)
             break
     return Report(metric.time, step if type(step) is float else _step(step), values, metric.summary)
+
+
+def _nested(record: bytes) -> _NestedMetric | None:
+    """A report with other values than most, named as `nsml.report` does; None for what is no report."""
+    try:
+        metric = _NESTED_DECODER.decode(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    metric.values = _flattened(metric.values)
+    return metric
+
+
+def _flattened(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of a dict as NAME/KEY, booleans as 0 and 1.
+
+    Programs that write records by themselves, and older SDKs, have them as they are in JSON.
+    """
+    found: dict[str, Any] = {}
+    waiting = [(name, value, 1) for name, value in reversed(values.items())]
+    room = MOST_NESTED
+    while waiting:
+        name, value, depth = waiting.pop()
+        if type(value) is not dict:
+            if depth == 1 or room:
+                found[name] = _without_booleans(value) if type(value) is list else _number_of(value)
+                room -= depth > 1
+        elif depth < MAX_DEPTH and len(name) <= MAX_NAME_CHARS:
+            entries = list(islice(value.items(), room))
+            waiting += [(f"{name}/{key}", one, depth + 1) for key, one in reversed(entries)]
+    return found
+
+
+def _number_of(value: Any) -> Any:
+    return int(value) if type(value) is bool else value
+
+
+def _without_booleans(values: list[Any]) -> list[Any]:
+    return [_number_of(value) for value in values] if bool in map(type, values) else values
 
 
 def _is_of_another_kind(record: bytes) -> bool:
@@ -115,7 +172,9 @@ class Numbers(NamedTuple):
     left_out: int
 
 
-def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -> Numbers:
+def numbers_in(  # noqa: C901 - a call for each part would cost a tenth of the whole
+    records: Iterable[bytes], names: Collection[str] | None = None
+) -> Numbers:
     """The numbers that were reported, each metric's in their order.
 
     `names`: only these. What is no number or no report is passed over.
@@ -123,11 +182,14 @@ def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -
     found: dict[str, list[Told]] = {}
     dropped = left_out = 0
     for record in records:
+        metric: _Metric | _NestedMetric | None
         try:
             metric = _DECODER.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            dropped += dropped_in(record) if _is_of_another_kind(record) else 1
-            continue
+            metric = _nested(record)
+            if metric is None:
+                dropped += dropped_in(record) if _is_of_another_kind(record) else 1
+                continue
         if metric.kind != "metric":
             dropped += dropped_in(record) if metric.kind == "dropped" else 0
             continue
@@ -153,8 +215,6 @@ def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -
 
 def _number(value: Any) -> float | None:
     match value:
-        case bool():
-            return None
         case int() | float():
             try:
                 return float(value)

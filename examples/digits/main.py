@@ -120,8 +120,8 @@ def set_apart(split: Split, rng: np.random.Generator) -> tuple[Split, Split]:
 def train(network: Network, root: Path, config: argparse.Namespace) -> None:
     """Train to the last epoch, reporting each one and saving each fifth and the best."""
     training, validation = set_apart(read_split(root, "train"), np.random.default_rng(config.seed))
-    while network.epoch < config.epochs:
-        network.epoch += 1
+    for epoch in nsml.steps(1, config.epochs + 1):
+        network.epoch = epoch
         # A generator for each epoch, so that a resumed session repeats the same order.
         order = np.random.default_rng([config.seed, network.epoch]).permutation(
             len(training.labels)
@@ -147,6 +147,7 @@ def train(network: Network, root: Path, config: argparse.Namespace) -> None:
             f"epoch {network.epoch:3}/{config.epochs}  train loss {loss:.4f}"
             f"  train accuracy {accuracy:.4f}  val accuracy {validation_accuracy:.4f}"
         )
+        # Saved last: what a checkpoint holds of an epoch is all of it.
         if validation_accuracy > network.best_accuracy:
             network.best_accuracy = validation_accuracy
             nsml.save("best")

@@ -32,6 +32,15 @@ class Network:
         self.weights = np.concatenate([first, np.zeros(hidden), second, np.zeros(CLASSES)])
         self._speed = np.zeros_like(self.weights)
 
+    def save(self, folder: str) -> None:
+        """Write weights and speed to a file of `folder`."""
+        np.savez(Path(folder) / "network.npz", weights=self.weights, speed=self._speed)
+
+    def load(self, folder: str) -> None:
+        """Read back what `save` wrote."""
+        with np.load(Path(folder) / "network.npz") as state:
+            self.weights, self._speed = state["weights"], state["speed"]
+
     def gradient(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
         """Sums over the images of: the gradient of the cross-entropy, and the cross-entropy."""
         out = self._parts()[2]
@@ -77,7 +86,7 @@ def read_training_data(root: Path) -> tuple[np.ndarray, np.ndarray]:
 def train(network: Network, gang: Reducer, root: Path, config: argparse.Namespace) -> None:
     """Train to the last epoch; rank 0 reports the loss of all, each replica its own times."""
     images, labels = read_training_data(root)
-    for epoch in range(1, config.epochs + 1):
+    for epoch in nsml.steps(1, config.epochs + 1):
         # All draw the same order, and each takes every world-th batch of it.
         order = np.random.default_rng([config.seed, epoch]).permutation(len(labels))
         per_step = config.batch * gang.world
@@ -106,6 +115,8 @@ def train(network: Network, gang: Reducer, root: Path, config: argparse.Namespac
             f"epoch {epoch:3}/{config.epochs}  loss of all {loss / len(order):.4f}"
             f"  compute {computing_s:.3f} s  reduce {reducing_s:.3f} s"
         )
+        if gang.rank == 0:
+            nsml.save(epoch)
 
 
 def check_same_weights(network: Network, gang: Reducer) -> None:
@@ -134,6 +145,8 @@ def main() -> None:
     print(f"rank {gang.rank} of {gang.world}, {type(gang).__name__.lower()}", flush=True)
     root = Path(nsml.DATASET_PATH or Path(__file__).parent.parent / "digits" / "data")
     network = Network(config.hidden, np.random.default_rng(config.seed))
+    # In every replica: after an interruption all load the same checkpoint, and go on at the same epoch.
+    nsml.bind(save=network.save, load=network.load)
     train(network, gang, root, config)
     check_same_weights(network, gang)
     gang.close()

@@ -12,7 +12,7 @@ from tests.e2e.programs import write_program
 from tests.in_process import Platform
 
 BAD = r"""
-import math, os, time
+import datetime, math, os, time
 import nsml
 
 report = nsml.report
@@ -23,11 +23,23 @@ if nsml.MY_RANK:
 report(step=6, special=math.nan)
 report(step=7, special=[math.inf, -math.inf, math.nan])
 report(step=8, special=-math.inf)
-for wrong in (object(), {1, 2}, b"x", 10**400):
+for step, wrong in enumerate((object(), {1, 2}, b"x", 10**400)):
+    report(step=step, beside=0.5, **{f"wrong/{step}": wrong})
+report(step=1, loss=0.5, at=datetime.datetime(2026, 1, 1))
+with nsml.strict():
     try:
-        report(loss=wrong)
+        report(step=2, loss=0.25, at=object())
     except TypeError as error:
         print("refused", error, flush=True)
+for step in range(20):
+    report(step=step, is_best=step % 3 == 0, val={"loss": 1 / (step + 1), "acc": {"top": step / 20}}, text=str(step * 0.5))
+import json, struct, zlib  # as a program in another language has it
+spool = os.path.join(os.environ["NSML_RUN_DIR"], "spool")
+values = {"foreign": {"loss": 0.5, "ok": True}}
+record = json.dumps({"kind": "metric", "time": time.time(), "step": 7, "values": values}).encode()
+first = (1).to_bytes(8, "little")
+with open(os.path.join(spool, "9.records"), "xb") as out:
+    out.write(b"NSMLREC1" + struct.pack("<II", len(record), zlib.crc32(first + record)) + first + record)
 report(step="a", steps=1.0)  # no step
 report(step=1e308, steps=2.0)
 report(**{"n" * 10_000: 1.0, "kept": 1.0})
@@ -118,12 +130,34 @@ def test_two_ranks_may_report_the_same_step(platform, session):
     assert "rank 1" in drawn
 
 
-def test_values_of_the_wrong_type_are_refused_at_the_call(platform, session, log):
-    assert log.count("refused nsml.report: 'loss': ") == 4
-    assert "a metric is a number, or a list of them" in log
-    assert "an integer beyond all floats" in log
-    refused = platform.nsml("events", session, "loss", check=False)
-    assert "no metric 'loss' was reported" in refused.stderr
+def test_values_of_the_wrong_type_are_named_and_cost_no_other(platform, session, log):
+    assert values(platform, session, "beside") == [(step, 0.5) for step in range(4)]
+    assert values(platform, session, "loss") == [(1, 0.5), (2, 0.25)]
+    said = [line for line in log.splitlines() if "is not recorded: " in line]
+    assert [line.split("'")[1] for line in said[:5]] == [*(f"wrong/{n}" for n in range(4)), "at"]
+    assert "a set is no number; report list(...) of it" in log
+    assert "beyond all floats" in log
+    assert "a datetime is no number; report seconds: .timestamp()" in log
+    assert "refused nsml.report: 'at' is not recorded: an object is no number" in log
+    refused = platform.nsml("events", session, "at", check=False)
+    assert "no metric 'at' was reported" in refused.stderr
+
+
+def test_booleans_and_dicts_are_numbers_everywhere(platform, session, log, tmp_path):
+    assert values(platform, session, "is_best")[:4] == [(0, 1.0), (1, 0.0), (2, 0.0), (3, 1.0)]
+    assert values(platform, session, "val/acc/top")[-1] == (19, 19 / 20)
+    assert values(platform, session, "foreign/*") == [(7, 0.5), (7, 1.0)]
+    names = ("is_best", "val/loss", "val/acc/top")
+    for name in names:
+        assert name in platform.nsml("plot", session, "-m", name, "--chart").stdout
+    exported = platform.nsml("export", session, "-m", "val/*", "-m", "is_best").stdout
+    assert exported.count("\n") == 1 + 20 * len(names)
+    drawn = platform.nsml("plot", session, "-m", "foreign/*", "--table").stdout
+    assert "foreign/ok" in drawn
+    platform.nsml("plot", session, "--tensorboard", str(tmp_path / "runs"))
+    written = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*tfevents*"))
+    assert all(name.encode() in written for name in (*names, "foreign/loss"))
+    assert "'text' is text ('0.0'): it is recorded, but not drawn" in log
 
 
 def test_a_step_that_is_no_number_is_none_and_a_huge_one_stands(platform, session):

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import re
 
 import pytest
 
+from bench.platform import ROOT
 from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
@@ -100,6 +102,55 @@ def has_each_step_once(platform: Platform, name: str, log: str) -> None:
     told = platform.nsml("events", name, "loss", "-o", "csv").stdout
     reported = [int(float(row["step"])) for row in csv.DictReader(io.StringIO(told))]
     assert reported == list(range(steps))
+
+
+HELD = """\
+import os, pathlib, runpy, time
+import nsml
+
+report = nsml.report
+
+
+def held(**values):
+    # The sixth epoch of the first attempt ends once the platform has asked for the GPU.
+    if values["step"] == 5 and os.environ["NSML_ATTEMPT"] == "1":
+        while not pathlib.Path(os.environ["NSML_RUN_DIR"], "notice.json").exists():
+            time.sleep(0.05)
+    report(**values)
+
+
+nsml.report = held
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def programs_of(page: str) -> list[str]:
+    """The programs of a document that save and load, as they stand."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [block for block in blocks if "nsml.bind(" in block]
+
+
+@pytest.mark.parametrize(("page", "epochs"), [("README.md", 20), ("docs/giving-way.md", 10_000)])
+def test_the_program_of_a_page_does_each_step_once(
+    platform: Platform, tmp_path, page: str, epochs: int
+) -> None:
+    (program,) = programs_of(page)
+    code = write_program(tmp_path / "code", program)
+    (code / "held.py").write_text(HELD)
+    name = run(platform, code, "-e", "held.py")
+    until(platform, name, "it says that it can be resumed", lambda s: s["resumable"])
+    platform.nsml("requeue", name)
+    again = until(platform, name, "it came to its end", lambda s: s["state"] == "SUCCEEDED")
+    assert again["attempt"] == 2
+    metric = "train/loss" if page == "README.md" else "loss"
+    told = platform.nsml("events", name, metric, "-o", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(told)))
+    assert [int(float(row["step"])) for row in rows] == list(range(epochs))
+    losses = [float(row["value"]) for row in rows]
+    assert losses == sorted(losses, reverse=True), "it went on with the weight that was saved"
+    assert {row["attempt"] for row in rows} == {"1", "2"}
 
 
 def device_of(session: dict) -> str:

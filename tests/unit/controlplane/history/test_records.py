@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.history.records import MAX_DEPTH, report_of
+from controlplane.history.records import MAX_DEPTH, MOST_NESTED, numbers_in, report_of
 from nsml._report import Reporter, encode
 
 
@@ -39,14 +39,12 @@ NUMBERS = st.floats() | st.integers() | st.sampled_from([10**307, 10**308, 10**3
 @given(step=st.none() | NUMBERS | st.text(), value=NUMBERS | st.text() | st.lists(NUMBERS))
 def test_a_report_that_returned_is_read(step: Any, value: Any) -> None:
     kept = Kept()
-    try:
-        Reporter(kept).report(step=step, loss=0.5, value=value)  # type: ignore[arg-type]
-    except TypeError:
-        assert kept.records == []
-        return
+    Reporter(kept).report(step=step, loss=0.5, value=value)  # type: ignore[arg-type]
     report = report_of(kept.records[0])
     assert report is not None
-    assert set(report.values) == {"loss", "value"}
+    entries = value if isinstance(value, list) and value else [value]
+    is_refused = all(isinstance(one, int) and abs(one) >= 1 << 1023 for one in entries)
+    assert set(report.values) == ({"loss"} if is_refused else {"loss", "value"})
     assert report.step is None or math.isfinite(report.step)
 
 
@@ -66,6 +64,42 @@ def test_a_value_that_cannot_be_passed_on_costs_no_other() -> None:
     report = report_of(told(values={**values, **fine}))
     assert report is not None
     assert report.values == fine
+
+
+def test_dicts_and_booleans_of_foreign_records_are_what_the_sdk_makes_of_them() -> None:
+    values = {
+        "val": {"loss": 0.5, "top": {"1": True}},
+        "is_best": False,
+        "val/loss": 2,
+        "m": [True],
+    }
+    records = [told(values=values), told(values={"loss": 1.0})]
+    flat = {"val/loss": 2, "val/top/1": 1, "is_best": 0, "m": [1]}
+    report = report_of(records[0])
+    assert report is not None
+    assert report.values == flat
+    assert type(report.values["is_best"]) is type(report.values["val/top/1"]) is int
+    numbers = {
+        name: [value for _, _, value in told] for name, told in numbers_in(records).told.items()
+    }
+    assert numbers == {"val/loss": [2.0], "val/top/1": [1.0], "is_best": [0.0], "loss": [1.0]}
+    assert numbers_in(records, ["val/top/1"]).told.keys() == {"val/top/1"}
+
+
+def test_hostile_dicts_cost_no_other_value_and_no_room() -> None:
+    many = {str(key): 1 for key in range(20_000)}
+    deep: Any = 1
+    for _ in range(40):
+        deep = {"x": deep}
+    long_names: Any = many
+    for _ in range(10):
+        long_names = {"n" * 2_000: long_names}
+    report = report_of(told(values={"deep": deep, "long": long_names, "many": many, "loss": 0.5}))
+    assert report is not None
+    assert report.values["loss"] == 0.5
+    assert sum(name.startswith("many/") for name in report.values) == MOST_NESTED
+    assert max(map(len, report.values)) <= 512
+    assert "long" not in report.values
 
 
 @pytest.mark.parametrize(
