@@ -102,21 +102,20 @@ class Reporter:
         scope: Optional[Dict[str, Any]] = None,
         **kwargs: Any,
     ) -> None:
-        """Record the named values; never waits, and never ends a training.
+        """Record the named values; never waits, and never ends training.
 
-        What can be recorded is recorded. What cannot, the log names once: its name, its type, what to
-        report instead. Outside of a session, and after `nsml.strict()`, that is a TypeError, once the
-        rest is recorded.
+        Records what it can. The log names the rest once: its name, its type, what to report instead.
+        Outside of a session, and after `nsml.strict()`, that is a TypeError after the rest is recorded.
 
         Args:
             values: the same as `summary`; or a dict of values, as if given by name.
             variables: the same as `scope`.
-            unnamed: nothing that is recorded.
+            unnamed: never recorded.
             summary: show these values in `nsml ps`.
             scope: variables that `nsml exec` may read, usually `locals()`.
-            **kwargs: numbers of any library, also as arrays of one entry; booleans are 0 and 1. Text,
-                lists and arrays of one dimension are kept as such. A dict is its values by NAME/KEY.
-                `step` is the x axis; `__` in a name means `/`; `walltime` is always the time of the call.
+            **kwargs: numbers of any library, also as arrays of one entry; booleans become 0 and 1,
+                dicts NAME/KEY. Text, lists and arrays of one dimension stay as they are. `step` is
+                the x axis; `__` in a name means `/`; `walltime` is always the time of the call.
 
         Raises:
             TypeError: something is not recorded, outside of a session or after `nsml.strict()`.

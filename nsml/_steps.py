@@ -1,6 +1,6 @@
-"""`nsml.steps`: a range that goes on behind the steps which the loaded checkpoint has done.
+"""`nsml.steps`: a range that skips the steps which the loaded checkpoint has done.
 
-A checkpoint carries how many steps of each loop are done, in a small file beside the program's own.
+A checkpoint holds the number of done steps of each loop in a small file beside the program's own.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Progress:
         """Whether a step has begun and not ended."""
 
     def steps(self, *bounds: Any) -> Steps:
-        """The numbers of `range(...)`, without those of steps that are done.
+        """Return `range(...)` without the steps that are done.
 
-        `for epoch in nsml.steps(20):` goes on behind the step in which the checkpoint was saved that
-        `nsml.bind` or `nsml.paused` has loaded; where nothing was loaded it is `range(20)`. A step is done
-        once `nsml.save` is called in it, so save at its end. On a notice the program saves between two
-        steps. Several loops may follow one another; one within another is a plain range.
+        `for epoch in nsml.steps(20):` goes on after the step of the checkpoint that `nsml.bind` or
+        `nsml.paused` has loaded; if none was loaded it is `range(20)`. A checkpoint counts the step in
+        which it is saved as done, so save at the end of a step. On a notice the program saves between
+        two steps. Several loops may follow one another; a loop within a loop is a plain range.
 
         Raises:
             TypeError, ValueError: as of `range`.
@@ -51,7 +51,7 @@ class Progress:
         return Steps(self, range(*bounds))
 
     def resume(self, done: List[int]) -> None:
-        """Go on behind these steps, which a checkpoint has that was loaded."""
+        """Skip the done steps of a checkpoint that was loaded."""
         if not self._done:
             self._resumed = done
         elif any(done):

@@ -77,6 +77,25 @@ def test_two_replicas_train_one_network(platform):
     assert {row["rank"] for row in events("seconds/reduce")} == {"0", "1"}
 
 
+def test_a_gang_that_is_requeued_goes_on_at_one_epoch(platform):
+    name = submit(platform, "--epochs 12 --pause-s 0.3")
+    wait_for(
+        lambda: "epoch   3/" in log(platform, name, 0) and item(platform, name)["resumable"],
+        timeout_s=240,
+        what="it trains",
+    )
+    platform.nsml("requeue", name)
+    wait_for(lambda: item(platform, name)["attempt"] == 2, timeout_s=120, what="it goes on")
+    end = ended(platform, name)
+    logs = [log(platform, name, rank) for rank in (0, 1)]
+    assert (end["state"], end["attempt"]) == ("SUCCEEDED", 2), (end, logs)
+    assert all("all 2 replicas hold the same weights" in text for text in logs)
+    begun = {re.findall(r"epoch +(\d+)/", text)[0] for text in logs}
+    assert len(begun) == 1, "both go on at one epoch"
+    text = platform.nsml("events", name, "train/loss", "-o", "csv").stdout
+    assert [float(row["step"]) for row in csv.DictReader(io.StringIO(text))] == [*range(1, 13)]
+
+
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.variant)])
 def test_a_gang_of_which_one_is_killed_ends_as_one(platform, victim):
     name = submit(platform, "--epochs 100000 --pause-s 0.01")
