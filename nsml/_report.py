@@ -133,6 +133,7 @@ class Reporter:
                 and (
                     (type(step) is int and -LARGEST_INTEGER < step < LARGEST_INTEGER)
                     or step is None
+                    or (type(step) is float and isfinite(step))
                 )
                 and len(found) + ("step" in kwargs) == len(kwargs)
                 and values is False
@@ -214,8 +215,7 @@ class Reporter:
                 if given == "step":
                     last["step"] = None
                 continue
-            found = Flattened()
-            found.add(given, value)
+            found = Flattened(given, value)
             for nested, why in found.refused:
                 shown = nested.replace("__", "/")
                 problems.append((shown, f"{_shown(shown)} is not recorded: {why}"))

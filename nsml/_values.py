@@ -15,6 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+    _Entry = Tuple[Optional[str], Any, str]
+    """Name and value, or why there is none."""
+
 MOST_DEPTH = 15
 """Of dicts and lists in a value: readers of records know no more."""
 MOST_ENTRIES = 1 << 20
@@ -49,35 +52,27 @@ class _TooManyError(Exception):
 
 
 class Flattened:
-    """Values by name, those of nested dicts as NAME/KEY.
+    """One value of any type, those of nested dicts as NAME/KEY.
 
     `values` holds names and plain values in their order, `refused` names and why their values are not there.
+    Nothing is raised but what a signal handler raises meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, value: Any) -> None:
         self.values: List[Tuple[str, Any]] = []
         self.refused: List[Tuple[str, str]] = []
-        self._left = 0
-
-    def add(self, name: str, value: Any) -> None:
-        """Add a value of any type; nothing is raised but what a signal handler raises meanwhile."""
         self._left = MOST_ENTRIES
         try:
             self._add(name, value, ())
         except _TooManyError:
-            most = MOST_NESTED if self.values else MOST_ENTRIES
-            self.refused.append((name, f"it has more than {most:,} values"))
+            why = f"it has more than {MOST_ENTRIES:,} values"
+            if self.values:
+                why = f"only its first {len(self.values):,} values are"
+            self.refused.append((name, why))
 
     def _add(self, name: str, value: Any, above: Tuple[int, ...]) -> None:
-        entries = None
         try:
-            self._count()
-            value = simple(value)
-            if is_mapping(value):
-                above = _within(value, above)
-                entries = _entries(value)
-            elif issubclass(type(value), (list, tuple)):
-                value = self._list(value, above)
+            value, entries = self._read(value, above)
         except _TooManyError:
             raise
         except Exception as error:
@@ -90,11 +85,23 @@ class Flattened:
                 raise _TooManyError
             self.values.append((name, value))
             return
+        above = (*above, id(value))
         for key, entry, why in entries:
             if why:
                 self.refused.append((name if key is None else f"{name}/{key}", why))
             else:
                 self._add(f"{name}/{key}", entry, above)
+
+    def _read(self, value: Any, above: Tuple[int, ...]) -> Tuple[Any, Optional[List[_Entry]]]:
+        """A plain value and None, or a mapping and its entries."""
+        self._count()
+        value = simple(value)
+        if type(value) in _QUICK_OR_INT:
+            return value, None
+        if is_mapping(value):
+            _within(value, above)
+            return value, _entries(value)
+        return self._list(value, above), None
 
     def _list(self, value: Any, above: Tuple[int, ...]) -> List[Any]:
         """The entries in their places; None in the place of one that cannot be recorded."""
@@ -178,6 +185,8 @@ def simple(value: Any) -> Any:
         kind = type(value)
         if kind in _QUICK:
             return value
+        if kind is bool:
+            return int(value)
         if issubclass(kind, int):
             return _integer(int.__pos__(value))
         if issubclass(kind, float):
@@ -294,14 +303,14 @@ def _is_mapping(kind: Any) -> bool:
     )
 
 
-def _entries(value: Any) -> List[Tuple[Optional[str], Any, str]]:
+def _entries(value: Any) -> List[_Entry]:
     """Key and value of each entry of a dict or mapping, or why there is none."""
     if issubclass(type(value), dict):
         # What a subclass does with its methods is not needed, and may raise.
         named = [(_named(key), entry) for key, entry in list(dict.items(value))]
         return [(name, entry, why) for (name, why), entry in named]
-    found: List[Tuple[Optional[str], Any, str]] = []
-    for key in islice(iter(value.keys()), MOST_ENTRIES):
+    found: List[_Entry] = []
+    for key in islice(iter(value.keys()), MOST_NESTED + 1):
         name, why = _named(key)
         entry = None
         if not why:

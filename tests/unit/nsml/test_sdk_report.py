@@ -12,9 +12,11 @@ import threading
 import time
 from decimal import Decimal
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -278,6 +280,134 @@ def test_values_of_other_libraries_are_the_numbers_that_they_hold(
     assert recorded.last()["values"] == {"loss": number, "other": 1}
     assert json.loads(encode(recorded.reporter.last()))["loss"] == number
     assert recorded.reporter.last()["loss"] is not value or isinstance(value, str)
+
+
+class Raises:
+    """Nothing of it can be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name} today")
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number today")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("no hash")
+
+    __repr__ = __str__ = __len__ = __bool__ = __iter__ = __float__  # type: ignore[assignment]
+
+
+class Itself:
+    def item(self) -> Any:
+        return self
+
+    def __float__(self) -> float:
+        return 2.5
+
+
+class Number(float):
+    __float__ = __repr__ = __eq__ = __hash__ = Raises.__float__  # type: ignore[assignment]
+
+
+class Entries(dict[Any, Any]):
+    items = keys = values = __iter__ = __getitem__ = Raises.__float__  # type: ignore[assignment]
+
+
+class Pair(NamedTuple):
+    a: int
+    b: bool
+
+
+class Keys:
+    """A mapping of which one entry cannot be read."""
+
+    def __init__(self, *keys: Any) -> None:
+        self._keys = iter(keys) if keys else count()
+
+    def keys(self) -> Any:
+        return self._keys
+
+    def __getitem__(self, key: Any) -> Any:
+        return {"a": 1}[key] if key in {"a", "b"} else 0
+
+
+@pytest.mark.parametrize(
+    ("value", "kept", "refused"),
+    [
+        (Raises, {}, ["bad"]),
+        (Itself, {"bad": 2.5}, []),
+        (lambda: Number(1.5), {"bad": 1.5}, []),
+        (lambda: Entries(a=Number(2), b=Raises()), {"bad/a": 2}, ["bad/b"]),
+        (lambda: Keys("a", "b", (1, 2)), {"bad/a": 1}, ["bad/b", "bad"]),
+        (
+            lambda: MappingProxyType({3: True, 0.5: None, None: "x"}),
+            {"bad/3": 1, "bad/0.5": None, "bad/None": "x"},
+            [],
+        ),
+        (Mock, {}, ["bad"]),
+        (lambda: Mock(spec=dict), {}, ["bad"]),
+        (lambda: Pair(1, True), {"bad": [1, 1]}, []),
+        (lambda: np.ma.masked_array([1, 2], [False, True]), {"bad": [1, None]}, []),
+    ],
+)
+def test_hostile_objects_cost_no_other_value(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str], value: Any, kept: Any, refused: Any
+) -> None:
+    for _ in range(2):
+        recorded.report(step=1, loss=0.5, bad=value())
+    assert recorded.all()[0]["values"] == {"loss": 0.5, **kept}
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split("'")[1] for line in said] == refused
+
+
+def test_keys_without_end_come_to_one(recorded: Recorded) -> None:
+    recorded.report(loss=0.5, bad=Keys())
+    assert sum(len(one["values"]) for one in recorded.all()) == 10_001
+
+
+def test_a_value_that_takes_its_time_holds_up_no_other_report(recorded: Recorded) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    class Slow:
+        def item(self) -> float:
+            recorded.report(within=1)
+            asked.set()
+            may_answer.wait(60)
+            return 1.0
+
+    slow = threading.Thread(target=recorded.report, kwargs={"slow": Slow()})
+    slow.start()
+    assert asked.wait(60)
+    recorded.report(other=1)
+    may_answer.set()
+    slow.join()
+    assert [one["values"] for one in recorded.all()] == [{"within": 1}, {"other": 1}, {"slow": 1.0}]
+
+
+def test_many_values_that_are_not_recorded_do_not_fill_the_log(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        recorded.report(**{f"{number}/{key}": b"" for key in range(100)}, loss=0.5)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 201
+    assert "not recorded either: '0/20', '0/21', " in said[20]
+    assert said[20].endswith(" and 30 more")
+    assert "nsml.strict() raises instead" in said[-1]
+
+
+def test_strict_is_a_switch_and_a_block() -> None:
+    strictness = Strictness(is_on=False)
+    with strictness.strict():
+        with strictness.strict(False):
+            assert not strictness.is_on
+        assert strictness.is_on
+    assert not strictness.is_on
+    strictness.strict()
+    assert strictness.is_on
 
 
 def test_a_value_that_cannot_be_had_is_refused_with_why(strict: Recorded) -> None:
