@@ -104,7 +104,7 @@ class Agent:
             run_long=parts.run_long,
             floor_bytes=parts.disk_floor_bytes,
             # where all sessions are one person's there is nobody to share with
-            share=0.0 if self._machine.only_owner else settings.user_cache_share,
+            share=settings.user_cache_share,
             uses=partial(used_things, self._folders),
         )
         of_trees = {**shared, "clock": parts.clock, "run_long": parts.run_long, "room": room}

@@ -3,7 +3,8 @@
 Trees come from users, and a manifest of a few bytes may lay out many. So a fetch begins only when all of
 what it will lay out fits beside what others have reserved, in bytes and in files; trees that nobody uses
 go for it, least recently used first. Trees that one user's sessions have asked for, and what is being
-fetched for them, take at most a share of what all trees may take: the others always find some.
+fetched for them, take at most a share of what all trees may take, as long as sessions of others have trees here or
+fetch some: who is alone on a node has all of it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def plan(
 ) -> list[Kept]:
     """The trees that go so that `need` fits, for `user`; none are used.
 
-    `share` is the part (0 to 1) of the room of all trees and fetches that one user has; 0: no limit, as for nobody ("").
+    `share` is the part (0 to 1) of the room of all trees and fetches that one user has beside others; 0: no limit, as for
+    nobody (""). Others are users of trees in use and of fetches: what nobody uses goes for whoever comes.
 
     Raises:
         NoRoom: it does not fit, whatever goes.
@@ -120,7 +122,7 @@ def plan(
     unused = [one for one in trees if not one.is_used]
     free = disk.free - disk.keep
     gone: list[Kept] = []
-    if share and user:
+    if share and user and _has_others(user, trees, claims):
         written = _sum(one.whole - one.left for one in claims)
         most = (free + _sum(one.size for one in trees) + written).times(share)
         own = _sum(one.size for one in trees if user in one.users)
@@ -149,6 +151,13 @@ def plan(
         say = _teller(need, room)
         raise NoRoom(f"no room for {say(need)}: the rest of the disk is kept for what runs here")
     return gone
+
+
+def _has_others(user: str, trees: Iterable[Kept], claims: Iterable[Claim]) -> bool:
+    """Whether sessions of anybody else use the room."""
+    return any(one.is_used and one.users - {user} for one in trees) or any(
+        one.user not in {user, ""} for one in claims
+    )
 
 
 def _sum(sizes: Iterable[Size]) -> Size:
