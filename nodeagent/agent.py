@@ -47,6 +47,7 @@ from nodeagent.stock import Stock
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
+from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -89,6 +90,7 @@ class Agent:
             token=parts.token,
             node=settings.node,
             learned=parts.journal.control_planes(),
+            check=check_own_listener,
         )
         self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
         self._outbox = Outbox()

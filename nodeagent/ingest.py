@@ -32,6 +32,7 @@ from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_
 from nodeagent.transfer import uninterrupted
 from nodeagent.writes import Writes
 from nsml._frames import REPORT
+from nsml.client.errors import ClientError
 from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -306,7 +307,10 @@ class Ingest:
 
     async def _converse(self) -> str:
         """One stream to its end; why it ended."""
-        call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        try:
+            call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        except ClientError as error:
+            return str(error)
         self._outgoing = SendQueue()
         try:
             async with TaskGroup() as group:
