@@ -114,6 +114,7 @@ class Agent:
             settings.data / "datasets",
             stock=self._stock,
             kind=DATASET,
+            accounts=parts.accounts,
             **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
