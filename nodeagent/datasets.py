@@ -29,7 +29,8 @@ import structlog
 
 from nodeagent.accounts import Accounts
 from nodeagent.folders import flush_filesystem, write_atomically
-from nodeagent.room import NoRoom, Reservation, Room, Size
+from nodeagent.pressure import NoRoom
+from nodeagent.room import Reservation, Room, Size
 from nodeagent.stock import MOST_TOLD, Stock
 from nodeagent.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable

@@ -10,8 +10,6 @@ fetch some: who is alone on a node has all of it.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -22,24 +20,15 @@ from typing import Final, Protocol
 
 import structlog
 
-from nodeagent.pressure import Cache, kept_free
+from nodeagent.pressure import Cache, NoRoom, kept_free, space_of
 from nodeagent.transfer import uninterrupted
 from nsml.clock import Offload, in_own_thread
+from nsml.leasts import LEAST_FILE_BYTES
 from nsml.view.units import counted, size_text
 
-FILE_BYTES: Final = 4096
-"""What a file or a folder takes at least."""
 _MOST_TRIES: Final = 5
 
 log = structlog.get_logger()
-
-
-class NoRoom(OSError):
-    """It does not fit: it comes when there is room, or elsewhere. `is_of_user`: within the user's share."""
-
-    def __init__(self, message: str, *, is_of_user: bool = False) -> None:
-        super().__init__(errno.ENOSPC, message)
-        self.is_of_user = is_of_user
 
 
 class Cancelled(Exception):
@@ -56,7 +45,7 @@ class Size:
     @classmethod
     def of(cls, size: int, files: int) -> Size:
         """What so many files and folders with `size` bytes take at most."""
-        return cls(size + files * FILE_BYTES, files)
+        return cls(size + files * LEAST_FILE_BYTES, files)
 
     def __add__(self, other: Size) -> Size:
         return Size(self.bytes + other.bytes, self.files + other.files)
@@ -311,11 +300,9 @@ class Room:
 
 def disk_of(place: Path, floor_bytes: int) -> Disk:
     """What is free of the disk of `place`; of one that counts no files, any number."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
+    space = space_of(place)
+    if space is None:
         return Disk(free=Size(1 << 62, 1 << 62), keep=Size())
-    size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    keep_bytes, keep_files = kept_free(size, found.f_files, floor_bytes)
-    files = found.f_favail if found.f_files else 1 << 62
-    return Disk(free=Size(free, files), keep=Size(keep_bytes, keep_files))
+    keep_bytes, keep_files = kept_free(space, floor_bytes)
+    files = space.free_files if space.files else 1 << 62
+    return Disk(free=Size(space.free, files), keep=Size(keep_bytes, keep_files))

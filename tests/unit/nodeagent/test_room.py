@@ -11,8 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nodeagent import room as rooms
-from nodeagent.room import Claim, Disk, Kept, NoRoom, Room, Size, plan
+from nodeagent.pressure import NoRoom
+from nodeagent.room import Claim, Disk, Kept, Room, Size, plan
+from nodeagent.shim.occupied import FILE_BYTES
 from nsml.clock import in_thread
+from nsml.leasts import LEAST_FILE_BYTES
 
 USERS = ["kim", "lee", "ann"]
 _SIZES = st.builds(Size, st.integers(0, 100), st.integers(0, 20))
@@ -29,6 +32,11 @@ _KEPT = st.lists(
     max_size=8,
     unique_by=lambda one: one.key,
 )
+
+
+def test_files_count_for_as_much_wherever_they_are_counted() -> None:
+    """The shim imports nothing of ours, and has a number of its own."""
+    assert FILE_BYTES == LEAST_FILE_BYTES
 
 
 @st.composite

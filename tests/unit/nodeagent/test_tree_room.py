@@ -17,8 +17,8 @@ import pytest
 from nodeagent.assignments import BUNDLE, DATASET, keep_assignment, used_things
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.pressure import KeepFree, Store, relieve
-from nodeagent.room import NoRoom, Room, disk_of
+from nodeagent.pressure import KeepFree, NoRoom, Store, relieve
+from nodeagent.room import Room, disk_of
 from nodeagent.stock import Stock
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
