@@ -10,7 +10,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.local import data_folder
 from cli.machine import DATA
-from cli.teardown import TearDown
+from cli.teardown import TearDown, is_finalizing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ def _stop_work(
         what = "the control plane of this machine"
     _confirm(app, sessions, local, what=what, is_mute=platform is None and not is_joined)
     for session in tear_down.stop_sessions(sessions or []):
-        app.say(f"{'sessions':<14} {session.name} did not end in time")
+        words = "did not end in time"
+        if is_finalizing(session):
+            words = "has ended; what it left is sent after the next `nsml up`"
+        app.say(f"{'sessions':<14} {session.name} {words}")
     tear_down.stop_replicas()
 
 

@@ -36,6 +36,10 @@ STOPPED_WITHIN_S = 45.0
 LOCAL_GRACE_S = 10.0
 """Grace of replicas that have to be stopped without the control plane."""
 
+FINALIZED_WITHIN_S = 5.0
+"""Longest wait for sessions whose programs have ended, once no other is left: what is not sent until then stays in
+their folders, and is sent after the next start."""
+
 _ASK_EVERY_S = 0.2
 _REPORTED_WITHIN_S = 5.0
 
@@ -169,8 +173,22 @@ async def _stop_and_wait(
             await client.sessions.stop(session.id, reason="nsml down")
     wanted = {session.id for session in sessions}
     left: list[Session] = []
+    since: float | None = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOPPED_WITHIN_S):
             while left := [session for session in await _live(client) if session.id in wanted]:
+                if not all(map(is_finalizing, left)):
+                    since = None
+                elif since is None:
+                    since = clock.monotonic()
+                elif clock.monotonic() >= since + FINALIZED_WITHIN_S:
+                    break
                 await clock.sleep(_ASK_EVERY_S)
     return left
+
+
+def is_finalizing(session: Session) -> bool:
+    """Whether its programs have ended, and what it left is being sent."""
+    from nsml.v1.sessions_pb2 import SESSION_STATE_FINALIZING
+
+    return session.state == SESSION_STATE_FINALIZING

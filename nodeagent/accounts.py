@@ -2,7 +2,7 @@
 
 An agent with root runs each user's sessions under a uid, and a gid of the same number, that nobody
 else ever gets here; what it caches for some and not for all has a group of its own from the same
-range. Who has which is kept in a file beside the journal, not in it: a damaged journal is moved away,
+range, which goes to another tree once it is removed, and never to a user. Who has which is kept in a file beside the journal, not in it: a damaged journal is moved away,
 and what files and programs belong to must not change with that.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FILE = "accounts.json"
-_USER, _TREE = "user", "tree"
+_USER, _TREE, _SPARE = "user", "tree", "spare"
 _OPEN, _BY_GROUP = 0o555, 0o550
 _OWNERS = 0o750
 _MOST_BUILDS = 256
@@ -119,6 +119,26 @@ class Accounts:
             tree.chmod(_BY_GROUP)
         return gid
 
+    def release(self, *trees: str) -> None:
+        """Give back the groups of trees of the cache that are gone; OSError when the disk refuses.
+
+        Programs gain no group by files that were left with it: they have no way to new privileges.
+        """
+        with self._turn:
+            gone = {name for one in trees if (name := f"{_TREE}/{one}") in self._given}
+            if gone:
+                self._keep(
+                    {
+                        _spare(number) if name in gone else name: number
+                        for name, number in self._given.items()
+                    }
+                )
+
+    def trees(self) -> set[str]:
+        """Names of the trees with groups of their own."""
+        with self._turn:
+            return {name.partition("/")[2] for name in self._given if name.startswith(f"{_TREE}/")}
+
     def keep_private(self, tree: Path, owner: str) -> None:
         """Keep a tree that is `owner`'s alone from others, where programs see the machine's files.
 
@@ -136,12 +156,20 @@ class Accounts:
     def _of(self, name: str) -> int:
         with self._turn:
             if name not in self._given:
-                given = {**self._given, name: self._next(name)}
-                write_atomically(self._path, json.dumps(given).encode(), is_durable=True)
-                self._given = given
+                number = self._next(name)
+                others = {one: has for one, has in self._given.items() if has != number}
+                self._keep({**others, name: number})
             return self._given[name]
 
+    def _keep(self, given: dict[str, int]) -> None:
+        write_atomically(self._path, json.dumps(given).encode(), is_durable=True)
+        self._given = given
+
     def _next(self, name: str) -> int:
+        if name.startswith(f"{_TREE}/"):
+            for number in self._given.values():
+                if _spare(number) in self._given:
+                    return number
         taken = set(self._given.values())
         for number in self._ids.given():
             if number not in taken and not _is_named(number):
@@ -151,6 +179,10 @@ class Accounts:
             f"all ids from {self._ids.first} to {last} are given on this node, none is left for {name}:"
             " raise uid_count in the agent's settings"
         )
+
+
+def _spare(number: int) -> str:
+    return f"{_SPARE}/{number}"
 
 
 def build_ids(folder: Path, ids: IdRange) -> list[int]:

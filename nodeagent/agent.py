@@ -47,6 +47,7 @@ from nodeagent.stock import Stock
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
+from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -89,6 +90,7 @@ class Agent:
             token=parts.token,
             node=settings.node,
             learned=parts.journal.control_planes(),
+            check=check_own_listener,
         )
         self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
         self._outbox = Outbox()
@@ -104,7 +106,7 @@ class Agent:
             run_long=parts.run_long,
             floor_bytes=parts.disk_floor_bytes,
             # where all sessions are one person's there is nobody to share with
-            share=0.0 if self._machine.only_owner else settings.user_cache_share,
+            share=settings.user_cache_share,
             uses=partial(used_things, self._folders),
         )
         of_trees = {**shared, "clock": parts.clock, "run_long": parts.run_long, "room": room}
@@ -112,6 +114,7 @@ class Agent:
             settings.data / "datasets",
             stock=self._stock,
             kind=DATASET,
+            accounts=parts.accounts,
             **of_trees,  # type: ignore[arg-type]
         )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.

@@ -11,8 +11,8 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -136,6 +136,32 @@ class Uploads:
         self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
+    async def existing(self, checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
+        """Those with a folder, one for each: the SDK gives every checkpoint its own before it reports it.
+
+        The others are false reports, or older than one of their name that was sent: nothing of them is to be sent.
+        """
+        newest = {one.folder: one for one in checkpoints}
+        missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
+        for folder, error in missing.items():
+            self._log("checkpoint.lost", newest.pop(folder), error)
+        return list(newest.values())
+
+    def _missing(self, folders: Iterable[str]) -> dict[str, Exception]:
+        """Why each of these cannot be opened, now or later."""
+        found: dict[str, Exception] = {}
+        for folder in folders:
+            try:
+                with self._opened(folder):
+                    continue
+            except (OSError, ValueError) as error:
+                if not is_passing(error):
+                    found[folder] = error
+        return found
+
+    def _opened(self, folder: str) -> AbstractContextManager[int]:
+        return open_folder(self._folder.run, ["checkpoints", *folder.split("/")])
+
     async def add(self, *checkpoints: SavedCheckpoint) -> None:
         """Note checkpoints; on return the next agent knows of them, whatever ends this one.
 
@@ -218,8 +244,7 @@ class Uploads:
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
         # Opened for as long as it is read: what user code puts in its place is another folder.
-        parts = ["checkpoints", *checkpoint.folder.split("/")]
-        with open_folder(self._folder.run, parts) as descriptor:
+        with self._opened(checkpoint.folder) as descriptor:
             owner = self._folder.run.stat().st_uid
             packing = partial(_packed, path_of(descriptor), checkpoint.files, owner)
             packed = await uninterrupted(self._run, packing)

@@ -27,8 +27,10 @@ from pathlib import Path
 
 import structlog
 
+from nodeagent.accounts import Accounts
 from nodeagent.folders import flush_filesystem, write_atomically
-from nodeagent.room import NoRoom, Reservation, Room, Size
+from nodeagent.pressure import NoRoom
+from nodeagent.room import Reservation, Room, Size
 from nodeagent.stock import MOST_TOLD, Stock
 from nodeagent.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
@@ -122,6 +124,7 @@ class Trees:
         stock: is told what is here, and how fast it came; None: nobody asks.
         room: on the disk of the folder; None: these trees have it for themselves.
         kind: what they are called among what replicas use.
+        accounts: has groups of trees, which are given back with them.
     """
 
     def __init__(
@@ -137,7 +140,9 @@ class Trees:
         stock: Stock | None = None,
         room: Room | None = None,
         kind: str = "tree",
+        accounts: Accounts | None = None,
     ) -> None:
+        self._accounts = accounts
         self._clock = clock or SystemClock()
         self._stock = stock or Stock()
         self._folder = folder / boot
@@ -174,6 +179,8 @@ class Trees:
             for note in self._folder.glob(f"*{suffix}"):
                 if note.name.removesuffix(suffix) not in self._trees:
                     note.unlink()
+        if self._accounts is not None:
+            self._release(*self._accounts.trees() - self._trees.keys())
 
     async def get(self, digest: str, user: str = "") -> Path:
         """The folder of the tree, for a session of `user`; waits for the control plane when it is away.
@@ -260,7 +267,18 @@ class Trees:
             for suffix in (_MANIFEST, _NOTE):
                 (self._folder / f"{key}{suffix}").unlink(missing_ok=True)
         remove_tree(doomed)
+        with self._turn:
+            if key not in self._trees:  # or it is here again, with the same group
+                self._release(key)
         return True
+
+    def _release(self, *keys: str) -> None:
+        """Give back the groups of trees that are gone; what fails is done at the next start."""
+        if self._accounts is not None:
+            try:
+                self._accounts.release(*keys)
+            except OSError as error:
+                log.warning("tree.group_kept", error=str(error))
 
     def kept(self) -> list[tuple[str, Size, frozenset[str], float]]:
         """Of each its digest, what it takes of the disk, its users, and when it was last used."""

@@ -32,6 +32,7 @@ from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_
 from nodeagent.transfer import uninterrupted
 from nodeagent.writes import Writes
 from nsml._frames import REPORT
+from nsml.client.errors import ClientError
 from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -42,7 +43,8 @@ _UNREADABLE_PAUSE_S = 5.0
 _UNACKNOWLEDGED_BYTES = 4 << 20
 """So much of one replica is on its way at most; others are not kept waiting by it."""
 _CHECKPOINTS_PER_S, _CHECKPOINTS_BURST_S = 10.0, 20.0
-"""Names of checkpoints that one replica reports, each of which is noted on disk and looked for."""
+"""Checkpoints of one replica while it runs, each of which is noted on disk and sent. Reports without a folder are
+dropped before, and after its end nothing waits: nobody is to wait for a backlog longer than it takes to send."""
 _STATES_PER_S = 5.0
 _CONCERNING = (b'"checkpoint"', b'"media"', b'"state"')
 """What is in the records that the agent acts on."""
@@ -113,6 +115,7 @@ class Collection:
     def finish(self) -> None:
         """The program has ended: what is written now is all."""
         self._has_ended = True
+        self._checkpoints.lift()
         if self._follower is not None:
             self._follower.end()
 
@@ -193,11 +196,12 @@ class Collection:
     async def _act(self, noticed: _Noticed) -> None:
         """Of each checkpoint and of the state only the newest counts: what is over the pace waits, and costs once."""
         if noticed.checkpoints:
-            await self._checkpoints.wait(len(noticed.checkpoints))
-            await self._uploads.add(*noticed.checkpoints.values())
+            saved = await self._uploads.existing(noticed.checkpoints.values())
+            await self._checkpoints.wait(len(saved))
+            await self._uploads.add(*saved)
         for file in noticed.media:
             self._uploads.media.add(file)
-        if noticed.is_paused not in {None, self._is_paused}:
+        if noticed.is_paused not in {None, self._is_paused} and not self._has_ended:
             await self._states.wait()
             self._is_paused = noticed.is_paused
             self._paused(noticed.is_paused is True)
@@ -303,7 +307,10 @@ class Ingest:
 
     async def _converse(self) -> str:
         """One stream to its end; why it ended."""
-        call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        try:
+            call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        except ClientError as error:
+            return str(error)
         self._outgoing = SendQueue()
         try:
             async with TaskGroup() as group:

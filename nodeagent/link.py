@@ -54,6 +54,7 @@ class Link:
             SettingsError.
         node: its name.
         learned: addresses from an earlier life.
+        check: raises ClientError for an address to which the token may not be sent now.
     """
 
     def __init__(
@@ -64,16 +65,18 @@ class Link:
         token: Callable[[], str] | None = None,
         node: str = "",
         learned: Iterable[str] = (),
+        check: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.up = asyncio.Event()
         self.known = asyncio.Event()
         self._factory = channel_factory
+        self._check = check
         self._read_token = token
         self._token = token() if token is not None else None
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
         self.routes = Routes(node, servers)
-        self._ways = Ways(self._channel, self.routes.addresses)
+        self._ways = Ways(self._channel, self.routes.addresses, self._check)
         self.learn(learned)
         self.routes.begin()
 
@@ -139,26 +142,27 @@ class Link:
         return Rpc(self._ways, token=self._token, seen=seen)
 
     def open(self, method: str, request: type[Message], response: type[Message]) -> Any:
-        """A stream both ways to the leader, to be used by `write` and `read`.
+        """A stream both ways to the leader, to be used by `write` and `read`; raises ClientError.
 
         `method` is "Service/Method".
         """
-        channel = self._channel(self.address)
-        return self._opened(channel, method, request, response, self._relayed())
+        return self._opened(self.address, method, request, response, self._relayed())
 
     def open_any(self, method: str, request: type[Message], response: type[Message]) -> Any:
         """The same to any control plane; who finds it broken says so to `ways`."""
-        channel = self._channel(self._ways.now)
-        return self._opened(channel, method, request, response, ())
+        return self._opened(self._ways.now, method, request, response, ())
 
     @asynccontextmanager
     async def dial(
         self, method: str, request: type[Message], response: type[Message]
     ) -> AsyncIterator[Any]:
         """Like `open`, over a connection of its own; call and connection end with the context."""
-        channel = self._made(self.address, is_own=True)
+        address = self.address
+        channel = self._made(address, is_own=True)
         try:
-            call = self._opened(channel, method, request, response, self._relayed())
+            call = self._opened(
+                address, method, request, response, self._relayed(), channel=channel
+            )
             try:
                 yield call
             finally:
@@ -171,13 +175,17 @@ class Link:
 
     def _opened(
         self,
-        channel: Channel,
+        address: str,
         method: str,
         request: type[Message],
         response: type[Message],
         metadata: tuple[tuple[str, str], ...],
+        *,
+        channel: Channel | None = None,
     ) -> Any:
-        opened = channel.stream_stream(
+        if self._token:  # with a certificate the other end proves who it is
+            self._check(address)
+        opened = (channel or self._channel(address)).stream_stream(
             f"/nsml.v1.{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
@@ -210,7 +218,7 @@ class Link:
 
     def _renew_ways(self) -> None:
         now = self._ways.now
-        self._ways = Ways(self._channel, self.routes.addresses)
+        self._ways = Ways(self._channel, self.routes.addresses, self._check)
         if now in self._ways.addresses:
             self._ways.worked(now)
 

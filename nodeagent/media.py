@@ -37,7 +37,7 @@ _FILES_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = MOST_BYTES
 _FILES_PER_S: Final = 100.0
 _BURST_S: Final = 10.0
-"""Files of one replica that are sent, or whose loss is told; a session has 100,000 at most."""
+"""Files of one replica that are sent while it runs, and messages about lost ones; a session has 100,000 at most."""
 _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
@@ -125,7 +125,8 @@ class MediaUploads:
             self._changed.clear()
             told = frozenset(self._told)
             while (found := await self._look(told & self._told)).count:
-                await self._pace.wait(found.count)
+                # What is lost is one message, however many files it names.
+                await self._pace.wait(len(found.whole) + bool(found.lost))
                 if await self._send(found):
                     await self._forget([*found.whole, *found.lost])
                 else:
@@ -134,7 +135,8 @@ class MediaUploads:
                 self._idle.set()
 
     async def finished(self) -> None:
-        """Return once a look that began after this call has found nothing more to send."""
+        """Return, after the end of the program, once a look that began after this call has found nothing more to send."""
+        self._pace.lift()
         self.look()
         await self._idle.wait()
 

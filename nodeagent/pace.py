@@ -8,9 +8,12 @@ its disk, uploads, reports. The files count for the session's disk limit.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
+
+from nsml.concurrency import first_to_end
 
 if TYPE_CHECKING:
     from nsml.clock import Clock
@@ -36,20 +39,29 @@ class Pace:
         self._burst_s = burst_s
         self._clock = clock
         self._free_at = clock.monotonic() - burst_s
+        self._lifted = asyncio.Event()
+
+    def lift(self) -> None:
+        """Nothing waits any more: no more work is made, and what is left is to be done soon."""
+        self._lifted.set()
 
     async def wait(self, count: int = 1) -> None:
         """Return when so many may be sent or done."""
-        if not self._per_s or not count:
+        if not self._per_s or not count or self._lifted.is_set():
             return
         now, takes_s = self._clock.monotonic(), count / self._per_s
         self._free_at = max(self._free_at, now - self._burst_s) + takes_s
         if self._free_at <= now:
             return
         try:
-            await self._clock.sleep(self._free_at - now)
+            await first_to_end(self._clock.sleep(self._free_at - now), _set(self._lifted))
         except BaseException:
             self._free_at -= takes_s  # it was not used
             raise
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class CountedLog:

@@ -6,6 +6,7 @@ nothing goes that one needs, however long ago it was first asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = structlog.get_logger()
+
+
+class NoRoom(OSError):
+    """The disk has no room for it: it comes when there is some, or elsewhere. `is_of_user`: within the user's share."""
+
+    def __init__(self, message: str, *, is_of_user: bool = False) -> None:
+        super().__init__(errno.ENOSPC, message)
+        self.is_of_user = is_of_user
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A filesystem: bytes, and how many may still be written; files, and how many may still be made.
+
+    With 0 `files` it counts none.
+    """
+
+    size: int
+    free: int
+    files: int
+    free_files: int
+
+
+def space_of(place: Path) -> Space | None:
+    """The filesystem of `place`; None of a place that is not there, or cannot be looked at."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return None
+    return Space(
+        size=found.f_blocks * found.f_frsize,
+        free=found.f_bavail * found.f_frsize,
+        files=found.f_files,
+        free_files=found.f_favail,
+    )
 
 
 class Cache(Protocol):
@@ -53,11 +89,13 @@ class KeepFree:
     share: float
     bytes: int
 
-    def is_short(self, *, size: int, free: int) -> bool:
-        """Whether less than that is free; `size` and `free` are bytes."""
-        return free < min(self.share * size, self.bytes)
+    def is_short(self, space: Space) -> bool:
+        """Whether fewer bytes than that are free."""
+        return space.free < min(self.share * space.size, self.bytes)
 
 
+_NOTHING = Space(size=0, free=0, files=0, free_files=0)
+"""Of a place that is not there nothing is known: it is short of nothing."""
 _LAST = KeepFree(share=0.04, bytes=4 << 30)
 """What no build and no pull may take,"""
 _OVER_FLOOR = 2
@@ -102,9 +140,9 @@ def room_for_builds(place: Path, floor_bytes: int) -> int:
 
     `floor_bytes` as of `is_full`.
     """
-    size, free = _room(place)
-    kept = min(_LAST.share * size, _LAST.bytes)
-    return free - int(max(kept, min(_OVER_FLOOR * floor_bytes, size)))
+    space = space_of(place) or _NOTHING
+    kept, _ = kept_free(space, floor_bytes)
+    return space.free - kept
 
 
 def lacks_files(place: Path) -> bool:
@@ -114,16 +152,16 @@ def lacks_files(place: Path) -> bool:
 
 def shortage(place: Path) -> str:
     """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
-    size, free = _room(place)
-    if not _SHORT.is_short(size=size, free=free):
+    space = space_of(place) or _NOTHING
+    if not _SHORT.is_short(space):
         return ""
-    return f"{size_text(free)} of {size_text(size)} are free on the disk of {place}"
+    return f"{size_text(space.free)} of {size_text(space.size)} are free on the disk of {place}"
 
 
-def kept_free(size: int, files: int, floor_bytes: int) -> tuple[int, int]:
-    """Bytes and files that stay free of a disk with so many, whatever is fetched to it: see `is_full`."""
-    most = min(round(_LAST.share * size), _LAST.bytes)
-    return max(most, min(_OVER_FLOOR * floor_bytes, size)), round(_LAST.share * files)
+def kept_free(space: Space, floor_bytes: int) -> tuple[int, int]:
+    """Bytes and files that stay free of a disk, whatever is fetched to it or built: see `is_full`."""
+    most = min(round(_LAST.share * space.size), _LAST.bytes)
+    return max(most, min(_OVER_FLOOR * floor_bytes, space.size)), round(_LAST.share * space.files)
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
@@ -136,22 +174,11 @@ def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
 
 
 def _is_short(place: Path, keep: KeepFree) -> bool:
-    size, free = _room(place)
-    return keep.is_short(size=size, free=free) or (bool(keep.bytes) and _lacks(keep.share, place))
+    return keep.is_short(space_of(place) or _NOTHING) or (
+        bool(keep.bytes) and _lacks(keep.share, place)
+    )
 
 
 def _lacks(share: float, place: Path) -> bool:
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return False
-    return found.f_favail < share * found.f_files
-
-
-def _room(place: Path) -> tuple[int, int]:
-    """Bytes of the filesystem of `place`, and how many are free; 0 of 0 is short of nothing."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return 0, 0  # of a place that is not there, or not here, nothing is known
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    space = space_of(place) or _NOTHING
+    return space.free_files < share * space.files

@@ -598,12 +598,15 @@ def _networks(
 
 def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkFacts) -> str:
     """What administrators should know of the networks of sessions here."""
-    if _only_owner(isolation):
-        return ""  # all sessions are one person's
     words = []
     if isolation.level is Isolation.NAMESPACE and found.network is None:
-        why = found.reason or "session_network = host"
+        is_chosen = settings.session_network == "host" or not found.reason
+        why = "session_network = host" if is_chosen else found.reason
         words.append(f"sessions share the machine's network: {why}")
+    elif isolation.level is Isolation.NAMESPACE and os.geteuid():
+        words.append("sessions have networks of their own, by pasta")
+    if _only_owner(isolation):
+        return "; ".join(words)  # all sessions are one person's, whose metadata these are
     if settings.metadata_addresses and found.open_reason:
         whom = "containers" if isolation.level is Isolation.CONTAINER else "them"
         words.append(f"metadata services are open to {whom}: {found.open_reason}")

@@ -3,14 +3,13 @@
 Trees come from users, and a manifest of a few bytes may lay out many. So a fetch begins only when all of
 what it will lay out fits beside what others have reserved, in bytes and in files; trees that nobody uses
 go for it, least recently used first. Trees that one user's sessions have asked for, and what is being
-fetched for them, take at most a share of what all trees may take: the others always find some.
+fetched for them, take at most a share of what all trees may take, as long as sessions of others have trees here or
+fetch some: who is alone on a node has all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -21,24 +20,15 @@ from typing import Final, Protocol
 
 import structlog
 
-from nodeagent.pressure import Cache, kept_free
+from nodeagent.pressure import Cache, NoRoom, kept_free, space_of
 from nodeagent.transfer import uninterrupted
 from nsml.clock import Offload, in_own_thread
+from nsml.leasts import LEAST_FILE_BYTES
 from nsml.view.units import counted, size_text
 
-FILE_BYTES: Final = 4096
-"""What a file or a folder takes at least."""
 _MOST_TRIES: Final = 5
 
 log = structlog.get_logger()
-
-
-class NoRoom(OSError):
-    """It does not fit: it comes when there is room, or elsewhere. `is_of_user`: within the user's share."""
-
-    def __init__(self, message: str, *, is_of_user: bool = False) -> None:
-        super().__init__(errno.ENOSPC, message)
-        self.is_of_user = is_of_user
 
 
 class Cancelled(Exception):
@@ -55,7 +45,7 @@ class Size:
     @classmethod
     def of(cls, size: int, files: int) -> Size:
         """What so many files and folders with `size` bytes take at most."""
-        return cls(size + files * FILE_BYTES, files)
+        return cls(size + files * LEAST_FILE_BYTES, files)
 
     def __add__(self, other: Size) -> Size:
         return Size(self.bytes + other.bytes, self.files + other.files)
@@ -111,7 +101,8 @@ def plan(
 ) -> list[Kept]:
     """The trees that go so that `need` fits, for `user`; none are used.
 
-    `share` is the part (0 to 1) of the room of all trees and fetches that one user has; 0: no limit, as for nobody ("").
+    `share` is the part (0 to 1) of the room of all trees and fetches that one user has beside others; 0: no limit, as for
+    nobody (""). Others are users of trees in use and of fetches: what nobody uses goes for whoever comes.
 
     Raises:
         NoRoom: it does not fit, whatever goes.
@@ -120,7 +111,7 @@ def plan(
     unused = [one for one in trees if not one.is_used]
     free = disk.free - disk.keep
     gone: list[Kept] = []
-    if share and user:
+    if share and user and _has_others(user, trees, claims):
         written = _sum(one.whole - one.left for one in claims)
         most = (free + _sum(one.size for one in trees) + written).times(share)
         own = _sum(one.size for one in trees if user in one.users)
@@ -149,6 +140,13 @@ def plan(
         say = _teller(need, room)
         raise NoRoom(f"no room for {say(need)}: the rest of the disk is kept for what runs here")
     return gone
+
+
+def _has_others(user: str, trees: Iterable[Kept], claims: Iterable[Claim]) -> bool:
+    """Whether sessions of anybody else use the room."""
+    return any(one.is_used and one.users - {user} for one in trees) or any(
+        one.user not in {user, ""} for one in claims
+    )
 
 
 def _sum(sizes: Iterable[Size]) -> Size:
@@ -302,11 +300,9 @@ class Room:
 
 def disk_of(place: Path, floor_bytes: int) -> Disk:
     """What is free of the disk of `place`; of one that counts no files, any number."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
+    space = space_of(place)
+    if space is None:
         return Disk(free=Size(1 << 62, 1 << 62), keep=Size())
-    size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    keep_bytes, keep_files = kept_free(size, found.f_files, floor_bytes)
-    files = found.f_favail if found.f_files else 1 << 62
-    return Disk(free=Size(free, files), keep=Size(keep_bytes, keep_files))
+    keep_bytes, keep_files = kept_free(space, floor_bytes)
+    files = space.free_files if space.files else 1 << 62
+    return Disk(free=Size(space.free, files), keep=Size(keep_bytes, keep_files))

@@ -25,6 +25,7 @@ from nodeagent.beneath import open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Link
 from nodeagent.outbox import replica_of
+from nsml.client.errors import ClientError
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -107,7 +108,7 @@ class Tunnels:
         """One tunnel's life; a defect in it must not end the others'."""
         try:
             await self._serve(order, replica_id)
-        except* (grpc.RpcError, asyncio.InvalidStateError, OSError) as broken:
+        except* (ClientError, grpc.RpcError, asyncio.InvalidStateError, OSError) as broken:
             log.info("tunnel.broken", replica=str(replica_id), errors=str(broken.exceptions))
         except* Exception:
             log.exception("tunnel.failed", replica=str(replica_id))

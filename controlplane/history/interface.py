@@ -442,8 +442,18 @@ class Catalogue(Protocol):
         """
         ...
 
-    async def checkpoints(self, session_id: str) -> tuple[Checkpoint, ...]:
-        """Of one session, oldest first."""
+    async def checkpoints(
+        self, session_id: str, *, after: tuple[float, str] | None = None, limit: int | None = None
+    ) -> tuple[Checkpoint, ...]:
+        """Of one session, oldest first; behind the one with this time and name."""
+        ...
+
+    async def newest_durable(self, session_id: str) -> Checkpoint | None:
+        """The last saved one with content, of the latest attempt that has one."""
+        ...
+
+    async def newest_names(self, session_id: str, limit: int) -> tuple[str, ...]:
+        """Names of the checkpoints that were saved last, oldest first."""
         ...
 
     async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:

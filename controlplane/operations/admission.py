@@ -293,7 +293,7 @@ class Admission:
         all_used = self._reported.used(user) + size
         if not own.allows(own_used):
             limit = "session_log_bytes" if is_log else "session_metric_bytes"
-        elif not self._may_have_reported(user, all_used, size):
+        elif not self._is_within_share(self._reported, user, all_used, size, HISTORY):
             limit = "reported_bytes"
         if limit:
             self.refused[limit] += 1
@@ -303,15 +303,6 @@ class Admission:
         if self._space is not None:
             self._space.spend(HISTORY, size)
         return ""
-
-    def _may_have_reported(self, user: str, used: float, size: int) -> bool:
-        """Whether a user may have reported so much: what is over is lost, so a share counts beside others only.
-
-        Who reports alone fills the store to its floor, where nodes keep what comes until there is room.
-        """
-        if len(self._reported) <= 1:
-            return self._reported.allows(used)
-        return self._is_within_share(self._reported, user, used, size, HISTORY)
 
     def checkpoint(self, session_id: str) -> bool:
         """Count a checkpoint that a session reports; whether it may have so many."""

@@ -28,10 +28,6 @@ class Allowance:
         self._now = now
         self._used: Recent[str, tuple[float, float]] = Recent(REMEMBERED)
 
-    def __len__(self) -> int:
-        """How many keys have used something that is remembered."""
-        return len(self._used)
-
     def used(self, key: str) -> float:
         """What is used now."""
         known = self._used.get(key)

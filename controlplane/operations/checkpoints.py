@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
+
+NAMED: Final = 10
+"""Checkpoints that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +41,21 @@ class Checkpoints:
         self._content = content
         self._rights = rights
 
-    async def list(self, session: Session) -> tuple[Checkpoint, ...]:
-        """Of one session, oldest first."""
-        return await self._history.catalogue.checkpoints(session.id)
+    async def page(
+        self, session: Session, *, after: tuple[float, str] | None, limit: int
+    ) -> tuple[Checkpoint, ...]:
+        """Of one session, oldest first; behind the one with this time and name."""
+        return await self._history.catalogue.checkpoints(session.id, after=after, limit=limit)
 
     async def get(self, session: Session, name: str) -> Checkpoint:
-        """By name; NotFound names those that there are."""
+        """By name; NotFound names the newest."""
         found = await self._history.catalogue.checkpoint(session.id, name)
         if found is None:
-            names = [one.name for one in await self.list(session)]
+            names = await self._history.catalogue.newest_names(session.id, NAMED)
             raise NotFound(
                 f"{session.name} has no checkpoint {name[:80]!r}",
                 why="" if names else "it has none at all",
-                attempt=", ".join(names[-10:]),
+                attempt=", ".join(names),
             )
         return found
 
@@ -62,10 +67,10 @@ class Checkpoints:
         Raises:
             NotFound: it has none.
         """
-        durable = [one for one in await self.list(session) if one.digest]
-        if not durable:
+        found = await self._history.catalogue.newest_durable(session.id)
+        if found is None:
             raise NotFound(f"{session.name} has no checkpoint that is safe")
-        return max(durable, key=lambda one: (one.attempt, one.saved_at))
+        return found
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
         """Record that a checkpoint is durable; repeating it is harmless.

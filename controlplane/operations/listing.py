@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from controlplane.domain.names import fits_glob, parse_reference
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import records
+from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
@@ -169,7 +171,10 @@ class Listings:
             text=wanted.text.casefold(),
         )
         page = await self._history.catalogue.sessions(query, after=after, limit=size)
-        return [records.decode_session(row.record) for row in page.sessions]
+        # Some are large, and a page has up to a thousand: others must not wait for that.
+        return await to_its_end(
+            asyncio.to_thread(lambda: [records.decode_session(row.record) for row in page.sessions])
+        )
 
 
 def page_size(wanted: int) -> int:

@@ -73,4 +73,10 @@ def _came_first(session: Session) -> bool:
 
 
 def _already_ended(session: Session) -> AlreadyEnded:
-    return AlreadyEnded(f"{session.name} has ended", attempt=f"nsml logs {session.name}")
+    """There is nothing to stop: also where what it saved is being sent, which is never given up."""
+    is_sending = session.state is SessionState.FINALIZING
+    return AlreadyEnded(
+        f"{session.name} has ended",
+        why="what it saved is being sent, and it holds no device" if is_sending else "",
+        attempt=f"nsml logs {session.name}",
+    )

@@ -10,10 +10,13 @@ from controlplane.history.values import AuditQuery
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import in_thread
 from nsml.v1 import audit_pb2 as pb
 from nsml.v1 import audit_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from controlplane.history.interface import Ledger
     from controlplane.history.values import AuditRow
     from controlplane.operations.auditing import Audit
@@ -50,23 +53,22 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         size = page_size(request.page_size)
         await self._audit.flush()
         async with self._reading.turn(require_user().user.name):
-            return await self._page(query, before, size)
+            found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
+            return await in_thread(lambda: _page(found, size))
 
-    async def _page(
-        self, query: AuditQuery, before: int | None, size: int
-    ) -> pb.ListAuditRowsResponse:
-        found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
-        answer, page_bytes = pb.ListAuditRowsResponse(), 0
-        for number, row in found[:size]:
-            message = _message(row)
-            page_bytes += message.ByteSize()
-            if answer.rows and page_bytes > PAGE_BYTES:
-                break
-            answer.rows.append(message)
-            last = number
-        if len(answer.rows) < len(found):
-            answer.next_cursor = str(last)
-        return answer
+
+def _page(found: Sequence[tuple[int, AuditRow]], size: int) -> pb.ListAuditRowsResponse:
+    answer, page_bytes = pb.ListAuditRowsResponse(), 0
+    for number, row in found[:size]:
+        message = _message(row)
+        page_bytes += message.ByteSize()
+        if answer.rows and page_bytes > PAGE_BYTES:
+            break
+        answer.rows.append(message)
+        last = number
+    if len(answer.rows) < len(found):
+        answer.next_cursor = str(last)
+    return answer
 
 
 def _number(cursor: str) -> int:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from controlplane.access.current import caller, require_user
-from controlplane.domain.errors import TooLarge
+from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
+from controlplane.operations.listing import LARGEST_PAGE, page_size
 from controlplane.services.agents import require_agent
 from controlplane.services.convert.catalogue import checkpoint_message
 from controlplane.services.convert.times import time_of
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import PART_BYTES
+from controlplane.services.parts import in_thread, parts_of
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
 
@@ -43,14 +47,18 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def ListCheckpoints(  # noqa: N802 - named by the contract
         self, request: pb.ListCheckpointsRequest, _: Context
     ) -> pb.ListCheckpointsResponse:
-        """Oldest first."""
-        session = await self._find(request)
-        who = caller()
-        reader = who.user.name if isinstance(who, UserCaller) else identity_of(who)
-        async with self._reading.turn(reader):
-            found = await self._checkpoints.list(session)
-            messages = [checkpoint_message(one, session.name) for one in found]
-            return pb.ListCheckpointsResponse(checkpoints=_fitted(messages))
+        """A page, oldest first."""
+        session, after = await self._find(request), _key(request.cursor)
+        size = page_size(request.page_size or LARGEST_PAGE)
+        async with self._reading.turn(_reader(request)):
+            found = await self._checkpoints.page(session, after=after, limit=size + 1)
+            made = (checkpoint_message(one, session.name) for one in found[:size])
+            checkpoints = await in_thread(lambda: next(parts_of(made)))
+        cursor = ""
+        if len(checkpoints) < len(found):
+            last = found[len(checkpoints) - 1]
+            cursor = json.dumps([last.saved_at, last.name])
+        return pb.ListCheckpointsResponse(checkpoints=checkpoints, next_cursor=cursor)
 
     @answering
     async def GetCheckpoint(  # noqa: N802
@@ -58,10 +66,11 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.GetCheckpointResponse:
         """One of them; its content may be read from then on."""
         session = await self._find(request)
-        if request.name:
-            found = await self._checkpoints.get(session, request.name)
-        else:
-            found = await self._checkpoints.newest(session)
+        async with self._reading.turn(_reader(request)):
+            if request.name:
+                found = await self._checkpoints.get(session, request.name)
+            else:
+                found = await self._checkpoints.newest(session)
         if found.digest:
             self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
         message = checkpoint_message(found, session.name)
@@ -91,17 +100,22 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return await self._references.find(require_user(), wanted)
 
 
-def _fitted(checkpoints: list[pb.Checkpoint]) -> list[pb.Checkpoint]:
-    """Only the newest with their summaries when one message does not hold them all.
+def _reader(request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> str:
+    """Who waits for a turn: a user; of nodes each session by itself."""
+    who = caller()
+    if isinstance(who, UserCaller):
+        return who.user.name
+    return f"{identity_of(who)} {request.for_session or request.session}"
 
-    Raises:
-        TooLarge: they do not fit even without.
-    """
-    room = PART_BYTES - sum(one.ByteSize() - one.summary.ByteSize() for one in checkpoints)
-    if room < 0:
-        raise TooLarge(f"{len(checkpoints)} checkpoints are more than one answer holds")
-    for one in reversed(checkpoints):
-        room -= one.summary.ByteSize()
-        if room < 0:
-            one.ClearField("summary")
-    return checkpoints
+
+_KEY = msgspec.json.Decoder(tuple[float, str])
+
+
+def _key(cursor: str) -> tuple[float, str] | None:
+    """Time and name of the checkpoint that a page ended with."""
+    if not cursor:
+        return None
+    try:
+        return _KEY.decode(cursor)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidRequest("the cursor is not one of this platform's") from error

@@ -14,6 +14,7 @@ from controlplane.services.agents import require_agent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import in_thread
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 
@@ -53,12 +54,13 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
         after = _key(request.cursor)
         async with self._reading.turn(who.user.name):
             page = await self._shown.list(query, after=after, limit=request.page_size)
-            answer = pb.ListMediaResponse(
-                media=map(_message, page.media),
-                next_cursor="" if page.next is None else json.dumps(page.next),
-                session=session.name,
-                is_full=page.is_full,
-            )
+            media = await in_thread(lambda: [_message(one) for one in page.media])
+        answer = pb.ListMediaResponse(
+            media=media,
+            next_cursor="" if page.next is None else json.dumps(page.next),
+            session=session.name,
+            is_full=page.is_full,
+        )
         for root in dict.fromkeys(one.root for one in page.media if one.root):
             self._content.show(who, root)
         return answer

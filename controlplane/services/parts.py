@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from nsml.concurrency import to_its_end
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 
     from google.protobuf.message import Message
 
+T = TypeVar("T")
 MessageT = TypeVar("MessageT", bound="Message")
 
 PART_BYTES: Final = 3 << 20
 """Of one part: below gRPC's 4 MiB."""
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread: for answers as large as what users stored, which others must not wait for.
+
+    Returns after its end even when cancelled, so that a turn around it lasts as long as the work.
+    """
+    return await to_its_end(asyncio.to_thread(work))
 
 
 def parts_of(messages: Iterable[MessageT]) -> Iterator[list[MessageT]]:

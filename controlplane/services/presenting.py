@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -14,6 +15,7 @@ from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.sessions import session_message, usage_message
+from controlplane.services.parts import in_thread
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
@@ -87,8 +89,11 @@ class Presenter:
         if session.state.holds_devices:
             await self._history.telemetry.newest()
         begun = [session.id] if session.attempt else []
-        reported = await self._reports.of(begun, whole=True)
-        [message] = self._messages([session], revisions, viewer, reported)
+        summaries, counts = await self._reports.of(begun, whole=True)
+        [message] = self._messages([session], revisions, viewer, ({}, counts))
+        if (summary := summaries.get(session.id)) is not None:
+            # Of up to a megabyte.
+            await in_thread(partial(_add_summary, message, summary))
         return message
 
     async def sessions(

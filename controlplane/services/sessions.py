@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import note_target, require_user
@@ -22,17 +23,18 @@ from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission, to_summary_names
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering, streaming
-from controlplane.services.parts import parts_as_made, parts_of
+from controlplane.services.parts import in_thread, parts_as_made, parts_of
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
+    from controlplane.history.values import Point, SeriesView
     from controlplane.operations.content import Content
     from controlplane.operations.following import Followers, LogPosition, Step
     from controlplane.operations.giving_way import Requeuer
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 MOST_SESSIONS: Final = 1_000
 """Whose series one call reads."""
+AT_ONCE: Final = 200
+"""Points in one turn of the event loop: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +292,9 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         )
         async for page in pages:
             async with self._do.reading.turn(name):
-                *parts, last = parts_of(map(point_message, page.points))
+                made = partial(_point_parts, page.points)
+                # A follower's next page has a few.
+                *parts, last = await in_thread(made) if len(page.points) > AT_ONCE else made()
             for points in parts:
                 yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
@@ -314,7 +320,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         for session in found:
             async with self._do.reading.turn(who.user.name):
                 page = await self._do.history.series.read(session.id, query)
-                parts = list(parts_of(series_message(view, session.id) for view in page.series))
+                parts = await in_thread(partial(_series_parts, page.series, session.id))
             said = pb.ReadSeriesResponse(
                 session_id=session.id,
                 left_out_points=page.left_out,
@@ -336,9 +342,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         session = await self._do.references.find(who, request.session)
         async with self._do.reading.turn(who.user.name):
             counts = await self._do.history.streams.metric_counts(session.id)
-            names = sorted(name for name in counts if not request.cursor or name > request.cursor)
-            metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
-        cursor = metrics[-1].name if len(metrics) < len(names) else ""
+            metrics, cursor = await in_thread(partial(_metrics, counts, request.cursor))
         let_go_at = await self._do.history.streams.let_go_at(session.id)
         return pb.ListMetricsResponse(
             metrics=metrics, next_cursor=cursor, let_go=timestamp(let_go_at)
@@ -390,6 +394,21 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             async with aclosing(passing(frames, into=tunnel.down, out=tunnel.up)) as passed:
                 async for one in passed:
                     yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)
+
+
+def _point_parts(points: Sequence[Point]) -> list[list[pb.MetricPoint]]:
+    return list(parts_of(map(point_message, points)))
+
+
+def _series_parts(views: Sequence[SeriesView], session_id: str) -> list[list[pb.Series]]:
+    return list(parts_of(series_message(view, session_id) for view in views))
+
+
+def _metrics(counts: Mapping[str, int], cursor: str) -> tuple[list[pb.Metric], str]:
+    """A page behind the cursor, and the next cursor."""
+    names = sorted(name for name in counts if not cursor or name > cursor)
+    metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
+    return metrics, metrics[-1].name if len(metrics) < len(names) else ""
 
 
 def _mark(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
@@ -19,6 +20,7 @@ from controlplane.history.cells import (
 )
 from controlplane.services.convert.times import time_of, timestamp
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import in_thread
 from nsml.v1 import telemetry_pb2 as pb
 from nsml.v1 import telemetry_pb2_grpc
 
@@ -94,12 +96,12 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
             cells = coarser(cells, since, until, (until - since) / most)
         keys = sorted(cells.columns)
         names = CLUSTER_FIGURES if node == CLUSTER else NODE_FIGURES
-        series = [
-            _series(
-                cells, key, DEVICE_FIGURES if key else names, node="" if node == CLUSTER else node
-            )
-            for key in keys
-        ]
+        shown = "" if node == CLUSTER else node
+        series = await in_thread(
+            lambda: [
+                _series(cells, key, DEVICE_FIGURES if key else names, node=shown) for key in keys
+            ]
+        )
         for one in series:
             one.simulated = self._is_simulated(node, one.device_uuid)
         return pb.ReadTelemetryResponse(
@@ -130,15 +132,16 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
             # Of devices that others held before and after, its own time alone.
             first, last = max(since, members[0].since), min(until, members[0].until)
             share = max(1, math.ceil(width * (last - first) / (until - since)))
+            uuids = [one.device.uuid for one in members]
             cells = await self._history.telemetry.read(
                 node,
                 since=first,
                 until=last,
                 width=share,
-                keys=[one.device.uuid for one in members],
+                keys=uuids,
             )
-            for one in members:
-                series = _series(cells, one.device.uuid, DEVICE_FIGURES, node=node)
+            made = await in_thread(partial(_device_series, cells, uuids, node))
+            for one, series in zip(members, made, strict=True):
                 device = self._device(node, one.device.uuid)
                 if device is not None:
                     series.device_index = device.index
@@ -158,7 +161,9 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         cells = await self._history.telemetry.read_replica(
             ran.node, *which, since=since, until=until, width=width
         )
-        series = _series(cells, replica_key(*which), REPLICA_FIGURES, node=ran.node)
+        series = await in_thread(
+            partial(_series, cells, replica_key(*which), REPLICA_FIGURES, node=ran.node)
+        )
         series.device_uuid = ""
         series.attempt, series.rank = ran.attempt, ran.rank
         return series
@@ -192,6 +197,10 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
 def _width(request: pb.ReadTelemetryRequest, devices: int) -> int:
     asked = min(request.width or WIDTH, MOST_WIDTH)
     return max(min(asked, MOST_NUMBERS // (_NUMBERS_A_CELL * max(devices, 1))), 1)
+
+
+def _device_series(cells: Cells, uuids: Sequence[str], node: str) -> list[pb.TelemetrySeries]:
+    return [_series(cells, uuid, DEVICE_FIGURES, node=node) for uuid in uuids]
 
 
 def _series(cells: Cells, key: str, names: Sequence[str], *, node: str) -> pb.TelemetrySeries:

@@ -6,7 +6,6 @@ agent's builds end with it.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.builds import EnvironmentCancelled
+from nodeagent.pressure import NoRoom
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -73,10 +73,6 @@ class Turn:
     def reserved_bytes(self) -> int:
         """What it may still write."""
         return max(self.disk_bytes - self.written_bytes, 0)
-
-
-class NoRoom(OSError):
-    """No build runs, and the disk has no room for one."""
 
 
 def choose(
@@ -140,7 +136,7 @@ def _disk_share(wanted: int, room: int, *, is_alone: bool) -> int | None:
     # the rest is for another: one that takes long keeps nobody from beginning
     share = max(room // 2, min(room, DECENT_DISK_BYTES))
     if share < min(wanted, _LEAST_DISK_BYTES):
-        raise NoRoom(errno.ENOSPC, "the node's disk has too little room for a build")
+        raise NoRoom("the node's disk has too little room for a build")
     return min(share, wanted)
 
 

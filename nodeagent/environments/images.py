@@ -14,7 +14,6 @@ nothing of the machine but the configuration of pip and apt that it needs to fet
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -48,11 +47,12 @@ from nodeagent.engine.images import (
 )
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
-from nodeagent.environments.build_queue import BuildQueue, NoRoom, QueueLimits
+from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
+from nodeagent.pressure import NoRoom
 from nsml.images import full_name, is_made_here, is_reference, parts_of, whole_reference
 from nsml.view.units import size_text
 
@@ -581,9 +581,7 @@ class _Written:
             return
         words = f"the build wrote {size_text(found)}: at most {size_text(turn.disk_bytes)}"
         if turn.is_disk_short:
-            raise NoRoom(
-                errno.ENOSPC, f"{words}, its share of what the disk of images has left for builds"
-            )
+            raise NoRoom(f"{words}, its share of what the disk of images has left for builds")
         raise EnvironmentFailed(f"{words} on this node (build_disk_bytes in the agent's settings)")
 
 

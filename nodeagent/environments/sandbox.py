@@ -16,7 +16,6 @@ own; how many run at once is `build_queue.py`'s. What it says is passed on, what
 from __future__ import annotations
 
 import compileall
-import errno
 import fcntl
 import hashlib
 import json
@@ -36,10 +35,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from nodeagent.beneath import remove_folder
-from nodeagent.environments.build_queue import BuildQueue, NoRoom, QueueLimits
+from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.sealing import Rules, Unsound, seal
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.pressure import NoRoom
 from nodeagent.runtimes.interface import (
     ExitWhy,
     Isolation,
@@ -506,7 +506,7 @@ class Sandbox:
             return EnvironmentCancelled()
         if self._room() < 0:
             # as where it is full indeed: the node's fault, and another may have room
-            return OSError(errno.ENOSPC, "the node's disk is nearly full, and others need the rest")
+            return NoRoom("the node's disk is nearly full, and others need the rest")
         if count.is_over():
             return EnvironmentFailed(
                 f"the environment has more than {self.limits.files:,} files, which is what a build may"
@@ -593,7 +593,6 @@ def _judge(record: ExitRecord | None, words: _Words, limits: BuildLimits, turn: 
         raise EnvironmentFailed(words.reason(f"the installer ended with {code}"))
     if record.why is ExitWhy.LIMIT_EXCEEDED and turn.is_disk_short:
         raise NoRoom(
-            errno.ENOSPC,
             f"the build was ended: it wrote more than {size_text(turn.disk_bytes)}, its share of what the"
             " node's disk has left for builds",
         )

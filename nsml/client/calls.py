@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         sessions.ListMetricsResponse,
         datasets.ListDatasetsResponse,
         nodes.ListNodesResponse,
+        checkpoints.ListCheckpointsResponse,
     )
 
 # The messages of a service are imported by its first call: a command pays for what it calls.
@@ -345,10 +346,10 @@ class Checkpoints:
         from nsml.v1 import checkpoints_pb2 as pb
 
         request = pb.ListCheckpointsRequest(session=reference)
-        answer = await self._rpc.unary(
-            "CheckpointService/ListCheckpoints", request, pb.ListCheckpointsResponse
+        pages = _pages(
+            self._rpc, "CheckpointService/ListCheckpoints", request, pb.ListCheckpointsResponse
         )
-        return list(answer.checkpoints)
+        return [checkpoint async for page in pages for checkpoint in page.checkpoints]
 
     async def get(self, reference: str, name: str) -> checkpoints.Checkpoint:
         """One checkpoint."""
@@ -800,7 +801,10 @@ class Backups:
 async def _pages(
     rpc: Rpc,
     method: str,
-    request: sessions.ListMetricsRequest | datasets.ListDatasetsRequest | nodes.ListNodesRequest,
+    request: sessions.ListMetricsRequest
+    | datasets.ListDatasetsRequest
+    | nodes.ListNodesRequest
+    | checkpoints.ListCheckpointsRequest,
     response: type[Listed],
 ) -> AsyncGenerator[Listed, None]:
     """Every page of a list, from where `request` begins."""

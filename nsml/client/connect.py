@@ -79,15 +79,33 @@ def check_listener(context: Context, server: str) -> None:
 
     While the control plane is away its port is anybody's, and sessions of gangs use the machine's network.
     """
-    if not is_plaintext(context, server):
-        return
+    if is_plaintext(context, server):
+        advice = f"nsml login {server}    if this account runs the platform"
+        _check(
+            server,
+            context.server_uid,
+            why="your token would be sent to it unencrypted",
+            advice=advice,
+        )
+
+
+def check_own_listener(server: str) -> None:
+    """Raise UntrustedServer where a node's token would go unencrypted to a program of neither root nor our account."""
+    if not server.startswith("unix:") and is_local(server):
+        _check(
+            server,
+            why="the node's token would be sent to it unencrypted",
+            advice="connect by the control plane's Unix socket (server = unix:PATH), or join with nsml join",
+        )
+
+
+def _check(server: str, *trusted: int | None, why: str, advice: str) -> None:
     if not (found := listening_uids(server)):
         return
-    if others := found - {0, os.getuid(), os.geteuid(), context.server_uid}:
+    if others := found - {0, os.getuid(), os.geteuid(), *trusted}:
+        who = ", ".join(map(account, sorted(others)))
         raise UntrustedServer(
-            f"{server} is served by another account ({', '.join(map(account, sorted(others)))})",
-            why="your token would be sent to it unencrypted",
-            advice=f"nsml login {server}    if this account runs the platform",
+            f"{server} is served by another account ({who})", why=why, advice=advice
         )
 
 

@@ -45,18 +45,24 @@ class Checkpoint(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("session", "for_session")
+    __slots__ = ("session", "for_session", "page_size", "cursor")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FOR_SESSION_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     session: str
     for_session: str
-    def __init__(self, session: _Optional[str] = ..., for_session: _Optional[str] = ...) -> None: ...
+    page_size: int
+    cursor: str
+    def __init__(self, session: _Optional[str] = ..., for_session: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("checkpoints",)
+    __slots__ = ("checkpoints", "next_cursor")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class GetCheckpointRequest(_message.Message):
     __slots__ = ("session", "name", "for_session")

@@ -57,8 +57,8 @@ class CheckpointServiceServicer:
     """
 
     def ListCheckpoints(self, request, context):
-        """The checkpoints of a session in the order in which they were saved.
-        Errors: NOT_FOUND (the session); RESOURCE_EXHAUSTED (more than one answer holds). A node sees those of sessions that it runs, or may read for them.
+        """A page of the checkpoints of a session in the order in which they were saved.
+        Errors: NOT_FOUND (the session); INVALID_ARGUMENT (the cursor). A node sees those of sessions that it runs, or may read for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

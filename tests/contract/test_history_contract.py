@@ -918,6 +918,45 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
     assert await get("s1", "best") is None
 
 
+async def test_checkpoints_are_read_page_by_page_and_the_newest_alone(history: History) -> None:
+    catalogue = history.catalogue
+    assert await catalogue.newest_durable("s1") is None
+    assert await catalogue.newest_names("s1", 2) == ()
+    made = [
+        Checkpoint(
+            session_id="s1",
+            name=name,
+            saved_at=saved_at,
+            size_bytes=1,
+            file_count=1,
+            state=CheckpointState.DURABLE if digest else CheckpointState.SAVED,
+            digest=digest,
+            attempt=attempt,
+        )
+        # Of one moment by name; the clock of the second attempt's node is behind.
+        for name, saved_at, digest, attempt in [
+            ("second", 5.0, "d1", 2),
+            ("a\0", 7.1, "d1", 1),
+            ("a", 7.1, None, 1),
+            ("\U0001f600", 9.0, "d1", 1),
+            ("lost", 11.0, None, 2),
+        ]
+    ]
+    for one in made:
+        await catalogue.put_checkpoint(one)
+    every = await catalogue.checkpoints("s1")
+    assert [one.saved_at for one in every] == [5.0, 7.1, 7.1, 9.0, 11.0]
+    paged, after = [], None
+    while page := await catalogue.checkpoints("s1", after=after, limit=2):
+        paged += page
+        after = page[-1].saved_at, page[-1].name
+    assert tuple(paged) == every
+    newest = await catalogue.newest_durable("s1")
+    assert newest is not None
+    assert newest.name == "second"
+    assert await catalogue.newest_names("s1", 2) == ("\U0001f600", "lost")
+
+
 @pytest.mark.parametrize("name", ["\0", "a\0b", "\U0001f600" * 512, "' --", "%s :name ?", "\n"])
 async def test_names_that_programs_make_up_hurt_nothing(history: History, name: str) -> None:
     made = Checkpoint(

@@ -268,16 +268,45 @@ class SqlCatalogue:
 
         await self._database.write(work, touches={checkpoint.session_id})
 
-    async def checkpoints(self, session_id: str) -> tuple[Checkpoint, ...]:
+    async def checkpoints(
+        self, session_id: str, *, after: tuple[float, str] | None = None, limit: int | None = None
+    ) -> tuple[Checkpoint, ...]:
         """See Catalogue."""
+        behind = "" if after is None else " AND (saved_at, name) > (?, ?)"
 
         def work(connection: Connection) -> tuple[Checkpoint, ...]:
             rows = connection.execute(
-                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ?"
-                " ORDER BY saved_at, name",
-                (session_id,),
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ?{behind}"
+                " ORDER BY saved_at, name LIMIT ?",
+                (session_id, *(after or ()), _ALL if limit is None else limit),
             )
             return tuple(_checkpoint(row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def newest_durable(self, session_id: str) -> Checkpoint | None:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> Checkpoint | None:
+            row = connection.execute(
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND digest <> ''"
+                " ORDER BY attempt DESC, saved_at DESC, name DESC LIMIT 1",
+                (session_id,),
+            ).fetchone()
+            return None if row is None else _checkpoint(row)
+
+        return await self._database.read(work)
+
+    async def newest_names(self, session_id: str, limit: int) -> tuple[str, ...]:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> tuple[str, ...]:
+            rows = connection.execute(
+                "SELECT name FROM checkpoints WHERE session_id = ?"
+                " ORDER BY saved_at DESC, name DESC LIMIT ?",
+                (session_id, limit),
+            )
+            return tuple(name for (name,) in rows)[::-1]
 
         return await self._database.read(work)
 

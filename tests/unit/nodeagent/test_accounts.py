@@ -163,3 +163,31 @@ def test_builds_have_ids_that_no_user_gets_or_has(tmp_path: Path) -> None:
     assert had < set(ids.builds)
     assert build_ids(tmp_path, ids) == [one for one in ids.builds if one not in had]
     assert build_ids(tmp_path, IDS) == [IDS.trial]  # too few to part
+
+
+def test_groups_of_trees_that_are_gone_go_to_other_trees_and_to_no_user(tmp_path: Path) -> None:
+    """A range of ids is as long as there are users and trees at one time, not as many as ever came."""
+    if os.geteuid():
+        pytest.skip("only root gives files to groups")
+    made = accounts(tmp_path, by_group=True)
+    kim = made.of_user("kim")
+    seen = set()
+    for number in range(20):
+        tree = tmp_path / f"tree{number}"
+        tree.mkdir()
+        group = made.admit(tree)
+        assert group is not None
+        assert group == made.admit(tree) == tree.stat().st_gid
+        seen.add(group)
+        made.release(tree.name, "never here")
+    assert len(seen) == 1
+    assert not made.trees()
+    assert kim not in seen
+    later = accounts(tmp_path, by_group=True)
+    assert later.of_user("lee") not in seen | {kim}
+    other, another = tmp_path / "other", tmp_path / "another"
+    for one in (other, another):
+        one.mkdir()
+    assert later.admit(other) in seen
+    assert later.admit(another) not in seen
+    assert later.trees() == {"other", "another"}

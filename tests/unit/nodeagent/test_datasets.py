@@ -13,6 +13,7 @@ from typing import TypeVar
 import grpc.aio
 import pytest
 
+from nodeagent.accounts import Accounts, IdRange
 from nodeagent.datasets import Trees
 from nodeagent.folders import flush_filesystem
 from nsml.client.rpc import Rpc
@@ -200,3 +201,41 @@ async def test_a_tree_that_would_leave_sessions_no_room_is_not_begun(
     assert refused.value.errno == errno.ENOSPC
     (small_disk / "taken").unlink()
     assert files_of(await trees.get(digest)) == FILES
+
+
+async def test_the_group_of_a_tree_is_given_back_with_it(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    """At once, and at the next start where an agent died in between; of one that is here it stays."""
+    if os.geteuid():
+        pytest.skip("only root gives files to groups")
+    connection, platform = rpc
+    digest = offer(platform, tmp_path / "pushed")
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    def made() -> tuple[Trees, Accounts]:
+        accounts = Accounts(tmp_path, IdRange(1_900_000_000, 20), by_group=True)
+        trees = Trees(
+            tmp_path / "datasets",
+            rpc=lambda: connection,
+            run=in_thread,
+            pause=pause,
+            accounts=accounts,
+        )
+        trees.create()
+        return trees, accounts
+
+    trees, accounts = made()
+    accounts.admit(await trees.get(digest))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    accounts.admit(gone)
+    assert accounts.trees() == {digest, "gone"}
+    trees, accounts = made()
+    assert accounts.trees() == {digest}
+    assert not await in_thread(lambda: trees.remove(digest, lambda: True))
+    assert accounts.trees() == {digest}
+    assert await in_thread(lambda: trees.remove(digest, lambda: False))
+    assert accounts.trees() == set()

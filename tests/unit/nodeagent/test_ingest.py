@@ -35,6 +35,7 @@ class HandClock:
         self.now = 1_000.0
         self.slept = 0.0
         self.free = asyncio.Event()
+        self.waited = asyncio.Event()
 
     def time(self) -> float:
         return self.now
@@ -43,6 +44,7 @@ class HandClock:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
+        self.waited.set()
         await self.free.wait()
         self.now += seconds
         self.slept += seconds
@@ -197,6 +199,13 @@ def saved(name: str, number: int = 1) -> dict[str, object]:
     return {"kind": "checkpoint", "name": name, "folder": f"{number}-x", "time": 1.0, "files": []}
 
 
+def save(bench: Bench, *records: dict[str, object]) -> None:
+    """Checkpoints with their folders."""
+    for record in records:
+        (bench.folder.checkpoints / str(record["folder"])).mkdir(parents=True)
+    write_records(bench, *records)
+
+
 async def last_sent(outgoing: Outgoing, last: int) -> None:
     while (await chunk(outgoing)).last < last:
         pass
@@ -208,8 +217,9 @@ async def test_records_of_checkpoints_are_acted_on_at_a_pace(
     """Each is noted on disk and looked for, by an agent that all sessions of the node need."""
     notes: list[int] = []
     monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
-    write_records(bench, *(saved(f"{number}") for number in range(6_000)))
+    save(bench, *(saved(f"{number}", number) for number in range(6_000)))
     async with bench.connection() as outgoing:
+        await bench.clock.waited.wait()
         for _ in range(1_000):
             await asyncio.sleep(0)
         assert outgoing.sent.empty()
@@ -231,12 +241,45 @@ async def test_checkpoints_of_one_name_wait_for_nothing(
         notes.extend(one.folder for one in pending)
 
     monkeypatch.setattr(checkpoints, "_write_note", note)
-    write_records(bench, *(saved("last", number) for number in range(6_000)))
+    save(bench, *(saved("last", number) for number in range(6_000)))
     async with bench.connection() as outgoing:
         await last_sent(outgoing, 6_000)
     assert bench.clock.slept == 0
     assert notes[-1] == "5999-x"
     assert len(notes) < 100
+
+
+@pytest.mark.parametrize("folder", ["none", "../../etc", "link", ""])
+async def test_false_reports_of_checkpoints_cost_no_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Names without a folder are dropped at once; one folder is one checkpoint, whatever names it is given."""
+    notes: list[int] = []
+    monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
+    bench.folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    (bench.folder.checkpoints / "link").symlink_to("/etc")
+    (bench.folder.checkpoints / "1-x").mkdir()
+    false = [{**saved(f"f{number}"), "folder": folder} for number in range(3_000)]
+    same = [saved(f"s{number}") for number in range(3_000)]
+    write_records(bench, *false, *same)
+    async with bench.connection() as outgoing:
+        await last_sent(outgoing, 6_000)
+    assert bench.clock.slept == 0
+    assert sum(notes) < 100
+
+
+async def test_after_the_end_no_checkpoint_waits_for_its_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that waits already: all are noted, and sent as fast as they go."""
+    notes: list[int] = []
+    monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
+    save(bench, *(saved(f"{number}", number) for number in range(6_000)))
+    async with bench.connection() as outgoing:
+        await bench.clock.waited.wait()
+        bench.collection.finish()
+        await last_sent(outgoing, 6_000)
+    assert notes[-1] == 6_000
 
 
 async def test_a_state_that_changes_all_the_time_is_told_now_and_then(bench: Bench) -> None:

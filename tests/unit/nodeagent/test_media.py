@@ -25,6 +25,7 @@ from nsml.content.manifest import decode
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.unit.nodeagent.test_ingest import HandClock
 from tests.unit.nodeagent.test_pace import Time as SleptClock
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=2)
@@ -261,7 +262,38 @@ async def test_files_are_sent_at_a_pace_and_all_of_them(
     )
     put = {bench.put(f"{number}".encode()) for number in range(600)}
     with capture_logs() as said:
-        await bench.send()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            working = group.create_task(bench.uploads.work())
+            bench.uploads.look()
+            await bench.uploads._idle.wait()
+            working.cancel()
     assert set(bench.sent()) == put
     assert 49 < clock.slept < 51
     assert len([one for one in said if one["event"] == "media.durable"]) == 2
+
+
+@pytest.mark.parametrize("is_false", [True, False])
+async def test_after_the_end_no_file_waits_for_its_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_false: bool
+) -> None:
+    """Neither files nor false reports, also where one waits already."""
+    monkeypatch.setattr(module, "_FILES_PER_S", 1.0)
+    monkeypatch.setattr(module, "_BURST_S", 1.0)
+    clock = HandClock()
+    bench.uploads = MediaUploads(
+        REPLICA, bench.folder, rpc=lambda: bench._rpc, run=in_thread, pause=_pause, clock=clock
+    )
+    if is_false:
+        names = {f"{number:064x}-1" for number in range(1_000)}
+        for name in names:
+            bench.uploads.add(name)
+    else:
+        names = {bench.put(f"{number}".encode()) for number in range(600)}
+        bench.uploads.look()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        working = group.create_task(bench.uploads.work())
+        await clock.waited.wait()
+        await bench.uploads.finished()
+        working.cancel()
+    assert set(bench.lost() if is_false else bench.sent()) == names
+    assert clock.slept == 0

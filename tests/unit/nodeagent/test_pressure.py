@@ -15,7 +15,7 @@ from nodeagent.assignments import note_use, used_things
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.requirements import Requirements
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.pressure import KeepFree, Store, is_full, lacks_files, relieve, shortage
+from nodeagent.pressure import KeepFree, Space, Store, is_full, lacks_files, relieve, shortage
 from tests.sandboxes import environments_in
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ def test_what_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
 @given(st.floats(0, 1), st.integers(0, 1 << 60), st.integers(1, 1 << 60), st.integers(0, 1 << 60))
 def test_short_is_less_than_both(share: float, bound: int, size: int, free: int) -> None:
     keep = KeepFree(share=share, bytes=bound)
-    assert keep.is_short(size=size, free=free) == (free < share * size and free < bound)
+    assert keep.is_short(Space(size=size, free=free, files=0, free_files=0)) == (
+        free < share * size and free < bound
+    )
 
 
 def test_a_disk_that_is_nearly_full_is_told_of_before_anything_is_ended(disk: Path) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -21,6 +21,9 @@ from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.session_network import NetworkFacts
+
+if TYPE_CHECKING:
+    from nodeagent.session_network import Networks
 
 NAMESPACE = frozenset({Isolation.NAMESPACE})
 PARTED = IsolationFacts(
@@ -50,7 +53,21 @@ def test_without_root_sessions_have_the_machines_network() -> None:
     found = _networks(settings(), OWNERS)
     reason = "the agent is not root, and there is no program pasta: install it (package passt)"
     assert found == NetworkFacts(reason=reason, open_reason=reason)
-    assert _network_note(settings(), OWNERS, found) == ""  # all of them are the owner's
+    # All of them are the owner's, and so is what metadata services say.
+    assert _network_note(settings(), OWNERS, found) == (
+        f"sessions share the machine's network: {reason}"
+    )
+
+
+@pytest.mark.usefixtures("user")
+def test_without_root_a_node_says_which_network_its_sessions_have() -> None:
+    chosen = settings(session_network="host")
+    assert _network_note(chosen, OWNERS, _networks(chosen, OWNERS)) == (
+        "sessions share the machine's network: session_network = host"
+    )
+    own = NetworkFacts(network=cast("Networks", object()))
+    assert _network_note(settings(), OWNERS, own) == "sessions have networks of their own, by pasta"
+    assert _network_note(settings(), replace(OWNERS, level=Isolation.USER), NetworkFacts()) == ""
 
 
 @pytest.mark.usefixtures("user")

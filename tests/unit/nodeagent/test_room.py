@@ -11,8 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nodeagent import room as rooms
-from nodeagent.room import Claim, Disk, Kept, NoRoom, Room, Size, plan
+from nodeagent.pressure import NoRoom
+from nodeagent.room import Claim, Disk, Kept, Room, Size, plan
+from nodeagent.shim.occupied import FILE_BYTES
 from nsml.clock import in_thread
+from nsml.leasts import LEAST_FILE_BYTES
 
 USERS = ["kim", "lee", "ann"]
 _SIZES = st.builds(Size, st.integers(0, 100), st.integers(0, 20))
@@ -29,6 +32,11 @@ _KEPT = st.lists(
     max_size=8,
     unique_by=lambda one: one.key,
 )
+
+
+def test_files_count_for_as_much_wherever_they_are_counted() -> None:
+    """The shim imports nothing of ours, and has a number of its own."""
+    assert FILE_BYTES == LEAST_FILE_BYTES
 
 
 @st.composite
@@ -64,6 +72,10 @@ def test_a_fetch_begins_only_when_all_of_it_fits(
     free = disk.free - disk.keep - total([one.left for one in claims])
     caches = disk.free - disk.keep + total([one.size for one in kept])
     most = (caches + total([one.whole - one.left for one in claims])).times(share)
+    if not any(one.is_used and one.users - {user} for one in kept) and not any(
+        one.user != user for one in claims
+    ):
+        share = 0.0  # who is alone has all of it
     used = total([one.size for one in kept if user in one.users])
     used += total([one.whole for one in claims if one.user == user])
     try:
@@ -95,9 +107,10 @@ def test_a_fetch_begins_only_when_all_of_it_fits(
 def test_one_user_never_takes_what_others_are_due(
     wishes: list[tuple[str, Size]], disk: Disk
 ) -> None:
-    """Whatever one fetches and uses for ever, another finds half of the room."""
+    """Whatever one fetches and uses for ever beside others, these find half of the room."""
     assume(disk.keep <= disk.free)
-    kept: list[Kept] = []
+    ann = frozenset({"ann"})
+    kept = [Kept(kind="bundle", key="a", size=Size(), users=ann, used_at=0, is_used=True)]
     free = disk.free
     for number, (_, size) in enumerate(wishes):
         now = replace(disk, free=free)
@@ -115,12 +128,37 @@ def test_one_user_never_takes_what_others_are_due(
     assert plan(half, "lee", disk=replace(disk, free=free), kept=kept, claims=(), share=0.5) == []
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+@pytest.mark.parametrize("users", [frozenset({"lee"}), frozenset({"kim", "lee"}), frozenset()])
+def test_who_is_alone_on_a_node_has_all_of_its_room(users: frozenset[str], is_used: bool) -> None:
+    """Others are on it as long as their sessions use trees, or fetch some; unused trees go for what comes."""
+    disk = Disk(free=Size(100, 100), keep=Size(10, 0))
+    here = Kept(kind="dataset", key="a", size=Size(20, 1), users=users, used_at=0, is_used=is_used)
+
+    def planned(need: int, claims: tuple[Claim, ...] = ()) -> list[Kept]:
+        return plan(Size(need, 1), "kim", disk=disk, kept=[here], claims=claims, share=0.5)
+
+    if is_used and users - {"kim"}:
+        with pytest.raises(NoRoom) as error:
+            planned(90)
+        assert error.value.is_of_user
+    else:
+        assert planned(90) == []
+        assert planned(110 if not is_used else 90) == ([] if is_used else [here])
+    nothing = Size()
+    with pytest.raises(NoRoom) as error:
+        planned(90, (Claim(user="lee", whole=nothing, left=nothing),))
+    assert error.value.is_of_user
+
+
 def test_it_says_what_there_is_too_little_of() -> None:
     disk = Disk(free=Size(1_000_000, 10), keep=Size(0, 4))
 
+    other = Claim(user="lee", whole=Size(), left=Size())
+
     def refused(need: Size, share: float = 0.0) -> str:
         with pytest.raises(NoRoom) as error:
-            plan(need, "kim", disk=disk, kept=(), claims=(), share=share)
+            plan(need, "kim", disk=disk, kept=(), claims=(other,), share=share)
         return str(error.value.strerror)
 
     kept = "the rest of the disk is kept for what runs here"

@@ -17,8 +17,8 @@ import pytest
 from nodeagent.assignments import BUNDLE, DATASET, keep_assignment, used_things
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.pressure import KeepFree, Store, relieve
-from nodeagent.room import NoRoom, Room, disk_of
+from nodeagent.pressure import KeepFree, NoRoom, Store, relieve
+from nodeagent.room import Room, disk_of
 from nodeagent.stock import Stock
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
@@ -182,11 +182,14 @@ async def test_what_nobody_uses_goes_for_what_comes(node: Node) -> None:
 
 async def test_one_users_trees_take_their_share_and_no_more(node: Node) -> None:
     first, second, third, fourth = node.offer_many(4, times=20)  # of 5 MiB each, in 16
-    node.start(share=0.5)
+    small = node.offer(b"s", 1)
+    await node.bundles.get(small, "joe")  # who is on the node, too
     await node.datasets.get(first, "kim")
+    node.start(share=0.5)
+    node.used = {f"{BUNDLE} {small}"}
     await node.datasets.get(second, "kim")  # for which the first goes
     assert node.left == {second}
-    node.used = {f"{DATASET} {second}"}
+    node.used.add(f"{DATASET} {second}")
     with pytest.raises(NoRoom, match=r"may take .* of this node") as refused:
         await node.bundles.get(third, "kim")
     assert refused.value.is_of_user

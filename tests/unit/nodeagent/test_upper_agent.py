@@ -1271,7 +1271,7 @@ def test_data_that_does_not_fit_ends_its_own_session_alone(
 ) -> None:
     """What is in use here stays, and what is not goes for what is asked for now."""
     folders = []
-    for number, size in enumerate((2_000_000, 600_000, 600_000)):
+    for number, size in enumerate((2_000_000, 600_000, 800_000)):
         folders.append(folder := tmp_path / str(number))
         folder.mkdir()
         (folder / "file").write_bytes(random.Random(number).randbytes(size))

@@ -130,7 +130,7 @@ async def serving(
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            vars(channel)["port"] = port
+            vars(channel).update(port=port, access=interceptor)
             yield channel
     finally:
         await server.stop(None)

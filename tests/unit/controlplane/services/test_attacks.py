@@ -25,7 +25,7 @@ from nsml.v1 import (
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import push, read, send, tree
-from tests.unit.controlplane.services.test_sessions import Ingest, _all, refusal
+from tests.unit.controlplane.services.test_sessions import Ingest, _all, refusal, refused
 
 FAR = (1 << 64) - 1
 
@@ -337,10 +337,23 @@ async def test_no_program_saves_more_than_can_be_listed(rig: Rig) -> None:
         part.first = part.last = number + 1
         await ingest.send(part)
     request = checkpoints_pb2.ListCheckpointsRequest(session=session.id)
-    found = (await kim.checkpoints.ListCheckpoints(request)).checkpoints
+    found, pages = [], 0
+    while pages == 0 or request.cursor:
+        page = await kim.checkpoints.ListCheckpoints(request)
+        found += page.checkpoints
+        request.cursor = page.next_cursor
+        pages += 1
     assert [one.name for one in found] == [f"c{number}" for number in range(250)]
-    assert not found[0].HasField("summary")
-    assert found[-1].HasField("summary")
+    assert all(one.HasField("summary") for one in found)
+    assert pages > 1, "one message does not hold them"
+    request = checkpoints_pb2.ListCheckpointsRequest(session=session.id, page_size=3)
+    first = await kim.checkpoints.ListCheckpoints(request)
+    assert [one.name for one in first.checkpoints] == ["c0", "c1", "c2"]
+    request.cursor = "none of ours"
+    assert (await refused(kim.checkpoints.ListCheckpoints(request)))[0] == "INVALID_ARGUMENT"
+    newest = checkpoints_pb2.GetCheckpointRequest(session=session.id, name="none")
+    _, _, details = await refused(kim.checkpoints.GetCheckpoint(newest))
+    assert details["try"].split(", ") == [f"c{number}" for number in range(240, 250)]
 
 
 async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:

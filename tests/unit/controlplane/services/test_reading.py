@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
+import threading
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.domain.values import Visibility
+from controlplane.history.values import (
+    Channel,
+    Checkpoint,
+    Chunk,
+    Dataset,
+    Media,
+    SessionRecord,
+    StreamKey,
+)
+from controlplane.operations import records
 from controlplane.operations.turns import Turns
+from controlplane.services import sessions
 from nsml.v1 import audit_pb2, checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, telemetry_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform, until
@@ -35,6 +53,12 @@ HEAVY = {
     "checkpoints": lambda one, of: one.checkpoints.ListCheckpoints(
         checkpoints_pb2.ListCheckpointsRequest(session=of)
     ),
+    "a checkpoint": lambda one, of: _none(
+        one.checkpoints.GetCheckpoint(checkpoints_pb2.GetCheckpointRequest(session=of, name="none"))
+    ),
+    "newest checkpoint": lambda one, of: _none(
+        one.checkpoints.GetCheckpoint(checkpoints_pb2.GetCheckpointRequest(session=of))
+    ),
     "media": lambda one, of: one.media.ListMedia(media_pb2.ListMediaRequest(session=of)),
     "datasets": lambda one, _: one.datasets.ListDatasets(datasets_pb2.ListDatasetsRequest()),
     "telemetry of a session": lambda one, of: one.telemetry.ReadTelemetry(
@@ -50,6 +74,11 @@ LIGHT = {
     "a session": lambda one, of: one.get(of),
     "the platform": lambda one, _: one.nodes.GetCluster(nodes_pb2.GetClusterRequest()),
 }
+
+
+async def _none(call: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="has no checkpoint"):
+        await call
 
 
 async def _all(stream: Any) -> list[Any]:
@@ -114,3 +143,84 @@ async def test_whoever_waits_for_news_holds_no_turn(
         for one in following:
             one.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+
+
+MADE = {
+    "ended sessions": "operations.records.decode_session",
+    "a session": "services.presenting.struct",
+    "metrics": "services.sessions._metrics",
+    "points": "services.sessions.point_message",
+    "series": "services.sessions.series_message",
+    "checkpoints": "services.checkpoints.checkpoint_message",
+    "media": "services.media._message",
+    "datasets": "services.datasets.dataset_message",
+    "telemetry of a session": "services.telemetry._series",
+    "audit": "services.audit._message",
+}
+"""What makes the parts of answers that are as large as what users stored."""
+
+
+async def _store(rig: Rig, session: pb.Session, term: int) -> None:
+    """Something of each kind, and an ended session."""
+    history, now = rig.on.history, time.time()
+    metrics = StreamKey(session.id, 1, 0, Channel.METRIC, 0)
+    reports = tuple(
+        json.dumps(
+            {"kind": "metric", "time": now, "summary": True, "values": {"loss": one}}
+        ).encode()
+        for one in range(2 * sessions.AT_ONCE)
+    )
+    await history.streams.append(
+        [Chunk(stream=metrics, first=1, last=len(reports), records=reports)]
+    )
+    await history.catalogue.put_checkpoint(
+        Checkpoint(session_id=session.id, name="c", saved_at=now, size_bytes=1, file_count=1)
+    )
+    medium = Media(
+        session_id=session.id, attempt=1, rank=0, file="f", name="m", kind="image", time=now
+    )
+    await history.media.tell([medium])
+    await history.catalogue.put_dataset_version(
+        Dataset(owner="root", name="d", created_at=now, visibility=Visibility.PRIVATE),
+        digest="0" * 64,
+        size_bytes=1,
+        file_count=1,
+    )
+    ended = replace(rig.plane.state.session(session.id), id="0" * 26, name="root/ended/1")
+    await history.catalogue.put_session(
+        SessionRecord(
+            id=ended.id,
+            name=ended.name,
+            owner="root",
+            state="SUCCEEDED",
+            created_at=now,
+            ended_at=now,
+            record=records.encode_session(ended),
+        ),
+        term=term,
+    )
+
+
+@pytest.mark.parametrize("what", MADE)
+async def test_large_answers_are_made_beside_the_event_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """However much a user stored, the calls of others are answered meanwhile."""
+    root = await rig.user("root", role=Role.ADMIN)
+    agent = await (await rig.agent()).connect()
+    session = await root.submit()
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    await root.reaches(session.id, "RUNNING")
+    await _store(rig, session, (await LIGHT["the platform"](root, "")).term)
+    threads: set[bool] = set()
+    module, _, name = f"controlplane.{MADE[what]}".rpartition(".")
+    make = getattr(importlib.import_module(module), name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(f"{module}.{name}", noted)
+    await (HEAVY | LIGHT)[what](root, session.id)
+    assert threads == {False}

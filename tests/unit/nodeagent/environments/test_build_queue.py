@@ -20,7 +20,6 @@ from nodeagent.config import Settings
 from nodeagent.environments.build_queue import (
     DECENT_DISK_BYTES,
     BuildQueue,
-    NoRoom,
     QueueLimits,
     Request,
     Turn,
@@ -28,6 +27,7 @@ from nodeagent.environments.build_queue import (
 )
 from nodeagent.environments.builds import Builds, EnvironmentCancelled
 from nodeagent.environments.sandbox import BuildLimits
+from nodeagent.pressure import NoRoom
 from nodeagent.production import build_limits
 
 if TYPE_CHECKING:

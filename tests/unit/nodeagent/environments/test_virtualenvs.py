@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from nodeagent.accounts import Accounts
-from nodeagent.environments.build_queue import NoRoom
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.requirements import Requirements, read_requirements
@@ -30,6 +29,7 @@ from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
+from nodeagent.pressure import NoRoom
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
