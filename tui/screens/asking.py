@@ -14,6 +14,8 @@ from tui.screens.modal import Modal
 from tui.widgets.field import Field
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
@@ -26,7 +28,13 @@ _CSS = """
 
 
 class Confirm(Modal[bool]):
-    """Whether something is to be done; `command` is how the command line does the same."""
+    """Whether something is to be done; `command` is how the command line does the same.
+
+    Args:
+        question: one sentence.
+        command: the command line.
+        targets: lines of what it is done to.
+    """
 
     DEFAULT_CSS: ClassVar[str] = f"Confirm {{ {_CSS} }}"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -34,15 +42,24 @@ class Confirm(Modal[bool]):
         Binding("n,escape", "answer(False)", "No", id="confirm.no"),
     ]
 
-    def __init__(self, question: str, command: str) -> None:
+    def __init__(self, question: str, command: str, targets: Sequence[str] = ()) -> None:
         super().__init__()
         self._question = question
         self._command = command
+        self._targets = targets
+
+    def ask(self, question: str) -> None:
+        """Another question in its place, when more is known."""
+        self._question = question
+        for shown in self.query("#question").results(Static):
+            shown.update(Text(visible(question)))
 
     def compose(self) -> ComposeResult:
         """The question."""
         with Vertical():
-            yield Static(Text(visible(self._question)))
+            yield Static(Text(visible(self._question)), id="question")
+            if self._targets:
+                yield Static(Text("\n".join(map(visible, self._targets))))
             yield Static(Text(f"$ {visible(self._command)}"), classes="command")
             yield Button("No (n)", id="no", variant="primary")
             yield Button("Yes (y)", id="yes", variant="error")
