@@ -178,9 +178,11 @@ def _fits_nothing(glob: str, which: str, users: Sequence[str], user: str) -> Com
     )
 
 
-def plan_for(command: str, targets: Targets, sessions: Sequence[Session], **words: Any) -> Plan:
+def plan_for(
+    command: str, targets: Targets, sessions: Sequence[Session], *, loses: Sequence[str] = ()
+) -> Plan:
     """What a command would do to some of the targets: those that it can act on."""
     from nsml.view.confirmation import Plan, target_of
 
     shown = [target_of(one) for one in sessions]
-    return Plan(rule=rule_of(command), targets=shown, user=targets.user, **words)
+    return Plan(rule=rule_of(command), targets=shown, user=targets.user, loses=loses)

@@ -105,7 +105,9 @@ class Actions:
                 each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
                 self._act(command, each)
 
-        confirm = Confirm(f"{_asked(plan)}, for good?{stays}", command, _listed(plan))
+        confirm = Confirm(
+            f"{_asked(plan)}, for good?{stays}", command, _listed(plan), typed=plan.typed
+        )
         self._app.push_screen(confirm, go)
 
         async def add_sizes() -> None:

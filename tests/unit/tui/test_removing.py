@@ -29,6 +29,27 @@ async def test_what_is_marked_and_has_ended_is_removed_once_that_is_confirmed(da
         assert second.id not in server.state.sessions
 
 
+async def test_to_remove_more_than_ten_their_number_is_typed(dashboard, server):
+    sessions = [server.state.add(f"kim/mnist/{number}") for number in range(11)]
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "11 of 11 sessions")
+        for one in sessions:
+            server.state.change(one, state=pb.SESSION_STATE_FAILED)
+        await until(pilot, lambda: said(dashboard).count("✗ Failed") == 11)
+        await pilot.press(*["space"] * 11)
+        await shows(pilot, "11 marked")
+        for answer in (["y", "enter"], ["1", "0", "enter"], ["escape"]):
+            await pilot.press("ctrl+d")
+            await shows(pilot, "Remove 11 sessions", "... and 1 more", "Type 11 to confirm:")
+            await pilot.press(*answer)
+            await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+            assert len(server.state.sessions) == 11
+        await pilot.press("ctrl+d")
+        await shows(pilot, "Type 11 to confirm:")
+        await pilot.press("1", "1", "enter")
+        await until(pilot, lambda: not server.state.sessions)
+
+
 async def test_a_removal_says_what_is_lost_and_whose_it_is(dashboard, server):
     state = server.state
     ended = state.add("lee/mnist/1", pb.SESSION_STATE_FAILED, checkpoint_count=2)
