@@ -47,14 +47,14 @@ def rule_of(name: str) -> Rule:
 
 
 def go_ahead(
-    app: App, plan: Plan, *, flag: str = "add -y", expected: int | None = None, aside: str = ""
+    app: App, plan: Plan, *, flag: str = "-y", expected: int | None = None, aside: str = ""
 ) -> bool:
     """Whether to do it: False for --dry-run, which lists it instead.
 
     Args:
         app: whom to ask.
         plan: what would be done; of several targets, the caller acts on exactly these.
-        flag: what to add to the command line where nobody can be asked.
+        flag: the flags to add to the command line where nobody can be asked.
         expected: the number of targets that the command line confirms, if any.
         aside: a line about the consequences, shown with the question.
 
@@ -94,14 +94,14 @@ def _list_all(app: App, plan: Plan, aside: str) -> None:
 def _ask(app: App, plan: Plan, flag: str, aside: str) -> None:
     from nsml.view.confirmation import listed, needs_list, summary
 
-    flag = f"add --confirm {plan.typed} or -y" if plan.typed else flag
+    flag = f"--confirm {plan.typed} or -y" if plan.typed else flag
     lines = [*(listed(plan) if needs_list(plan) else []), *aside.splitlines()]
     if not app.can_ask:
         raise _not_done(
             plan,
             "this needs a confirmation, and nobody is there to ask",
             why="\n".join([f"it would {summary(plan)}", *lines]),
-            advice=f"{flag}\nadd --dry-run    to list it",
+            advice=f"add {flag}\nadd --dry-run    to list it",
         )
     # Not with `say`: --quiet hides no part of a question.
     app.stderr.write("".join(f"{line}\n" for line in lines))

@@ -62,7 +62,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
             aside = f"{_sessions(len(plan.targets), 'runs', 'run')} on this machine"
             is_mute = platform is None and not _is_joined(folder)
             aside += "; the control plane does not answer" if is_mute else ""
-        if not go_ahead(app, plan, flag="add -y, or --keep-sessions", aside=aside):
+        if not go_ahead(app, plan, flag="-y, or --keep-sessions", aside=aside):
             return
         if not keep_sessions:
             for session in tear_down.stop_sessions(sessions or []):
@@ -101,7 +101,7 @@ def _plan(
         targets = [target_of(session) for session in sessions]
     else:
         ids = {replica.session_id for replica in tear_down.replicas()}
-        targets = [Target(one) for one in sorted(ids)]
+        targets = [Target(f"session {one}") for one in sorted(ids)]
     return Plan(rule=rule_of("down"), targets=[] if keeps else targets, first=f"stop {what}")
 
 

@@ -350,11 +350,15 @@ def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
     from nsml.view.confirmation import Plan, Target
 
     each = list(dict.fromkeys(users))
-    caller = app.call(lambda client: client.accounts.caller()).user.name
+
+    async def look(client: Client) -> str:
+        await client.projects.get(name)  # refuses a name that is no project, before it asks
+        return (await client.accounts.caller()).user.name
+
     plan = Plan(
         rule=rule_of("project remove"),
         targets=[Target(one, one) for one in each],
-        user=caller,
+        user=app.call(look),
         noun="member",
         last=f"from project {name}",
     )
