@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
-from cli.exits import CommandError, ExitCode
+from cli.confirmation import confirm_names, confirmed
 from cli.group import LIFETIME, Group, LazyGroup, command, pass_app
 from cli.output import write_list, write_one
 from nsml.view.tables import Column
@@ -115,16 +115,19 @@ def ls(app: App) -> None:
 
 @command("rm", examples=["nsml admin user rm kim", "nsml admin user rm kim -y"])
 @click.argument("name")
+@confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a user with all their tokens and secrets. Their sessions and datasets stay.
+    """Remove a user with all their tokens and secrets. Asks first. Their sessions and datasets stay.
 
     While they do, the name goes to nobody else; `nsml admin user add NAME --restore` brings the user back.
     """
-    if not app.agrees(f"remove the user {name} with all their tokens and secrets?", flag="-y"):
-        raise CommandError("nothing is removed", code=ExitCode.USAGE)
-    app.call(lambda client: client.accounts.delete_user(name))
-    app.say(f"user {name} removed")
+    known = [one.name for one in app.call(lambda client: client.accounts.users())]
+    # A user who is not there is refused by the platform, unasked.
+    targets, lost = [name] if name in known else [], ["all their tokens and secrets"]
+    if confirm_names(app, "admin user rm", targets, noun="user", loses=lost):
+        app.call(lambda client: client.accounts.delete_user(name))
+        app.say(f"user {name} removed")
 
 
 @command(
@@ -133,16 +136,25 @@ def rm(app: App, *, name: str) -> None:
     examples=[
         "nsml admin user token kim",
         "nsml admin user token kim --valid-for 90d",
-        "nsml admin user token kim --revoke",
+        "nsml admin user token kim --revoke -y",
     ],
 )
 @click.argument("name")
 @click.option("--valid-for", type=LIFETIME, metavar="TIME", help="Default 30d, at most a year.")
 @click.option("--revoke", is_flag=True, help="Make all tokens of the user invalid instead.")
+@confirmed
 @pass_app
 def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None:
-    """Make a token for a user. It is shown this once, alone on stdout."""
+    """Make a token for a user. It is shown this once, alone on stdout.
+
+    --revoke asks first.
+    """
+    if app.flags.is_dry_run and not revoke:
+        raise click.UsageError("--dry-run goes with --revoke: making a token destroys nothing")
     if revoke:
+        targets = [f"all tokens of {name}"]
+        if not confirm_names(app, "admin user token", targets, noun=""):
+            return
         count = app.call(lambda client: client.accounts.revoke_token(name))
         app.say(f"{counted(count, 'token')} of {name} invalid now")
         return

@@ -48,6 +48,7 @@ class Flags:
     is_quiet: bool = False
     is_debug: bool = False
     says_yes: bool = False
+    is_dry_run: bool = False
     takes_no_input: bool = False
     timeout_s: float | None = None
 
@@ -212,7 +213,21 @@ class App:
             )
         self.stderr.write(question)
         self.stderr.flush()
-        return self.stdin.readline().strip()
+        try:
+            answer = self.stdin.readline()
+        except UnicodeDecodeError:
+            answer = ""  # bytes that are no text are no answer
+        if not answer.endswith("\n"):
+            self.stderr.write("\n")  # the cursor is still behind the question
+            return ""  # the end of input, also in the middle of a line, is no answer
+        return answer.strip()
+
+    def forget_typed(self) -> None:
+        """Drop what was typed on the terminal before a question: it is no answer to it."""
+        import termios
+
+        with suppress(OSError, termios.error):  # no terminal, or none of the system's
+            termios.tcflush(self.stdin.fileno(), termios.TCIFLUSH)
 
     def agrees(self, question: str, *, flag: str) -> bool:
         """Whether the answer is yes, or --yes was given; else like `ask`."""

@@ -510,36 +510,24 @@ def given_references(app: App, references: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def expand(
-    client: Client,
-    references: Sequence[str],
-    *,
-    include_ended: bool = True,
-    include_live: bool = True,
-) -> list[str]:
+async def expand(client: Client, references: Sequence[str]) -> list[str]:
     """The references with every glob replaced by the full names that it fits; each once.
 
-    Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    For commands that read, where a glob means all that the user may see; those that change something use
+    `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
     """
-    from nsml.client.streams import ENDED_STATES
     from nsml.v1.sessions_pb2 import SessionFilter
-
-    kind = "" if include_ended and include_live else "live " if include_live else "ended "
 
     names: list[str] = []
     for reference in references:
         if not is_glob(reference):
             names.append(reference)
             continue
-        chosen = SessionFilter(name_glob=reference, include_ended=include_ended)
-        fitting = [
-            session.name
-            async for session in client.sessions.every(chosen)
-            if include_live or session.state in ENDED_STATES
-        ]
+        chosen = SessionFilter(name_glob=reference, include_ended=True)
+        fitting = [session.name async for session in client.sessions.every(chosen)]
         if not fitting:
             raise CommandError(
-                f"no {kind}session fits {reference!r}",
+                f"no session fits {reference!r}",
                 code=ExitCode.NOT_FOUND,
                 advice="nsml ps -a",
             )

@@ -28,7 +28,7 @@ def the_app(context: click.Context) -> App:
 pass_app = click.make_pass_decorator(App)
 
 
-def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def set_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """A callback that notes a flag; one given nearer to the command wins."""
 
     def note(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -90,15 +90,15 @@ AGE = _Duration("smh")
 
 def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     fields = tuple(filter(None, (part.strip() for part in (value or "").split(","))))
-    _set("fields")(context, parameter, fields)
+    set_flag("fields")(context, parameter, fields)
 
 
 def _json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    _set("output")(context, parameter, Format.JSON if value else None)
+    set_flag("output")(context, parameter, Format.JSON if value else None)
 
 
 def _format(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    _set("output")(context, parameter, Format(value) if value else None)
+    set_flag("output")(context, parameter, Format(value) if value else None)
 
 
 def _no_header(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -107,7 +107,7 @@ def _no_header(context: click.Context, _parameter: click.Parameter, value: bool)
 
 
 def _option(*names: str, to: Any, **settings: Any) -> click.Option:
-    callback = _set(to) if isinstance(to, str) else to
+    callback = set_flag(to) if isinstance(to, str) else to
     return click.Option(list(names), expose_value=False, callback=callback, **settings)
 
 

@@ -9,6 +9,7 @@ import click
 
 from cli.app import App
 from cli.arguments import NODE, SESSION
+from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
 from cli.output import table_lines, write_list, write_one
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
-    from nsml.v1.nodes_pb2 import Node
+    from nsml.v1.nodes_pb2 import GetNodeResponse, Node
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -268,38 +269,54 @@ def show(app: App, *, name: str) -> None:
     help="Then stop what still runs there, and run it elsewhere; default: never.",
 )
 @REASON
+@confirmed
 @pass_app
 def drain(app: App, *, name: str, move_after: float | None, reason: str) -> None:
     """Let a node take no new sessions; administrators.
 
     What runs there ends by itself, or is moved: SIGTERM, its grace in which it can save, and the next
-    attempt elsewhere, whatever its --retry. A gang is moved as a whole. Undo: nsml node resume.
+    attempt elsewhere, whatever its --retry. A gang is moved as a whole. With --move-after it asks first
+    where sessions are on the node. Undo: nsml node resume.
     """
+    from nsml.view.units import duration_text
+
+    found = app.call(lambda client: client.nodes.get(name))
+    moved = _sessions_on(found) if move_after is not None else []
+    last = f"after {duration_text(move_after)}" if moved and move_after else ""
+    if not confirm_names(
+        app, "node drain", moved, noun="session", first=f"drain node {name}", last=last
+    ):
+        return
     node = app.call(lambda client: client.nodes.drain(name, move_after_s=move_after, reason=reason))
     _told(app, node)
 
 
+def _sessions_on(found: GetNodeResponse) -> list[str]:
+    """The sessions of a node, with those whose names are hidden from the user."""
+    return [*found.sessions, *["a session of another user"] * found.hidden_sessions]
+
+
 @command("resume", examples=["nsml node resume gpu-7", "nsml node resume gpu-7 -y"])
 @_node_argument()
+@confirmed
 @pass_app
 def resume(app: App, *, name: str) -> None:
     """Let a node take sessions again: drained, or held; administrators.
 
     A node is held when the control plane's store was restored from a copy that is older than what the
-    node was ordered. What it runs and the platform does not know is stopped then.
+    node was ordered. What it runs and the platform does not know is stopped then; it asks first.
     """
-    from nsml.view.nodes import foreign_lines
+    from nsml.view.nodes import foreign_replicas
     from nsml.view.text import visible
 
     found = app.call(lambda client: client.nodes.get(name)).node
     hold = found.hold
-    if hold.replicas and not hold.lifted_by:
-        app.say(f"node {name}: {visible(hold.why)}; resumed, it stops:")
-        for line in foreign_lines(found, app.clock.time()):
-            app.say(f"  {visible(line)}")
-        if not app.agrees("resume?", flag="-y"):
-            raise CommandError("nothing is changed", code=ExitCode.USAGE)
-    _told(app, app.call(lambda client: client.nodes.resume(name)))
+    stops = foreign_replicas(found, app.clock.time()) if not hold.lifted_by else []
+    aside = f"node {name}: {visible(hold.why)}" if stops else ""
+    if confirm_names(
+        app, "node resume", stops, noun="replica", first=f"resume node {name}", aside=aside
+    ):
+        _told(app, app.call(lambda client: client.nodes.resume(name)))
 
 
 @command(
@@ -312,9 +329,10 @@ def resume(app: App, *, name: str) -> None:
 @_node_argument()
 @REASON
 @click.option("--force", is_flag=True, help="Although its agent is still heard.")
+@confirmed
 @pass_app
 def fence(app: App, *, name: str, reason: str, force: bool) -> None:
-    """Say that what ran on a silent node is gone; administrators.
+    """Say that what ran on a silent node is gone; administrators. Asks first where it has sessions.
 
     Its sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
     in the same boot, it ends whatever it still runs before the node takes anything.
@@ -327,25 +345,25 @@ def fence(app: App, *, name: str, reason: str, force: bool) -> None:
         raise CommandError(
             refusal.message, code=ExitCode.CONFLICT, why=refusal.why, advice=refusal.attempt
         )
-    hidden = [f"{found.hidden_sessions} of others"] if found.hidden_sessions else []
-    names = ", ".join([*found.sessions, *hidden])
-    if names:
-        app.say(visible(f"node {name} ({_state(found.node)}): this ends {names}"))
-        if not app.agrees("fence?", flag="-y"):
-            raise CommandError("nothing is changed", code=ExitCode.USAGE)
+    first = f"fence node {name} ({_state(found.node)})"
+    if not confirm_names(app, "node fence", _sessions_on(found), noun="session", first=first):
+        return
     answer = app.call(lambda client: client.nodes.fence(name, reason=reason, force=force))
     _told(app, answer.node)
     for session in answer.sessions:
         app.write(f"  ended {visible(session)}")
 
 
-@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 -q"])
+@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 -y"])
 @_node_argument()
+@confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Forget a node that is away and empty; administrators."""
-    app.call(lambda client: client.nodes.remove(name))
-    app.say(f"removed node {name}")
+    """Forget a node that is away and empty; administrators. Asks first."""
+    app.call(lambda client: client.nodes.get(name))
+    if confirm_names(app, "node rm", [name], noun="node"):
+        app.call(lambda client: client.nodes.remove(name))
+        app.say(f"removed node {name}")
 
 
 def _state(node: Node) -> str:

@@ -19,6 +19,7 @@ from cli.arguments import (
     SESSION_BOUND,
     SIZE_BOUND,
 )
+from cli.confirmation import confirm_names, confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
@@ -302,17 +303,22 @@ def change(app: App, /, *, name: str, **given: Any) -> None:
 
 @command("rm", examples=["nsml project rm vision", "nsml project rm vision -y"])
 @_name()
+@confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a project; administrators. What ended stays; none of its sessions may wait or run."""
-    if not app.agrees(f"remove the project {name}?", flag="-y"):
-        raise CommandError("nothing is changed", code=ExitCode.USAGE)
+    """Remove a project; administrators. Asks first.
+
+    What ended stays; none of its sessions may wait or run.
+    """
 
     async def act(client: Client) -> None:
         await client.projects.remove(name)
 
-    app.call(act)
-    app.say(f"removed project {name}")
+    app.call(lambda client: client.projects.get(name))
+    lost = ["its members, quota and budget"]
+    if confirm_names(app, "project rm", [name], noun="project", loses=lost):
+        app.call(act)
+        app.say(f"removed project {name}")
 
 
 @command(
@@ -334,9 +340,30 @@ def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
 )
 @_name()
 @_users()
+@confirmed
 @pass_app
 def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
-    """Remove members. What they run goes on, what waits does not start any more."""
+    """Remove members. What they run goes on, what waits does not start any more.
+
+    Asks first, unless you remove yourself alone.
+    """
+    from nsml.view.confirmation import Plan, Target
+
+    each = list(dict.fromkeys(users))
+
+    async def look(client: Client) -> str:
+        await client.projects.get(name)  # refuses a name that is no project, before it asks
+        return (await client.accounts.caller()).user.name
+
+    plan = Plan(
+        rule=rule_of("project remove"),
+        targets=[Target(one, one) for one in each],
+        user=app.call(look),
+        noun="member",
+        last=f"from project {name}",
+    )
+    if not go_ahead(app, plan, aside="their queued sessions of the project will not start"):
+        return
     answer = app.call(lambda client: client.projects.change_members(name, remove=users))
     _changed(app, answer, f"is no member of project {name}")
 

@@ -24,13 +24,13 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "visdom": ("cli.views:visdom", "Have Visdom show sessions, live."),
         "dashboard": ("cli.views:dashboard", "Show nsml-tui in a browser, from the platform."),
         "diff": ("cli.diff:diff", "Compare sessions: arguments and results."),
-        "stop": ("cli.sessions:stop", "Ask sessions to end."),
-        "requeue": ("cli.sessions:requeue", "Have sessions save, and wait for room again."),
-        "rm": ("cli.sessions:rm", "Remove ended sessions with all that they left."),
+        "stop": ("cli.changing:stop", "Ask sessions to end."),
+        "requeue": ("cli.changing:requeue", "Have sessions save, and wait for room again."),
+        "rm": ("cli.changing:rm", "Remove ended sessions with all that they left."),
         "events": ("cli.events:events", "Show the reported values themselves."),
         "export": ("cli.export:export", "Write what sessions reported to a file."),
         "eventlen": ("cli.events:eventlen", "Count the reported values."),
-        "memo": ("cli.sessions:memo", "Write a session's memo."),
+        "memo": ("cli.changing:memo", "Write a session's memo."),
         "getid": ("cli.sessions:getid", "Show a session's id."),
         "command": ("cli.sessions:repeat", "Show the command line that repeats a session."),
         "media": ("cli.media:media", "Show what a session showed: images, texts, tables."),
@@ -95,7 +95,7 @@ def _root() -> LazyGroup:
         params=options,
         callback=lambda: None,
         help="A machine-learning platform run from a terminal.\n\n"
-        "Help: nsml COMMAND -h, and nsml help references, code, flags, environment, exit-codes.",
+        "Help: nsml COMMAND -h, and nsml help references, code, flags, environment, confirmation, exit-codes.",
         context_settings=HELP_NAMES,
     )
 

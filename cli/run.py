@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_ye
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
 from cli.sending import files_text, made_of, pack_folder, send
+from cli.staying import REMOVES_NOTE, After, goes_on, stay
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
@@ -49,13 +51,13 @@ from nsml.view.units import exact_size_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.logs import LogReader
     from nsml.client.calls import Client
     from nsml.content.packing import Packed
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
 DEFAULT_ENTRY = "main.py"
-_FOLLOW_FLAGS = {"-f", "--follow", "--wait"}
+_STAY_FLAGS = {"-f", "--follow", "-i", "--interactive", "--rm", "--wait"}
+"""They say what this program does while the session runs; none of them repeats a session."""
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
@@ -274,7 +276,18 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option("--dry-run", is_flag=True, help="Only say what would come of it.")
 @click.option("--wait", is_flag=True, help="Stay until it ends, and end with its exit code.")
 @click.option("-f", "--follow", is_flag=True, help="The same, showing what it prints.")
-@click.option("-i", "--interactive", is_flag=True, help="Follow, then remove the session.")
+@click.option(
+    "-i",
+    "--interactive",
+    is_flag=True,
+    help="Follow; on a terminal, ask at the end whether to remove it.",
+)
+@click.option(
+    "--rm",
+    "removes",
+    is_flag=True,
+    help="Follow (or --wait); if it succeeds, remove it with logs, metrics and checkpoints.",
+)
 @click.option(
     "--show-default-nsmlignore",
     is_flag=True,
@@ -298,6 +311,9 @@ def run(context: click.Context, /, **given: Any) -> int:
 
     Words after -- are arguments of the program; with --argv they are the whole command.
     What the folder may say of packages, images and what is not sent: nsml help code.
+
+    Ctrl-C, a lost connection or a failover leave the session and its results alone, with --rm and -i, too.
+    --rm keeps a session that did not succeed.
     """
     app = the_app(context)
     wish = _wish(given, context.meta["words"], context.meta["given"])
@@ -325,10 +341,19 @@ def run(context: click.Context, /, **given: Any) -> int:
         if reached.is_asked:
             error.advice = _SEE
         raise
+    return _show(app, session, given, follows=follows)
+
+
+def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -> int:
+    """Say what was submitted, and stay with it where asked to; the exit code."""
+    after = After.ASK if given["interactive"] else After.KEEP
+    after = After.REMOVE if given["removes"] else after
+    if after is After.REMOVE:
+        app.say(REMOVES_NOTE)
     if follows:
         # The result is what the program prints; its session is told beside it.
         app.say(_told(session))
-        return _stay(app, session, shows=True, removes=given["interactive"])
+        return stay(app, session, shows=True, after=after)
     if not given["wait"]:
         _write(app, session)
         if app.is_for_people:
@@ -341,16 +366,20 @@ def run(context: click.Context, /, **given: Any) -> int:
     is_at_once = app.is_for_people or app.format is Format.NAME
     if is_at_once:
         _write(app, session)
-    return _stay(app, session, writes_end=not is_at_once)
+    write_end = None if is_at_once else partial(_write, app)
+    return stay(app, session, write_end=write_end, after=after)
 
 
 def _follows(app: App, given: dict[str, Any]) -> bool:
     """Whether to stay and show what the program prints; a usage error where that cannot be."""
     follows = bool(given["follow"] or given["interactive"])
+    follows = follows or bool(given["removes"] and not given["wait"])
     if given["dry_run"] and (follows or given["wait"]):
-        raise click.UsageError("--dry-run makes no session to stay with: without -f, -i and --wait")
+        raise click.UsageError(
+            "--dry-run makes no session to stay with: without -f, -i, --rm and --wait"
+        )
     if follows and app.flags.output is not None:
-        raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
+        raise click.UsageError("-f, -i and --rm write what the program prints: -o goes with --wait")
     return follows
 
 
@@ -374,7 +403,8 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
     entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
-    repeat = [word for word in line if word not in _FOLLOW_FLAGS] if "--" not in line else line
+    end = line.index("--") if "--" in line else len(line)
+    repeat = [*(word for word in line[:end] if word not in _STAY_FLAGS), *line[end:]]
     return Wish(
         entry="" if argv else PurePosixPath(Path(entry).as_posix()).as_posix(),
         args=() if argv else (*arguments, *(words or ())),
@@ -707,13 +737,9 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
 def _aborted(reached: _Reached) -> str:
     """What an interrupted submission has come to."""
     if reached.session is not None:
-        return _goes_on(reached.session)
+        return goes_on(reached.session)
     aborted = "run aborted: Interrupted by user"
     return f"{aborted}\n  try: {_SEE}" if reached.is_asked else aborted
-
-
-def _goes_on(session: Session) -> str:
-    return f"session {session.name} goes on: nsml logs -f {session.name}"
 
 
 def _write(app: App, session: Session) -> None:
@@ -727,44 +753,3 @@ def _told(session: Session) -> str:
     if _waits(session):
         return f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
     return f"Session {session.name} started"
-
-
-def _stay(
-    app: App,
-    session: Session,
-    *,
-    shows: bool = False,
-    removes: bool = False,
-    writes_end: bool = False,
-) -> int:
-    """Stay with the session to its end; its exit code. Ctrl-C asks: leave it, or stop it."""
-    from cli.logs import LogReader, code_of_end, end_words, follow_to_end
-
-    reader: LogReader | None = LogReader(app, session) if shows else None
-    while True:
-        try:
-            ended = app.call(lambda client: follow_to_end(client, app, session, shows=reader))
-            break
-        except KeyboardInterrupt:
-            if not _stops(app, session):
-                app.say(_goes_on(session))
-                return ExitCode.INTERRUPTED
-            app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
-    app.say(end_words(ended, is_log_shown=shows))
-    if writes_end:
-        _write(app, ended)
-    if removes:
-        app.call(lambda client: client.sessions.remove(session.id))
-    return code_of_end(ended)
-
-
-def _stops(app: App, session: Session) -> bool:
-    """Whether the user wants the session to stop; a second Ctrl-C, or nobody to ask: no."""
-    if not app.can_ask:
-        return False
-    try:
-        answer = app.ask(f"\n{session.name}: detach (d) / stop session (s)? ", flag="-y")
-    except KeyboardInterrupt:
-        app.say("")
-        return False
-    return answer.lower().startswith("s")

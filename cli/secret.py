@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
+from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list, write_one
@@ -151,19 +152,34 @@ def ls(app: App, *, user: str) -> None:
 
 @command(
     "rm",
-    examples=["nsml secret rm HF_TOKEN", "nsml secret rm HF_TOKEN --user kim"],
+    examples=["nsml secret rm HF_TOKEN", "nsml secret rm HF_TOKEN --user kim -y"],
 )
 @click.argument("name")
 @click.option("--user", default="", metavar="USER", help="Administrators: of this user.")
+@confirmed
 @pass_app
 def rm(app: App, *, name: str, user: str) -> None:
-    """Remove a secret. What runs keeps what it was given; what still waits for it will fail."""
+    """Remove a secret, for good. Asks first.
+
+    Running sessions keep its value; queued ones that use it will fail.
+    """
+    from nsml.view.text import visible
 
     async def act(client: Client) -> None:
         await client.secrets.remove(name, user)
 
-    app.call(act)
-    app.say(f"secret {name} removed")
+    known = [one.name for one in app.call(lambda client: client.secrets.every(user))]
+    shown = f"{name} of {user}" if user else name
+    # What is not there is refused by the platform, unasked.
+    if confirm_names(
+        app,
+        "secret rm",
+        [shown] if name in known else [],
+        noun="secret",
+        aside="its value cannot be shown or restored; queued sessions that use it will fail",
+    ):
+        app.call(act)
+        app.say(f"secret {visible(name)} removed")
 
 
 secret.add_command(put)

@@ -23,10 +23,23 @@ How to name a session
   mnist/3, 3      short forms, of your own sessions
   @last, @2, @3   your last one, the one before, and so on to @1000
   s4k...          its id (nsml getid)
-  'kim/mnist/1*'  every session that fits, in quotes: stop, rm, logs, plot
+  'mnist/1*'      every session that fits, in quotes; stop, requeue, rm and memo take
+                  your own only, unless a user is named: 'lee/mnist/*', --user lee '*'
   -               names from stdin: nsml ps -o name | nsml stop -
 
 A short form that fits several sessions is refused, with the list of them.
+"""
+
+CONFIRMATION = """\
+Which commands ask before they act
+
+{table}
+
+  -y         do not ask
+  --dry-run  list what would be done, and do nothing
+
+Without a terminal they do nothing, and end with exit code 2, unless -y is given.
+What is confirmed is what is done: a glob is looked up once.
 """
 
 CODE = """\
@@ -82,6 +95,16 @@ def _exit_codes() -> str:
     )
 
 
+def _confirmation() -> str:
+    from nsml.view.confirmation import COMMANDS, Asks
+
+    lines = []
+    for asks in Asks:
+        lines.append(f"  {asks.value}")
+        lines += [f"    nsml {name}" for name, rule in COMMANDS.items() if rule.asks is asks]
+    return CONFIRMATION.format(table="\n".join(lines))
+
+
 def _flags() -> str:
     from cli.group import global_options, output_options
 
@@ -104,6 +127,7 @@ TOPICS: dict[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "references": lambda: REFERENCES,
     "code": lambda: CODE,
+    "confirmation": _confirmation,
     "environment": lambda: ENVIRONMENT,
     "flags": _flags,
 }
@@ -114,7 +138,7 @@ TOPICS: dict[str, Callable[[], str]] = {
 @pass_app
 @click.pass_context
 def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> None:
-    """Help on a command, or on a topic: exit-codes, references, code, environment, flags."""
+    """Help on a command, or on a topic: exit-codes, references, code, confirmation, environment, flags."""
     root = context.find_root()
     if len(words) == 1 and words[0] in TOPICS:
         app.write(TOPICS[words[0]]().rstrip("\n"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
+from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_one
@@ -98,17 +99,21 @@ def show(app: App) -> None:
     write_one(app, _record(found), [origin], name="origin")
 
 
-@command("rm", examples=["nsml webhook rm", "nsml webhook rm -q"])
+@command("rm", examples=["nsml webhook rm", "nsml webhook rm -y"])
+@confirmed
 @pass_app
 def rm(app: App) -> None:
-    """Remove it: nobody is called any more."""
+    """Remove it: nobody is called any more. Asks first, since its URL cannot be shown again."""
 
-    async def act(client: Client) -> bool:
-        was_set = await client.webhooks.get() is not None
+    async def act(client: Client) -> None:
         await client.webhooks.remove()
-        return was_set
 
-    app.say("webhook removed" if app.call(act) else "no webhook was set")
+    found = app.call(lambda client: client.webhooks.get())
+    if found is None:
+        app.say("no webhook was set")
+    elif confirm_names(app, "webhook rm", [found.origin], noun="webhook"):
+        app.call(act)
+        app.say("webhook removed")
 
 
 @command("test", reads=True, examples=["nsml webhook test", "nsml webhook test -j"])

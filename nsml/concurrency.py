@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
     from types import TracebackType
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -47,6 +48,21 @@ async def beside_each_other() -> AsyncIterator[TaskGroup]:
             yield group
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
+
+
+async def each_at_once(
+    items: Sequence[S], call: Callable[[S], Awaitable[T]], *, most: int
+) -> list[T]:
+    """The results of all items in their order, at most `most` calls at a time; fails with the first that fails."""
+    room = asyncio.Semaphore(most)
+
+    async def one(item: S) -> T:
+        async with room:
+            return await call(item)
+
+    async with beside_each_other() as group:
+        tasks = [group.create_task(one(item)) for item in items]
+    return [task.result() for task in tasks]
 
 
 async def first_to_end(*ways: Coroutine[Any, Any, None]) -> None:

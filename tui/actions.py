@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
+from nsml.view.confirmation import (
+    COMMANDS,
+    Plan,
+    listed,
+    losses,
+    needs_list,
+    summary,
+    target_of,
+)
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui.behind import behind
@@ -54,7 +63,7 @@ class Actions:
                 f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True
             )
             return
-        what = live[0].name if len(live) == 1 else f"the {len(live)} marked sessions"
+        plan = self._plan("stop", live)
         command = shlex.join(["nsml", "stop", *(one.name for one in live)])
 
         def go(is_meant: bool | None) -> None:
@@ -62,15 +71,15 @@ class Actions:
                 each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
                 self._act(command, each)
 
-        self._app.push_screen(
-            Confirm(f"Stop {what}? It gets SIGTERM and its grace to end.", command), go
-        )
+        question = f"{_asked(plan)}? SIGTERM, then the grace to end."
+        self._app.push_screen(Confirm(question, command, _listed(plan)), go)
 
     def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:
         return lambda client: client.sessions.stop(session.id)
 
     def remove(self, sessions: Sequence[Session]) -> None:
         """Remove sessions that have ended with all that they left, once that is confirmed."""
+        from nsml.client.checkpoints import saved_in
         from tui.screens.asking import Confirm
 
         if self._app.is_of_the_past("removed"):
@@ -86,7 +95,7 @@ class Actions:
                 f"{len(ended):,} are marked: at most {MOST_REMOVED} at a time", is_bad=True
             )
             return
-        what = ended[0].name if len(ended) == 1 else counted(len(ended), "ended session")
+        plan = self._plan("rm", ended, loses=losses(ended))
         left = len(sessions) - len(ended)
         stays = f" {counted(left, 'live session')} will stay." if left else ""
         command = shlex.join(["nsml", "rm", *(one.name for one in ended)])
@@ -96,8 +105,24 @@ class Actions:
                 each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
                 self._act(command, each)
 
-        question = f"Remove {what} with logs, metrics and checkpoints, for good?{stays}"
-        self._app.push_screen(Confirm(question, command), go)
+        confirm = Confirm(
+            f"{_asked(plan)}, for good?{stays}", command, _listed(plan), typed=plan.typed
+        )
+        self._app.push_screen(confirm, go)
+
+        async def add_sizes() -> None:
+            client = self._app.client
+            saved = await saved_in(client, ended) if client is not None else None
+            exact = self._plan("rm", ended, loses=losses(ended, saved))
+            if confirm.is_attached:
+                confirm.ask(f"{_asked(exact)}, for good?{stays}")
+
+        behind(self._app, "sizes", add_sizes)
+
+    def _plan(self, command: str, sessions: Sequence[Session], loses: Sequence[str] = ()) -> Plan:
+        """What a command would do to sessions; a key asks always, since it is soon pressed."""
+        targets = [target_of(one) for one in sessions]
+        return Plan(rule=COMMANDS[command], targets=targets, user=self._app.user, loses=loses)
 
     def _removing(self, session: Session) -> Callable[[Client], Awaitable[object]]:
         async def call(client: Client) -> None:
@@ -187,6 +212,15 @@ class Actions:
                     self._app.say("\n".join(words), is_bad=True)
 
         behind(self._app, "act", act, is_alone=False)
+
+
+def _asked(plan: Plan) -> str:
+    text = summary(plan)
+    return text[:1].upper() + text[1:]
+
+
+def _listed(plan: Plan) -> list[str]:
+    return listed(plan) if needs_list(plan) else []
 
 
 def _none_runs(sessions: Sequence[Session], unmark: str) -> str:

@@ -63,10 +63,14 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "help",
         )
     },
-    **{name: {_EVERY: Way.ASKED} for name in ("stop", "requeue", "rm", "memo", "logout")},
+    "logout": {_EVERY: Way.ASKED},
     **{
         name: {_EVERY: Way.HANDED}
         for name in (
+            "stop",
+            "requeue",
+            "rm",
+            "memo",
             "run",
             "tensorboard",
             "visdom",
@@ -82,15 +86,15 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     },
     "model": {"ls": Way.SHOWN, "pull": Way.HANDED},
     "dataset": {"ls": Way.SHOWN, "info": Way.SHOWN, "push": Way.HANDED},
-    "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.ASKED},
-    "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.ASKED},
+    "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
+    "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},
     "node": {
         "ls": Way.SHOWN,
         "show": Way.SHOWN,
-        "drain": Way.ASKED,
-        "resume": Way.ASKED,
-        "fence": Way.ASKED,
-        "rm": Way.ASKED,
+        "drain": Way.HANDED,
+        "resume": Way.HANDED,
+        "fence": Way.HANDED,
+        "rm": Way.HANDED,
     },
     "doctor": {_EVERY: Way.SHOWN, "chaos": Way.HANDED, "node": Way.SHOWN},
     "project": {
@@ -99,8 +103,8 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "create": Way.ASKED,
         "set": Way.ASKED,
         "add": Way.ASKED,
-        "remove": Way.ASKED,
-        "rm": Way.ASKED,
+        "remove": Way.HANDED,
+        "rm": Way.HANDED,
     },
     "context": {"ls": Way.SHOWN, "use": Way.ASKED},
     "config": {"get": Way.SHOWN, "path": Way.SHOWN, "set": Way.ASKED},
@@ -112,7 +116,10 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "audit": Way.SHOWN,
     },
 }
-"""Of each command of `nsml`, by the word behind it where it has such."""
+"""Of each command of `nsml`, by the word behind it where it has such.
+
+Those of `nsml.view.confirmation.COMMANDS` are handed the terminal: they ask themselves, and do what was confirmed.
+"""
 _STAYS_OR_WRITES: Final = (
     "--follow",
     "--watch",
@@ -250,6 +257,8 @@ def _way(words: Sequence[str]) -> Way:
         own = ", ".join(OWN)
         raise CommandError(f"no command {words[0]!r}: nsml help lists them, beside {own} here")
     if {"-h", "--help"} & set(words[1:]):
+        return Way.SHOWN
+    if "--dry-run" in words[1:] and words[0] != "run":
         return Way.SHOWN
     following = words[1] if len(words) > 1 else _EVERY
     way = ways.get(following, ways.get(_EVERY, Way.SHOWN))

@@ -6,15 +6,22 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nsml.client.content import download
+from nsml.client.errors import ClientError
+from nsml.concurrency import each_at_once
 from nsml.folders import folder_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from nsml.client.calls import Client
     from nsml.client.content import Transfer
     from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+
+_AT_ONCE = 16
+_MOST_SIZED = 200
+"""Sessions with checkpoints whose sizes are added up: a call for each."""
 
 
 def folder_of(checkpoint: Checkpoint, path: Path) -> Path:
@@ -44,6 +51,18 @@ async def pull(
             shown_by=lambda: client.checkpoints.get(checkpoint.session, checkpoint.name),
         )
     return target
+
+
+async def saved_in(client: Client, sessions: Sequence[Session]) -> list[Checkpoint] | None:
+    """All checkpoints of sessions; None where that would take too many calls, or one failed."""
+    saving = [one.id for one in sessions if one.checkpoint_count]
+    if len(saving) > _MOST_SIZED:
+        return None
+    try:
+        found = await each_at_once(saving, client.checkpoints.every, most=_AT_ONCE)
+    except ClientError:
+        return None
+    return [one for every in found for one in every]
 
 
 @contextmanager

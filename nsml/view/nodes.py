@@ -429,14 +429,19 @@ def _hold_record(node: Node) -> dict[str, Any]:
 
 def foreign_lines(node: Node, now: float) -> list[str]:
     """What runs on a held node and should not, a line each; empty where the caller may not see it."""
+    every = foreign_replicas(node, now)
+    lines, left = every[:_MOST_FOREIGN], len(every[_MOST_FOREIGN:])
+    return [*lines, f"and {left} more: nsml node show {node.name} -j"] if left else lines
+
+
+def foreign_replicas(node: Node, now: float) -> list[str]:
+    """All that runs on a held node and should not, those that its agent can name first."""
     known = {one.replica: one for one in node.hold.foreign}
     indexes = {use.device.uuid: use.device.index for use in node.devices}
-    names = sorted(node.hold.replicas, key=lambda name: name not in known)[:_MOST_FOREIGN]
-    lines = [
+    names = sorted(node.hold.replicas, key=lambda name: name not in known)
+    return [
         _foreign_line(known.get(name, ForeignReplica(replica=name)), indexes, now) for name in names
     ]
-    left = len(node.hold.replicas) - len(names)
-    return [*lines, f"and {left} more: nsml node show {node.name} -j"] if left else lines
 
 
 def _foreign_line(one: ForeignReplica, indexes: Mapping[str, int], now: float) -> str:

@@ -195,7 +195,7 @@ def test_a_secret_that_is_removed_while_a_session_waits(platform, tmp_path):
     platform.nsml("secret", "set", "GONE", stdin=MARK)
     words = ["run", "-g", "2", "--secret", "GONE", "-o", "name"]
     waiting = platform.nsml(*words, cwd=code).stdout.strip()
-    platform.nsml("secret", "rm", "GONE")
+    platform.nsml("secret", "rm", "GONE", "-y")
     platform.nsml("stop", "--kill", blocker)
     wait_for(lambda: _state(platform, waiting) == "FAILED", what="it fails")
     told = platform.nsml("logs", waiting).stdout

@@ -75,6 +75,9 @@ def test_down_lists_asks_and_stops_what_runs(working: Machine) -> None:
     assert refused.returncode == 2
     assert "add -y, or --keep-sessions" in refused.stderr
     assert len([line for line in refused.stderr.splitlines() if "/None/" in line]) == 2
+    dry = working.nsml("down", "--dry-run")
+    assert (dry.returncode, len(dry.stdout.splitlines())) == (0, 2), dry.stderr
+    assert "would stop the platform and end 2 sessions" in dry.stderr
     assert set(states(working).values()) == {"RUNNING"}
     down = working.nsml("down", "-y")
     assert down.returncode == 0, down.stderr

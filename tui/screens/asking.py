@@ -14,6 +14,8 @@ from tui.screens.modal import Modal
 from tui.widgets.field import Field
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
@@ -26,7 +28,14 @@ _CSS = """
 
 
 class Confirm(Modal[bool]):
-    """Whether something is to be done; `command` is how the command line does the same."""
+    """Whether something is to be done; `command` is how the command line does the same.
+
+    Args:
+        question: one sentence.
+        command: the command line.
+        targets: lines of what it is done to.
+        typed: the number to type as an answer; 0: a key is enough.
+    """
 
     DEFAULT_CSS: ClassVar[str] = f"Confirm {{ {_CSS} }}"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -34,26 +43,46 @@ class Confirm(Modal[bool]):
         Binding("n,escape", "answer(False)", "No", id="confirm.no"),
     ]
 
-    def __init__(self, question: str, command: str) -> None:
+    def __init__(
+        self, question: str, command: str, targets: Sequence[str] = (), typed: int = 0
+    ) -> None:
         super().__init__()
         self._question = question
         self._command = command
+        self._targets = targets
+        self._typed = typed
+
+    def ask(self, question: str) -> None:
+        """Another question in its place, when more is known."""
+        self._question = question
+        for shown in self.query("#question").results(Static):
+            shown.update(Text(visible(question)))
 
     def compose(self) -> ComposeResult:
         """The question."""
         with Vertical():
-            yield Static(Text(visible(self._question)))
+            yield Static(Text(visible(self._question)), id="question")
+            if self._targets:
+                yield Static(Text("\n".join(map(visible, self._targets))))
             yield Static(Text(f"$ {visible(self._command)}"), classes="command")
-            yield Button("No (n)", id="no", variant="primary")
-            yield Button("Yes (y)", id="yes", variant="error")
+            if self._typed:
+                yield Static(f"Type {self._typed} to confirm:")
+                yield Field()
+            else:
+                yield Button("No (n)", id="no", variant="primary")
+                yield Button("Yes (y)", id="yes", variant="error")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the number: any other text is a no."""
+        self.leave(event.value.strip() == str(self._typed))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Take the answer."""
         self.leave(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:
-        """Take the answer."""
-        self.leave(answer)
+        """Take the answer of a key, which is no yes where a number is asked for."""
+        self.leave(answer and not self._typed)
 
 
 class Ask(Modal[str | None]):

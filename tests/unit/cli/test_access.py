@@ -115,7 +115,7 @@ def test_users_and_tokens(nsml, state):
     result = nsml("admin", "user", "token", "lee", "--valid-for", "90d")
     assert result.stdout == "token-of-lee\n"
     assert "token-of-lee" not in result.stderr
-    nsml("admin", "user", "token", "lee", "--revoke")
+    nsml("admin", "user", "token", "lee", "--revoke", "-y")
     assert "lee" not in state.tokens.values()
     nsml("admin", "user", "rm", "lee", "-y")
     assert set(state.users) == {"kim"}

@@ -79,7 +79,7 @@ ARGUMENTS = {
     "project create": ["speech"],
     "project set": ["vision", "--gpus", "8"],
     "project add": ["vision", "lee"],
-    "project remove": ["vision", "lee"],
+    "project remove": ["vision", "lee", "-y"],
     "gpustat": [],
     "gpumonitor": ["kim/mnist/1"],
     "status": [],

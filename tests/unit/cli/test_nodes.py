@@ -44,9 +44,10 @@ def test_a_fence_names_what_it_ends_and_asks(nsml, state, everything):
     state.on_nodes, state.hidden_on_nodes = ["kim/mnist/1"], 1
     refused = nsml("node", "fence", "gpu-1", check=False)
     assert refused.code == ExitCode.USAGE
-    assert "node gpu-1 (silent): this ends kim/mnist/1, 1 of others" in refused.stderr
+    assert "it would fence node gpu-1 (silent) and end 2 sessions" in refused.stderr
+    assert "  kim/mnist/1\n" in refused.stderr
     no = nsml("node", "fence", "gpu-1", stdin="n\n", terminal=True, check=False)
-    assert "nothing is changed" in no.stderr
+    assert "nothing was changed" in no.stderr
     assert state.nodes[0].state == nodes_pb2.NODE_STATE_SILENT
     yes = nsml("node", "fence", "gpu-1", "--reason", "burnt", "-y")
     assert yes.stdout == "gpu-1  fenced  fenced by kim: burnt\n  ended kim/mnist/1\n"
@@ -60,9 +61,9 @@ def test_nobody_is_asked_about_a_fence_that_would_be_refused(nsml, state, everyt
     refused = nsml("node", "fence", "gpu-1", stdin="y\n", terminal=True, check=False)
     assert refused.code == ExitCode.CONFLICT
     assert "heard a moment ago" in refused.stderr
-    assert "fence?" not in refused.stderr + refused.stdout
+    assert "[y/N]" not in refused.stderr + refused.stdout
     forced = nsml("node", "fence", "gpu-1", "--force", stdin="y\n", terminal=True)
-    assert "fence?" in forced.stderr + forced.stdout
+    assert "fence node gpu-1 (silent) and end kim/mnist/1? [y/N]" in forced.stderr
 
 
 def test_what_is_heard_is_fenced_by_force_only(nsml, everything):
@@ -80,7 +81,10 @@ def test_a_hold_names_what_is_stopped_and_asks(nsml, state, everything):
     held.hold.replicas.append("saaaaaaaaaaaaaaaa.1.0")
     assert held.hold.why in nsml("node", "ls").stdout
     refused = nsml("node", "resume", "gpu-1", check=False)
-    assert "it stops:\n  a session that its agent cannot name · attempt 1, rank 0" in refused.stderr
+    assert "resume node gpu-1 and stop the replica a session that its agent cannot name" in (
+        refused.stderr
+    )
+    assert held.hold.why in refused.stderr
     assert "saaaaaaaaaaaaaaaa.1.0" in refused.stderr
     assert held.HasField("hold")
     assert nsml("node", "resume", "gpu-1", "-y").stdout == "gpu-1  ready\n"
@@ -108,5 +112,5 @@ def test_what_runs_on_a_held_node_is_told_as_people_know_it(nsml, state, everyth
 
 
 def test_a_node_is_forgotten(nsml, state, everything):
-    assert nsml("node", "rm", "gpu-1").stderr == "removed node gpu-1\n"
+    assert nsml("node", "rm", "gpu-1", "-y").stderr == "removed node gpu-1\n"
     assert not state.nodes

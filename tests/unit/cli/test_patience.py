@@ -83,5 +83,5 @@ def test_its_patience_ends_sooner(nsml, state, slept):
 def test_what_would_be_done_twice_is_not_repeated(nsml, state, slept):
     state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
     state.refuses["RemoveSession"] = 1
-    assert nsml("rm", "kim/mnist/2", check=False).code == 3
+    assert nsml("rm", "kim/mnist/2", "-y", check=False).code == 3
     assert not slept

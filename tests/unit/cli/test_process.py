@@ -158,8 +158,9 @@ def test_ctrl_c_before_the_answer_aborts(environ, project, tmp_path, words, hint
     assert said == b"\nrun aborted: Interrupted by user\n" + hint
 
 
-def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):
-    words = ["run", "-g", "0", "--wait", "--argv", "--no-code", "--", "true"]
+@pytest.mark.parametrize("flags", [["--wait"], ["--wait", "--rm", "-y"]])
+def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state, flags):
+    words = ["run", "-g", "0", *flags, "--argv", "--no-code", "--", "true"]
     process = start(environ, *words, stdin=subprocess.DEVNULL)
     assert process.stdout.readline() == b"Session kim/None/1 started\n"
     while "WatchSessions" not in state.calls:
@@ -169,7 +170,8 @@ def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"session kim/None/1 goes on: nsml logs -f kim/None/1\n" in said
-    assert "StopSession" not in state.calls
+    assert not {"StopSession", "RemoveSession"} & {*state.calls}
+    assert [one.name for one in state.sessions.values()] == ["kim/None/1"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--token-stdin"]])

@@ -119,9 +119,9 @@ def test_how_many_hours_are_too_many_is_for_the_platform_to_say(nsml, everything
 def test_members(nsml, everything, state):
     nsml("project", "add", "vision", "eve", "ann")
     assert list(state.projects["vision"].members) == ["ann", "eve", "kim", "lee"]
-    nsml("project", "remove", "vision", "eve", "lee")
+    nsml("project", "remove", "vision", "eve", "lee", "-y")
     assert list(state.projects["vision"].members) == ["ann", "kim"]
-    again = nsml("project", "remove", "vision", "ann", "lee")
+    again = nsml("project", "remove", "vision", "ann", "lee", "-y")
     assert again.stderr == "lee is no member of project vision\n"
     again = nsml("project", "add", "vision", "kim", "lee")
     assert again.stderr == "kim is a member of project vision already\n"

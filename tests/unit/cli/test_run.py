@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from nsml.client.errors import Unavailable
-from nsml.v1 import resources_pb2
+from nsml.v1 import checkpoints_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -256,9 +256,15 @@ def act_when_read(state, act):
     return thread
 
 
-def train(state, *, code):
+def train(state, *, code, checkpoints=0):
     def act(session):
-        running = state.change(session, state=pb.SESSION_STATE_RUNNING)
+        running = state.change(
+            session, state=pb.SESSION_STATE_RUNNING, checkpoint_count=checkpoints
+        )
+        state.checkpoints[running.id] = [
+            checkpoints_pb2.Checkpoint(name=str(number), size_bytes=1_500_000_000)
+            for number in range(checkpoints)
+        ]
         state.log(running, b"epoch 1\n")
         end = pb.SessionEnd(cause=pb.CAUSE_PROGRAM_FAILED, exit_code=code)
         ended = pb.SESSION_STATE_FAILED if code else pb.SESSION_STATE_SUCCEEDED
@@ -335,11 +341,75 @@ def test_waiting_for_programs_gives_the_ended_session(nsml, state, project):
     assert (result.code, json.loads(result.stdout)["end"]["exit_code"]) == (3, 3)
 
 
-def test_interactive_sessions_vanish(nsml, state, project):
+@pytest.mark.parametrize(
+    ("flags", "answer", "said"),
+    [
+        ([], None, "its results are kept; to remove it: nsml rm kim/None/1"),
+        (["-y"], "y\n", "its results are kept; to remove it: nsml rm kim/None/1"),
+        (["--no-input"], "y\n", "its results are kept; to remove it: nsml rm kim/None/1"),
+        ([], "\n", "kept; to remove it: nsml rm kim/None/1"),
+        ([], "", "kept; to remove it: nsml rm kim/None/1"),
+        ([], "maybe\n", "kept; to remove it: nsml rm kim/None/1"),
+    ],
+)
+def test_an_interactive_session_stays(nsml, state, project, flags, answer, said):
     thread = train(state, code=0)
-    assert nsml("run", "-i").stdout == "epoch 1\n"
+    terminal = {"terminal": True, "stdin": answer} if answer is not None else {}
+    result = nsml("run", "-i", *flags, **terminal)
     thread.join()
+    assert result.stdout == "epoch 1\n"
+    assert said in result.stderr
+    assert [one.name for one in state.sessions.values()] == ["kim/None/1"]
+    assert nsml("command", "@last").stdout == " ".join(["nsml", "run", *flags]) + "\n"
+
+
+def test_an_interactive_session_is_removed_for_a_yes_at_its_end(nsml, state, project):
+    thread = train(state, code=3)
+    result = nsml("run", "-i", terminal=True, stdin="y\n", check=False)
+    thread.join()
+    assert result.code == 3
+    assert "remove kim/None/1, logs and metrics? [y/N] " in result.stderr
+    assert "removed kim/None/1, logs and metrics\n" in result.stderr
     assert not state.sessions
+
+
+@pytest.mark.parametrize(("flags", "shown"), [([], "epoch 1\n"), (["--wait", "-o", "name"], None)])
+def test_a_session_that_succeeded_is_removed_with_rm_and_that_is_said(
+    nsml, state, project, flags, shown
+):
+    thread = train(state, code=0, checkpoints=2)
+    result = nsml("run", "--rm", *flags)
+    thread.join()
+    assert result.stdout == (shown or "kim/None/1\n")
+    assert "--rm: this session is removed when it succeeds, with logs, metrics" in result.stderr
+    assert "removed kim/None/1, 2 checkpoints (3.0 GB), logs and metrics\n" in result.stderr
+    assert not state.sessions
+
+
+def test_a_session_that_failed_stays_with_rm(nsml, state, project):
+    thread = train(state, code=3)
+    result = nsml("run", "--rm", "-i", terminal=True, stdin="y\n", check=False)
+    thread.join()
+    assert result.code == 3
+    assert "kept, since it did not succeed; to remove it: nsml rm kim/None/1" in result.stderr
+    assert len(state.sessions) == 1
+
+
+def test_a_session_that_cannot_be_removed_is_told_with_its_own_exit_code(nsml, state, project):
+    state.refuses["RemoveSession"] = 100
+    thread = train(state, code=0)
+    result = nsml("run", "--rm")
+    thread.join()
+    assert "not removed: " in result.stderr
+    assert len(state.sessions) == 1
+
+
+def test_rm_alone_follows_and_is_not_repeated(nsml, state, project):
+    assert "without -f, -i, --rm" in nsml("run", "--rm", "--dry-run", check=False).stderr
+    thread = train(state, code=0)
+    nsml("run", "-i", "-m", "again", "-f", "--", "-i")
+    thread.join()
+    assert nsml("command", "@last").stdout == "nsml run -m again -- -i\n"
 
 
 def test_progress_is_redrawn_on_a_terminal_only(nsml, project, monkeypatch):

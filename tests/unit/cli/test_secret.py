@@ -77,7 +77,7 @@ def test_list_and_remove(nsml, state):
     ]
     for output in ("wide", "json", "jsonl", "yaml", "csv", "name"):
         assert MARK not in nsml("secret", "ls", "-o", output).stdout
-    assert nsml("secret", "rm", "B").stderr == "secret B removed\n"
+    assert nsml("secret", "rm", "B", "-y").stderr == "secret B removed\n"
     assert list(state.secrets) == ["A"]
     assert nsml("secret", "rm", "B", check=False).code == 5
 

@@ -117,7 +117,7 @@ def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three
 
 
 def test_stop_tells_what_came_of_each(nsml, three):
-    result = nsml("stop", "kim/mnist/1", "kim/mnist/2", "kim/mnist/9", check=False)
+    result = nsml("stop", "kim/mnist/1", "kim/mnist/2", "kim/mnist/9", "-y", check=False)
     assert result.code == 9
     assert names(result) == ["kim/mnist/1"]
     assert result.stderr.splitlines()[-1] == "stopped 1 · already ended 1 · failed 1"
@@ -131,18 +131,18 @@ def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
     assert told == "stopping 1 · already ended 0 · failed 0"
     assert "nsml logs -f kim/mnist/1" in advice
     assert "nsml stop --kill kim/mnist/1" in advice
-    again = nsml("stop", "kim/mnist/1", "lee/cifar/1", "--kill").stderr
+    again = nsml("stop", "kim/mnist/1", "lee/cifar/1", "--kill", "-y").stderr
     assert "stopping 2 · " in again
     assert "nsml logs -f SESSION" in again
     assert "--kill" not in again
 
 
 def test_requeue_tells_what_gives_way_and_what_cannot(nsml, three):
-    result = nsml("requeue", "lee/cifar/1", "kim/mnist/2", "kim/mnist/9", check=False)
+    result = nsml("requeue", "lee/cifar/1", "kim/mnist/2", "kim/mnist/9", "-y", check=False)
     assert result.code == 9
     assert names(result) == ["lee/cifar/1"]
     assert result.stderr.splitlines()[-1] == "giving way 1 · cannot 1 · failed 1"
-    again = nsml("requeue", "lee/cifar/1", check=False)
+    again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])
     assert "does not run" in again.stderr
 
@@ -156,13 +156,13 @@ def test_each_failure_is_told_in_the_format_of_the_output(nsml, three):
 
 def test_stop_from_a_pipe_with_a_reason(nsml, three):
     listed = nsml("ps", "-o", "name").stdout
-    result = nsml("stop", "-", "--reason", "enough", stdin=listed)
+    result = nsml("stop", "-", "--reason", "enough", "-y", stdin=listed)
     assert names(result) == ["lee/cifar/1", "kim/mnist/1"]
     assert {s.end.message for s in three.sessions.values() if s.owner == "lee"} == {"enough"}
 
 
 def test_stop_by_glob(nsml, three):
-    assert names(nsml("stop", "*/cifar/*")) == ["lee/cifar/1"]
+    assert names(nsml("stop", "lee/cifar/*", "-y")) == ["lee/cifar/1"]
 
 
 def test_all_ended_already_is_a_conflict(nsml, three):
@@ -192,7 +192,7 @@ def test_a_glob_of_rm_leaves_live_ones_alone(nsml, three):
     assert names(nsml("rm", "kim/*", "-y")) == ["kim/mnist/2"]
     result = nsml("rm", "kim/*", "-y", check=False)
     assert (result.code, result.stdout) == (5, "")
-    assert "no ended session fits 'kim/*'" in result.stderr
+    assert "no ended session of yours fits 'kim/*'" in result.stderr
 
 
 @pytest.mark.parametrize("flags", [["-y"], ["-f"], ["--confirm", "12"]])
@@ -201,8 +201,11 @@ def test_rm_of_many_without_asking(nsml, many, flags):
     assert not many.sessions
 
 
-def test_rm_of_what_was_named_does_not_ask(nsml, many):
-    assert names(nsml("rm", "kim/mnist/1", "kim/mnist/2")) == ["kim/mnist/1", "kim/mnist/2"]
+def test_rm_of_what_was_named_asks_as_well(nsml, many):
+    both = ["kim/mnist/1", "kim/mnist/2"]
+    assert nsml("rm", *both, check=False).code == 2
+    assert len(many.sessions) == 12
+    assert names(nsml("rm", *both, "-y")) == both
 
 
 def test_rm_by_glob_asks(nsml, many):

@@ -19,7 +19,7 @@ def test_set_from_stdin_shown_tried_and_removed(nsml, state):
     shown = json.loads(nsml("webhook", "show", "-j").stdout)
     assert shown["origin"] == "https://hooks.example.org"
     assert nsml("webhook", "test").stdout == "it answered 204\n"
-    assert nsml("webhook", "rm").stderr == "webhook removed\n"
+    assert nsml("webhook", "rm", "-y").stderr == "webhook removed\n"
     assert state.webhook == ""
     assert nsml("webhook", "rm").stderr == "no webhook was set\n"
     assert nsml("webhook", "show").stdout == "no webhook: nsml webhook set\n"

@@ -127,7 +127,7 @@ async def test_what_is_marked_is_stopped_once_that_is_confirmed(dashboard, serve
         await pilot.press("space", "space")
         await shows(pilot, "2 marked")
         await pilot.press("ctrl+k")
-        await shows(pilot, "Stop the 2 marked sessions?", "$ nsml stop kim/mnist/3 kim/mnist/2")
+        await shows(pilot, "Stop 2 sessions?", "$ nsml stop kim/mnist/3 kim/mnist/2")
         await pilot.press("n")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
         assert server.state.sessions[f"s{3:016d}"].state == pb.SESSION_STATE_RUNNING

@@ -14,6 +14,7 @@ from textual.system_commands import SystemCommandsProvider
 
 from cli.root import COMMANDS, root
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.confirmation import COMMANDS as COMMANDS_THAT_ASK
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui import prompt
@@ -61,11 +62,18 @@ def test_the_dashboards_own_words_are_its_own_and_nsml_before_them_is_not():
 
 def test_what_changes_is_asked_and_what_stays_asks_or_writes_gets_the_terminal():
     assert way("status x") is way("model ls x") is way("logs x --tail 3") is Way.SHOWN
-    assert way("stop x") is way("node drain n") is way("project set p") is Way.ASKED
+    assert way("logout") is way("context use x") is way("project set p") is Way.ASKED
     assert way("run -e main.py") is way("model pull x 1") is way("doctor chaos") is Way.HANDED
     assert way("logs -f x") is way("logs --fol x") is way("status -w") is Way.HANDED
     assert way("nsml plot x --svg f.svg") is way("media x --export=d") is Way.HANDED
     assert way("stop -h") is Way.SHOWN
+
+
+def test_what_asks_by_itself_gets_the_terminal_and_a_dry_run_is_shown():
+    names = {name for name in COMMANDS_THAT_ASK if not name.startswith("admin")}
+    assert {name: way(f"{name} x") for name in names} == dict.fromkeys(names, Way.HANDED)
+    assert way("rm x --dry-run") is way("node drain n --dry-run") is Way.SHOWN
+    assert way("run --dry-run") is Way.HANDED
 
 
 @pytest.mark.parametrize("text", ["stopp x", "nsml", "nsml -y rm x", "diff 'a", "!x", "run a\0b"])
@@ -240,14 +248,14 @@ async def test_what_nsml_writes_is_shown_and_changes_are_asked(make_dashboard, s
         assert red[0].style.color.number == 1
         await pilot.press("Y", "escape")
         assert dashboard.clipboard == "nsml status kim/mnist/1"
-        await typed(pilot, "rm kim/mnist/1")
-        await shows(pilot, "Do this?", "$ nsml rm kim/mnist/1")
+        await typed(pilot, "project add vision lee")
+        await shows(pilot, "Do this?", "$ nsml project add vision lee")
         await pilot.press("n")
         await until(pilot, lambda: not isinstance(dashboard.screen, Output))
-        await typed(pilot, "rm kim/mnist/1")
+        await typed(pilot, "project add vision lee")
         await shows(pilot, "Do this?")
         await pilot.press("y")
-        await shows(pilot, "rm kim/mnist/1 -y columns")
+        await shows(pilot, "project add vision lee -y columns")
 
 
 async def test_a_demo_and_a_page_run_nothing_and_tell_no_contexts(

@@ -1,0 +1,146 @@
+"""Asking before something is ended, moved or destroyed; the rule itself is in `nsml.view.confirmation`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.exits import CommandError, ExitCode
+from cli.group import set_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.app import App
+    from nsml.view.confirmation import Plan, Rule
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+
+
+def confirmed(command: F) -> F:
+    """The options `-y` and `--dry-run` of a command in `nsml.view.confirmation.COMMANDS`."""
+    dry_run = click.option(
+        "--dry-run",
+        is_flag=True,
+        expose_value=False,
+        callback=set_flag("is_dry_run"),
+        help="List what would be done, and do nothing.",
+    )
+    yes = click.option(
+        "-y",
+        "--yes",
+        is_flag=True,
+        expose_value=False,
+        callback=set_flag("says_yes"),
+        help="Do not ask (nsml help confirmation).",
+    )
+    return yes(dry_run(command))
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of a command, by its words after `nsml`."""
+    # Loading the words of all states costs more than parsing a command line.
+    from nsml.view.confirmation import COMMANDS
+
+    return COMMANDS[name]
+
+
+def go_ahead(
+    app: App, plan: Plan, *, flag: str = "-y", expected: int | None = None, aside: str = ""
+) -> bool:
+    """Whether to do it: False for --dry-run, which lists it instead.
+
+    Args:
+        app: whom to ask.
+        plan: what would be done; of several targets, the caller acts on exactly these.
+        flag: the flags to add to the command line where nobody can be asked.
+        expected: the number of targets that the command line confirms, if any.
+        aside: a line about the consequences, shown with the question.
+
+    Raises:
+        CommandError: no, or nobody is there to ask; USAGE.
+    """
+    if app.flags.is_dry_run:
+        _list_all(app, plan, aside)
+        return False
+    if expected is not None and expected != len(plan.targets):
+        from nsml.view.units import counted
+
+        raise _not_done(plan, f"it is {counted(len(plan.targets), plan.noun)}, not {expected}")
+    if not plan.asks or app.flags.says_yes or expected is not None:
+        return True
+    _ask(app, plan, flag, aside)
+    return True
+
+
+def _list_all(app: App, plan: Plan, aside: str) -> None:
+    """Names on stdout, one a line, so that a script can take them; the rest beside them."""
+    from nsml.view.confirmation import listed, summary
+    from nsml.view.text import visible
+
+    app.say(f"would {summary(plan)}" if plan.targets or plan.first else "nothing to do")
+    if app.stdout.isatty():
+        for line in listed(plan, most=None):
+            app.write(line)
+    else:
+        for one in plan.targets:
+            app.write(visible(one.name))
+    for line in aside.splitlines():
+        app.say(line)
+    app.say("nothing was done (--dry-run)")
+
+
+def _ask(app: App, plan: Plan, flag: str, aside: str) -> None:
+    from nsml.view.confirmation import listed, needs_list, summary
+
+    flag = f"--confirm {plan.typed} or -y" if plan.typed else flag
+    lines = [*(listed(plan) if needs_list(plan) else []), *aside.splitlines()]
+    if not app.can_ask:
+        raise _not_done(
+            plan,
+            "this needs a confirmation, and nobody is there to ask",
+            why="\n".join([f"it would {summary(plan)}", *lines]),
+            advice=f"add {flag}\nadd --dry-run    to list it",
+        )
+    # Not with `say`: --quiet hides no part of a question.
+    app.stderr.write("".join(f"{line}\n" for line in lines))
+    text = summary(plan)
+    app.forget_typed()
+    if plan.typed:
+        answer = app.ask(f"{text}? type {plan.typed} to confirm: ", flag=flag)
+        is_meant = answer == str(plan.typed)
+    else:
+        is_meant = app.agrees(f"{text}?", flag=flag)
+    if not is_meant:
+        raise _not_done(plan, "not confirmed")
+
+
+def _not_done(plan: Plan, message: str, *, why: str = "", advice: str = "") -> CommandError:
+    return CommandError(
+        f"{message}: nothing was {plan.rule.done}",
+        code=ExitCode.USAGE,
+        reason="NOT_CONFIRMED",
+        why=why,
+        advice=advice,
+    )
+
+
+def confirm_names(
+    app: App,
+    command: str,
+    names: Sequence[str],
+    *,
+    noun: str,
+    loses: Sequence[str] = (),
+    aside: str = "",
+    first: str = "",
+    last: str = "",
+) -> bool:
+    """`go_ahead` for targets that are known by name alone."""
+    from nsml.view.confirmation import Plan, Target
+
+    targets = [Target(name) for name in names]
+    words = {"first": first, "last": last}
+    plan = Plan(rule=rule_of(command), targets=targets, noun=noun, loses=loses, **words)
+    return go_ahead(app, plan, aside=aside)

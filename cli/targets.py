@@ -1,0 +1,188 @@
+"""The sessions that a command acts on: references and globs resolved once, to ids.
+
+A glob of a command that changes something means the user's own sessions unless it names a user: what is
+confirmed and what is done are these sessions, whatever fits the glob later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.arguments import is_glob
+from cli.confirmation import rule_of
+from cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.client.errors import ClientError
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.confirmation import Plan
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+
+_AT_ONCE = 16
+
+
+def user_option(command: F) -> F:
+    """`users`: whose sessions a glob means, instead of one's own."""
+    return click.option(
+        "-u",
+        "--user",
+        "users",
+        multiple=True,
+        metavar="USER",
+        help="A glob means sessions of this user, not your own; repeatable.",
+    )(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Sessions that a command line names, as they were when it was read.
+
+    Attributes:
+        user: the user who asks.
+        is_admin: whether they may change what belongs to others.
+        sessions: each once, in the order of the command line.
+        failures: references that led to none, and why.
+    """
+
+    user: str
+    is_admin: bool
+    sessions: list[Session]
+    failures: list[tuple[str, ClientError]] = field(default_factory=list)
+
+    def may_change(self, session: Session) -> bool:
+        """Whether the platform would let them."""
+        return self.is_admin or session.owner == self.user
+
+
+async def resolve(
+    client: Client,
+    references: Sequence[str],
+    *,
+    users: Sequence[str] = (),
+    include_ended: bool = True,
+    include_live: bool = True,
+) -> Targets:
+    """The sessions of all references and globs; `users` as for `user_option`.
+
+    Raises CommandError (NOT_FOUND) for a glob that fits nothing, (USAGE) for one with two meanings.
+    """
+    from nsml.client.errors import ClientError
+    from nsml.client.streams import ENDED_STATES
+    from nsml.concurrency import each_at_once
+    from nsml.v1.accounts_pb2 import ROLE_ADMIN
+
+    if users and not any(map(is_glob, references)):
+        raise CommandError("--user goes with a glob", code=ExitCode.USAGE)
+    if any(map(is_glob, users)):
+        raise CommandError(
+            "--user takes names, not globs",
+            code=ExitCode.USAGE,
+            advice="nsml ps -o name | nsml stop -    for sessions of everybody",
+        )
+    caller = (await client.accounts.caller()).user
+    which = "" if include_ended and include_live else "live " if include_live else "ended "
+    found: dict[str, Session] = {}
+    failures: list[tuple[str, ClientError]] = []
+    named = [one for one in references if not is_glob(one)]
+    looked = await each_at_once(named, lambda one: _found(client, one), most=_AT_ONCE)
+    answers = dict(zip(named, looked, strict=True))
+    for reference in references:
+        if is_glob(reference):
+            fitting = [
+                one
+                for one in await _fitting(client, reference, caller.name, users, include_ended)
+                if include_live or one.state in ENDED_STATES
+            ]
+            if not fitting:
+                raise _fits_nothing(reference, which, users, caller.name)
+            found |= {one.id: one for one in fitting}
+            continue
+        answer = answers[reference]
+        if isinstance(answer, ClientError):
+            failures.append((reference, answer))
+        else:
+            found[answer.id] = answer
+    return Targets(caller.name, caller.role == ROLE_ADMIN, list(found.values()), failures)
+
+
+async def _found(client: Client, reference: str) -> Session | ClientError:
+    """The session of a reference, or why there is none."""
+    from nsml.client.errors import ClientError, NotSignedIn, Unavailable
+
+    try:
+        return await client.sessions.get(reference)
+    except (Unavailable, NotSignedIn):
+        raise
+    except ClientError as error:
+        return error
+
+
+async def _fitting(
+    client: Client, glob: str, user: str, users: Sequence[str], include_ended: bool
+) -> list[Session]:
+    """The sessions that a glob means: of `users`, else of the user it names, else one's own."""
+    # Full names, and short forms; what begins with * fits both at once.
+    forms = [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
+    if users:
+        return await _listed(client, users, forms, include_ended)
+    own = await _listed(client, [user], forms, include_ended)
+    name = named_user(glob)
+    if not name or name == user:
+        return own
+    others = await _listed(client, [name], [glob], include_ended)
+    if own and others:
+        raise CommandError(
+            f"{glob!r} fits your own sessions and those of the user {name}",
+            code=ExitCode.USAGE,
+            reason="AMBIGUOUS_REFERENCE",
+            advice=f"'{user}/{glob}'    your own\n--user {name} '{glob.partition('/')[2]}'    theirs",
+        )
+    return own or others
+
+
+def named_user(glob: str) -> str:
+    """The user that a glob names: what is before its first /, without a wildcard; "" for none."""
+    first, slash, _ = glob.partition("/")
+    return first if slash and not is_glob(first) else ""
+
+
+async def _listed(
+    client: Client, owners: Sequence[str], globs: Iterable[str], include_ended: bool
+) -> list[Session]:
+    """The sessions of some users whose full name fits one of the globs, newest first."""
+    from nsml.v1.sessions_pb2 import SessionFilter
+
+    found: dict[str, Session] = {}
+    for glob in globs:
+        chosen = SessionFilter(name_glob=glob, owners=owners, include_ended=include_ended)
+        found |= {one.id: one async for one in client.sessions.every(chosen)}
+    return sorted(found.values(), key=lambda one: one.created_at.ToNanoseconds(), reverse=True)
+
+
+def _fits_nothing(glob: str, which: str, users: Sequence[str], user: str) -> CommandError:
+    name = named_user(glob)
+    name = "" if name == user else name
+    of = f" of {', '.join(users)}" if users else f" of yours or of {name}" if name else " of yours"
+    return CommandError(
+        f"no {which}session{of} fits {glob!r}",
+        code=ExitCode.NOT_FOUND,
+        advice="nsml ps -a --mine"
+        + ("" if users or name else "\nadd --user USER    for another user's"),
+    )
+
+
+def plan_for(
+    command: str, targets: Targets, sessions: Sequence[Session], *, loses: Sequence[str] = ()
+) -> Plan:
+    """What a command would do to some of the targets: those that it can act on."""
+    from nsml.view.confirmation import Plan, target_of
+
+    shown = [target_of(one) for one in sessions]
+    return Plan(rule=rule_of(command), targets=shown, user=targets.user, loses=loses)

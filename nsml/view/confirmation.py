@@ -1,0 +1,175 @@
+"""When a command asks before it acts, and in which words: one rule for `nsml` and the dashboard.
+
+`COMMANDS` lists every command that ends, moves or destroys something; docs/confirmation.md has the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from nsml.view.sessions import state_text
+from nsml.view.text import visible
+from nsml.view.units import counted, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+
+MOST_LISTED: Final = 10
+"""Targets that a question lists. Destroying more than these is confirmed by typing their number."""
+
+
+_MOST_OWNERS = 3
+
+
+class Asks(Enum):
+    """When a command asks; never where there is nothing to act on."""
+
+    LOSS = "always"
+    """It destroys what cannot be had back."""
+    INTERRUPTION = "when sessions would end or move"
+    """It acts on a machine, a control plane or a platform, and so on the sessions there."""
+    SEVERAL = "for more than one, and for somebody else's"
+    """It can be repeated or undone, and destroys nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule of a command: `verb` as in "remove", `done` as in "nothing was removed"."""
+
+    asks: Asks
+    verb: str
+    done: str
+
+
+COMMANDS: Final[Mapping[str, Rule]] = {
+    "stop": Rule(Asks.SEVERAL, "stop", "stopped"),
+    "requeue": Rule(Asks.SEVERAL, "requeue", "requeued"),
+    "memo": Rule(Asks.SEVERAL, "change the memo of", "changed"),
+    "rm": Rule(Asks.LOSS, "remove", "removed"),
+    "secret rm": Rule(Asks.LOSS, "remove", "removed"),
+    "webhook rm": Rule(Asks.LOSS, "remove", "removed"),
+    "project rm": Rule(Asks.LOSS, "remove", "removed"),
+    "project remove": Rule(Asks.SEVERAL, "remove", "removed"),
+    "node drain": Rule(Asks.INTERRUPTION, "move", "changed"),
+    "node resume": Rule(Asks.INTERRUPTION, "stop", "changed"),
+    "node fence": Rule(Asks.INTERRUPTION, "end", "changed"),
+    "node rm": Rule(Asks.LOSS, "remove", "removed"),
+    "admin user rm": Rule(Asks.LOSS, "remove", "removed"),
+    "admin user token": Rule(Asks.LOSS, "revoke", "revoked"),
+    "down": Rule(Asks.INTERRUPTION, "end", "stopped"),
+}
+"""Each command that ends, moves or destroys something, by its words after `nsml`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing that a command would act on.
+
+    Attributes:
+        name: as a person names it.
+        owner: the user it belongs to; "" where it belongs to nobody in particular.
+        detail: what helps to recognise it; may be empty.
+    """
+
+    name: str
+    owner: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a command would do.
+
+    Attributes:
+        rule: the rule of the command.
+        targets: all that it would act on.
+        user: the user who asks for it.
+        noun: what one target is; "" where its name says that.
+        loses: what is destroyed beside the targets, such as "12 checkpoints (4.2 GB)".
+        first: what it does with or without targets, such as "fence node gpu-7".
+        last: a remark on all of it, such as "after 2h".
+    """
+
+    rule: Rule
+    targets: Sequence[Target]
+    user: str = ""
+    noun: str = "session"
+    loses: Sequence[str] = ()
+    first: str = ""
+    last: str = ""
+
+    @property
+    def others(self) -> list[str]:
+        """The other users that own some of it, by name."""
+        return sorted({one.owner for one in self.targets if one.owner not in {"", self.user}})
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is asked for first."""
+        if self.rule.asks is not Asks.SEVERAL:
+            return bool(self.targets)
+        return len(self.targets) > 1 or bool(self.others)
+
+    @property
+    def typed(self) -> int:
+        """The number to type as an answer; 0: a yes is enough."""
+        is_severe = self.rule.asks is Asks.LOSS and len(self.targets) > MOST_LISTED
+        return len(self.targets) if is_severe else 0
+
+
+def summary(plan: Plan) -> str:
+    """What it would do, in one line: `remove 3 sessions, 12 checkpoints (4.2 GB), logs and metrics`."""
+    acts = [plan.first] if plan.first else []
+    if plan.targets:
+        acts.append(f"{plan.rule.verb} {', '.join([_targets_text(plan), *plan.loses])}")
+    return visible(" and ".join(acts) + (f" {plan.last}" if plan.last else ""))
+
+
+def _targets_text(plan: Plan) -> str:
+    count = len(plan.targets)
+    others = [name for name in plan.others if all(name != one.name for one in plan.targets)]
+    what = counted(count, plan.noun)
+    if count == 1:
+        name = plan.targets[0].name
+        what = name if plan.noun in {"", "session"} else f"the {plan.noun} {name}"
+    if not others:
+        return what
+    shown = ", ".join(others[:_MOST_OWNERS]) + (", ..." if len(others) > _MOST_OWNERS else "")
+    is_theirs = all(one.owner not in {"", plan.user} for one in plan.targets)
+    return f"{what} of {shown}" if is_theirs else f"{what} (some of {shown})"
+
+
+def listed(plan: Plan, most: int | None = MOST_LISTED) -> list[str]:
+    """The targets, a line each, and how many more there are; `most` None: all of them."""
+    shown = plan.targets[:most]
+    width = max((len(one.name) for one in shown), default=0)
+    lines = [visible(f"  {one.name:<{width}}  {one.detail}".rstrip()) for one in shown]
+    left = len(plan.targets) - len(shown)
+    return [*lines, f"  ... and {left:,} more"] if left else lines
+
+
+def needs_list(plan: Plan) -> bool:
+    """Whether the summary alone does not say what is meant."""
+    return len(plan.targets) > 1
+
+
+def target_of(session: Session) -> Target:
+    """A session as a target, with its state and memo."""
+    detail = f"{state_text(session)}  {session.memo}" if session.memo else state_text(session)
+    return Target(session.name, session.owner, detail)
+
+
+def losses(sessions: Iterable[Session], saved: Iterable[Checkpoint] | None = None) -> list[str]:
+    """What is destroyed with sessions; `saved`: their checkpoints, None where these were not read."""
+    count = sum(one.checkpoint_count for one in sessions)
+    size = ""
+    if saved is not None:
+        known = list(saved)
+        count, size = len(known), f" ({size_text(sum(one.size_bytes for one in known))})"
+    checkpoints = [counted(count, "checkpoint") + size] if count else []
+    return [*checkpoints, "logs and metrics"]
