@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound
-from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest, fits_glob
 from controlplane.history.values import Checkpoint, CheckpointState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
+
+
+MOST_GLOBS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,48 @@ class Checkpoints:
         durable = [one for one in await self.list(session) if one.digest]
         if not durable:
             raise NotFound(f"{session.name} has no checkpoint that is safe")
-        return max(durable, key=lambda one: (one.attempt, one.saved_at))
+        return max(durable, key=_place)
+
+    async def remove(self, session: Session, globs: Sequence[str]) -> tuple[str, ...]:
+        """Remove those whose names fit; their names, oldest first.
+
+        Raises:
+            InvalidRequest: too many globs, or none.
+            NotFound: nothing fits one of them.
+            StateConflict: the session is live, and goes on from one of them.
+        """
+        if not 0 < len(globs) <= MOST_GLOBS:
+            raise InvalidRequest(f"1 to {MOST_GLOBS:,} names of checkpoints at a time")
+        there = await self.list(session)
+        found = {
+            glob: [one for one in there if one.name == glob or fits_glob(one.name, glob)]
+            for glob in dict.fromkeys(globs)
+        }
+        for glob, fitting in found.items():
+            if not fitting:
+                await self.get(session, glob)  # says which there are
+        names = {one.name for fitting in found.values() for one in fitting}
+        gone = [one for one in there if one.name in names]
+        if not session.state.is_ended and session.state is not SessionState.FINALIZING:
+            self._check_resumable(session, gone, there)
+        for one in gone:
+            await self._history.catalogue.delete_checkpoint(
+                session.id, one.name, owner=session.owner
+            )
+        return tuple(one.name for one in gone)
+
+    @staticmethod
+    def _check_resumable(
+        session: Session, gone: Sequence[Checkpoint], there: Sequence[Checkpoint]
+    ) -> None:
+        durable = [one for one in there if one.digest]
+        newest = max(durable, key=_place, default=None)
+        if newest is not None and newest in gone:
+            raise StateConflict(
+                f"{newest.name!r} is the newest durable checkpoint of {session.name}",
+                why=f"the session is {session.state.value}, and goes on from it when it is moved",
+                attempt="the others; this one when the session has ended",
+            )
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
         """Record that a checkpoint is durable; repeating it is harmless.
@@ -96,3 +143,7 @@ class Checkpoints:
                 node=caller.node,
             )
         )
+
+
+def _place(one: Checkpoint) -> tuple[int, float]:
+    return one.attempt, one.saved_at

@@ -43,7 +43,8 @@ class Remover:
                 await self._exported(session.id)
         except TimeoutError:
             raise Unavailable(f"{session.name} is being recorded", attempt="again") from None
-        if not await self._history.catalogue.delete_session(session.id):
+        roots = [session.spec.bundle_digest]
+        if not await self._history.catalogue.delete_session(session.id, roots=roots):
             raise NotFound(f"there is no session {session.name}")
 
     async def _exported(self, session_id: str) -> None:

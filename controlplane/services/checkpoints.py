@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.access.current import caller, require_user
+from controlplane.access.current import caller, note_target, require_user
 from controlplane.domain.errors import TooLarge
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
@@ -66,6 +66,16 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
         message = checkpoint_message(found, session.name)
         return pb.GetCheckpointResponse(checkpoint=message)
+
+    @answering
+    async def RemoveCheckpoints(  # noqa: N802
+        self, request: pb.RemoveCheckpointsRequest, _: Context
+    ) -> pb.RemoveCheckpointsResponse:
+        """Remove some of them."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        removed = await self._checkpoints.remove(session, request.names)
+        return pb.RemoveCheckpointsResponse(removed=removed)
 
     @answering
     async def CommitCheckpoint(  # noqa: N802
