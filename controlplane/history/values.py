@@ -429,6 +429,7 @@ class Item(NamedTuple):
     name: str
     kind: KeptKind
     bytes: int
+    is_live: bool = False
 
 
 class PageKey(NamedTuple):

@@ -140,7 +140,9 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         use, largest = await self._usages.of(user)
         message = _usage(use)
         for one in largest:
-            message.largest.add(name=one.name, kind=_kind(one.kind.name), bytes=one.bytes)
+            message.largest.add(
+                name=one.name, kind=_kind(one.kind.name), bytes=one.bytes, is_live=one.is_live
+            )
         return accounts_pb2.GetUsageResponse(usage=message)
 
     @answering

@@ -124,14 +124,16 @@ class KeptOfKind(_message.Message):
     def __init__(self, kind: _Optional[_Union[KeptKind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class KeptItem(_message.Message):
-    __slots__ = ("name", "kind", "bytes")
+    __slots__ = ("name", "kind", "is_live", "bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    IS_LIVE_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: KeptKind
+    is_live: bool
     bytes: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[KeptKind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[KeptKind, str]] = ..., is_live: _Optional[bool] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("user", "kept_bytes", "limit_bytes", "is_own_limit", "kinds", "sent_bytes", "counted_at", "is_being_counted", "largest", "is_full")

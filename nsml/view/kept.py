@@ -83,8 +83,11 @@ def lines(usage: Usage, now: float) -> list[str]:
 
 def removal(item: KeptItem) -> str:
     """The command that removes something."""
-    words = "nsml dataset rm" if item.kind == KEPT_KIND_DATASETS else "nsml rm"
-    return f"{words} {visible(item.name)}"
+    if item.kind == KEPT_KIND_DATASETS:
+        return f"nsml dataset rm {visible(item.name)}"
+    if item.is_live:
+        return f"nsml model rm {visible(item.name)} CHECKPOINT"
+    return f"nsml rm {visible(item.name)}"
 
 
 def record(usage: Usage) -> dict[str, Any]:

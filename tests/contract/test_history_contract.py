@@ -27,7 +27,9 @@ from controlplane.history.values import (
     Chunk,
     Dataset,
     Gap,
+    Item,
     KeptBytes,
+    KeptKind,
     Media,
     MediaContent,
     MediaQuery,
@@ -1462,11 +1464,11 @@ async def test_what_is_removed_is_released_and_a_count_asked_for(history: Histor
         await history.catalogue.put_dataset_version(
             dataset, digest=digest, size_bytes=50, file_count=1
         )
-    assert [(one.name, one.bytes) for one in await history.kept.largest(owner, {"live": "L"})] == [
-        ("mnist", 100),
-        (session(1).name, 60),
-        ("L", 40),
-    ]
+    assert await history.kept.largest(owner, {"live": "L"}) == (
+        Item("mnist", KeptKind.DATASETS, 100),
+        Item(session(1).name, KeptKind.CHECKPOINTS, 60),
+        Item("L", KeptKind.CHECKPOINTS, 40, is_live=True),
+    )
     assert await history.kept.released() == (Release("", "s0001", "1a" * 32, owner),)
     assert await history.kept.all() == {}, "it is replaced, which nobody waits for"
     assert await history.catalogue.delete_checkpoint("s0001", "other", owner=owner)

@@ -140,9 +140,12 @@ class SqlKept:
                 {"ids": dialect.many(sorted(live)), "limit": limit},
             ).fetchall()
             found = [Item(name, KeptKind.DATASETS, int(size)) for name, size in datasets]
-            sessions = {**{live[one]: size for one, size in running}, **dict(ended)}
+            # One that ends meanwhile is in both for a moment.
+            sizes_live = {live[one]: size for one, size in running if live[one] not in dict(ended)}
+            found += [Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in ended]
             found += [
-                Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in sessions.items()
+                Item(name, KeptKind.CHECKPOINTS, int(size), is_live=True)
+                for name, size in sizes_live.items()
             ]
             return tuple(sorted(found, key=lambda one: (-one.bytes, one.name))[:limit])
 

@@ -12,6 +12,7 @@ def test_usage_names_what_takes_most_and_what_removes_it(nsml):
     assert "at the limit" in shown
     assert "checkpoints        800 Bytes" in shown
     assert "700 Bytes  nsml rm kim/mnist/1" in shown
+    assert "nsml model rm kim/mnist/2 CHECKPOINT" in shown
     assert "nsml dataset rm mnist" in shown
 
 

@@ -1096,6 +1096,9 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
         usage = accounts_pb2.Usage(user=request.user or "kim", kept_bytes=900, sent_bytes=100)
         usage.kinds.add(kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=800)
         usage.largest.add(name="kim/mnist/1", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=700)
+        usage.largest.add(
+            name="kim/mnist/2", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=100, is_live=True
+        )
         usage.largest.add(name="mnist", kind=accounts_pb2.KEPT_KIND_DATASETS, bytes=60)
         usage.counted_at.seconds = EPOCH + 86_100
         usage.limit_bytes, usage.is_full, usage.is_being_counted = 1000, True, True
