@@ -178,15 +178,19 @@ class Kept:
         capacity = self._capacity()
         return UNKNOWN_BYTES if capacity is None else max(int(share * capacity), 1)
 
-    def words(self, user: str) -> str:
-        """For the sessions of a user who is at the limit: that checkpoints wait, and why; "" for all others."""
+    def words(self, user: str, *, is_own: bool) -> str:
+        """For the sessions of a user who is at the limit: that checkpoints wait, and why; "" for all others.
+
+        `is_own`: for the user and administrators; what is kept is nobody else's business.
+        """
         one = self.use(user)
         if not one.is_full:
             return ""
-        return (
-            "new checkpoints are not durable: they wait on their node, since the object store keeps"
-            f" {size_text(one.used)} of {size_text(one.most)} for {user} (nsml usage)"
-        )
+        text = "new checkpoints are not durable: they wait on their node, since "
+        if not is_own:
+            return f"{text}its owner may have no more kept"
+        kept = f"{size_text(one.used)} of {size_text(one.most)}"
+        return f"{text}the object store keeps {kept} for {user} (nsml usage)"
 
     def check(self, user: str, size: int) -> None:
         """Raise LimitReached where a user may not have so much more kept."""

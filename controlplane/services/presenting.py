@@ -146,7 +146,8 @@ class Presenter:
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
             # Who may see a session need not know what its owner has set for the program.
-            message = self._message(session, may_change(viewer, owner=session.owner))
+            is_own = may_change(viewer, owner=session.owner)
+            message = self._message(session, is_own)
             message.revision = revision
             message.checkpoint_count = counts.get(session.id, 0)
             explanation = self._waiting(session.id)
@@ -155,7 +156,7 @@ class Presenter:
             elif session.state is SessionState.PREPARING:
                 message.waiting = next((one.waiting for one in session.replicas if one.waiting), "")
             elif session.state in _SAVES:
-                message.waiting = self._kept.words(session.owner)
+                message.waiting = self._kept.words(session.owner, is_own=is_own)
             _add_summary(message, summaries.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)

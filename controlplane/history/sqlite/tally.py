@@ -59,6 +59,8 @@ class Tally:
         self._file.execute(
             "CREATE TABLE page (digest BLOB PRIMARY KEY, size INTEGER) WITHOUT ROWID"
         )
+        # One transaction, which never ends: what is cached is written where it has no room, not after each row.
+        self._file.execute("BEGIN")
         self._owners: dict[str, int] = {}
         self._sums: defaultdict[tuple[int, int], int] = defaultdict(int)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -251,8 +252,9 @@ async def test_over_the_limit_nothing_more_is_taken_of_this_user_alone(world: Wo
     assert "nsml usage" in (caught.value.attempt or "")
     assert "user_kept_bytes" in caught.value.why
     assert plane.admission.refused["kept_bytes"] == 1
-    assert plane.kept.words("eve")
-    assert not plane.kept.words("kim")
+    assert "nsml usage" in plane.kept.words("eve", is_own=True)
+    assert not re.search("[0-9]", plane.kept.words("eve", is_own=False))
+    assert not plane.kept.words("kim", is_own=True)
     await plane.push("kim", "data", *(f"k{number}" for number in range(39)))
     assert plane.kept.use("eve").used <= LIMIT
 
