@@ -207,7 +207,40 @@ def _show_secret(
     write_one(app, record, [made.token], name="token")
 
 
+def _kept_limit(value: str) -> int | None:
+    """Bytes; 0 for `none`, None for `default`."""
+    from cli.arguments import SIZE
+
+    if value in {"none", "default"}:
+        return 0 if value == "none" else None
+    return SIZE.convert(value, None, None)
+
+
+@command(
+    "set",
+    examples=[
+        "nsml admin user set kim --kept 2T",
+        "nsml admin user set kim --kept none",
+        "nsml admin user set kim --kept default",
+    ],
+)
+@click.argument("name")
+@click.option(
+    "--kept",
+    required=True,
+    metavar="SIZE",
+    help="What the object store may keep for the user; none: no limit, default: as for all.",
+)
+@pass_app
+def set_limits(app: App, *, name: str, kept: str) -> None:
+    """Set limits of a user. `nsml usage --all` shows what is kept for whom."""
+    limit = _kept_limit(kept)
+    app.call(lambda client: client.accounts.limit_kept(name, limit))
+    app.say(f"user {name}: the object store may keep {kept}")
+
+
 user.add_command(add)
+user.add_command(set_limits)
 user.add_command(ls)
 user.add_command(rm)
 user.add_command(token)

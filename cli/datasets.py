@@ -1,4 +1,4 @@
-"""dataset: push, list, describe."""
+"""dataset: push, list, describe, remove."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
-from cli.exits import CommandError
+from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sending import files_text, made_of, pack_folder, send
@@ -153,6 +153,28 @@ def info(app: App, *, name: str) -> None:
     write_one(app, record(found), lines)
 
 
+@command("rm", examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"])
+@click.argument("name", type=DATASET)
+@pass_app
+def rm(app: App, *, name: str) -> None:
+    """Remove a dataset, or with @N one version of it.
+
+    Running and queued sessions that use it go on. The object store gives its room back within minutes.
+    """
+    from nsml.view.units import counted
+
+    plain, version = split_dataset(name)
+    what = f"version {version} of {plain}" if version else f"{plain} with all its versions"
+    if not app.agrees(f"remove {what}?", flag="-y"):
+        raise CommandError("nothing is removed", code=ExitCode.USAGE)
+    answer = app.call(lambda client: client.datasets.remove(plain, version))
+    text = f"removed {counted(answer.removed, 'version')} of {plain}"
+    if answer.live_sessions:
+        text += f"; {counted(answer.live_sessions, 'live session')} can use it until the end"
+    app.say(text)
+
+
 dataset.add_command(push)
+dataset.add_command(rm)
 dataset.add_command(ls)
 dataset.add_command(info)

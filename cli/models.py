@@ -83,6 +83,29 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
     write_one(app, record, [str(target)], name="path")
 
 
+@command(
+    "rm",
+    examples=["nsml model rm @last epoch-3", "nsml model rm mnist/3 'epoch-*' -y"],
+)
+@session_argument()
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
+@pass_app
+def rm(app: App, *, session: str, checkpoints: tuple[str, ...]) -> None:
+    """Remove checkpoints of a session, by names or globs in quotes.
+
+    The newest one of a live session stays, since the session resumes from it. The object store gives the room back
+    within minutes.
+    """
+    from nsml.view.text import visible
+    from nsml.view.units import counted
+
+    shown = ", ".join(map(visible, checkpoints))
+    if not app.agrees(f"remove {shown} of {session}?", flag="-y"):
+        raise CommandError("nothing is removed", code=ExitCode.USAGE)
+    gone = app.call(lambda client: client.checkpoints.remove(session, checkpoints))
+    app.say(f"removed {counted(len(gone), 'checkpoint')}: {', '.join(map(visible, gone))}")
+
+
 @contextmanager
 def _told(target: Path) -> Iterator[None]:
     """Raises CommandError for a target that is there, or that cannot be written."""
@@ -137,3 +160,4 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
 
 model.add_command(ls)
 model.add_command(pull)
+model.add_command(rm)

@@ -34,11 +34,11 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "getid": ("cli.sessions:getid", "Show a session's id."),
         "command": ("cli.sessions:repeat", "Show the command line that repeats a session."),
         "media": ("cli.media:media", "Show what a session showed: images, texts, tables."),
-        "model": ("cli.models:model", "Checkpoints: list, fetch."),
+        "model": ("cli.models:model", "Checkpoints: list, fetch, remove."),
         "forward": ("cli.forward:forward", "Reach what a session's program serves."),
     },
     "Data": {
-        "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe."),
+        "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe, remove."),
         "secret": ("cli.secret:secret", "Secrets of your programs: set, list, remove."),
         "webhook": ("cli.webhook:webhook", "Be told when a session of yours idles."),
     },
@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "You": {
         "project": ("cli.projects:project", "Projects: members, quota, budget."),
+        "usage": ("cli.usage:usage", "Show what the object store keeps for you."),
         "login": ("cli.access:login", "Use a platform that runs elsewhere."),
         "logout": ("cli.access:logout", "Make this context's token invalid."),
         "context": ("cli.access:context", "Contexts: list, choose."),

@@ -247,6 +247,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     user_upload_bytes: int = 1 << 40
     """Content that a user and the user's sessions may send to the object store in a day. An allowance per day refills evenly."""
 
+    user_kept_bytes: int | None = None
+    """Distinct bytes that the object store keeps for one user. None: `user_kept_share` of its disk where anybody else has
+    an account (10 TiB in a bucket), else no limit. Administrators set another one for a user: nsml admin user set."""
+
+    user_kept_share: float = 0.5
+    """Part of what users may fill of the object store's disk that is kept for one user, where user_kept_bytes is not set."""
+
     user_reported_bytes: int = 64 << 30
     """Records and log text that the sessions of a user may report in a day; what is over it is left out, visibly."""
 
@@ -297,6 +304,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             session_checkpoints=self.session_checkpoints,
             streams=self.user_streams,
             store_share=self.user_store_share,
+            kept_bytes=self.user_kept_bytes,
+            kept_share=self.user_kept_share,
         )
 
     @property
@@ -413,6 +422,8 @@ def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         "more than 0 where user_write_bytes is",
     )
     yield "session_metric_names", settings.session_metric_names >= 1, "1 or more"
+    yield "user_kept_bytes", (settings.user_kept_bytes or 0) >= 0, "0 (no limit) or more"
+    yield "user_kept_share", 0 <= settings.user_kept_share <= 1, "0 (no limit) to 1"
     yield "user_store_share", 0 <= settings.user_store_share <= 1, "0 (no limit) to 1"
 
 

@@ -6,6 +6,7 @@ No sockets and no files here: `server.py` adds them, the simulation does without
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -28,6 +29,7 @@ from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
 from controlplane.loops.archiving import Archiving
 from controlplane.loops.collecting import Collecting, Forgetting
+from controlplane.loops.counting import CountingKept
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.folding import Folding
@@ -56,10 +58,11 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
-from controlplane.operations.free_space import HISTORY, Database, FreeSpace
+from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.holdings import Holdings
 from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.kept import Kept, KeptUsages
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.listing import Listings
 from controlplane.operations.logs import Logs
@@ -325,11 +328,20 @@ class ControlPlane:
         self._audit = Audit(
             ledger=history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
         )
+        self.kept = Kept(
+            character.limits,
+            history,
+            on.clock,
+            capacity=partial(self.space.size_bytes, OBJECTS),
+            has_others=self.identities.has_others,
+            own_limit=self.identities.kept_limit,
+        )
         self.admission = Admission(
             character.limits,
             usage=self.state.usage,
             clock=on.clock,
             space=self.space,
+            kept=self.kept,
             has_others=self.identities.has_others,
         )
         self.committer = Committer(
@@ -362,7 +374,9 @@ class ControlPlane:
             admission=self.admission,
             run=on.run,
         )
-        self.datasets = Datasets(history=history, content=self.content, clock=clock)
+        self.datasets = Datasets(
+            history=history, content=self.content, clock=clock, users_of=self.state.users_of
+        )
         self.scheduling = Scheduling(
             state=self.state,
             committer=self.committer,
@@ -408,6 +422,8 @@ class ControlPlane:
             state=self.state,
             grace_s=character.collect_after_s,
             may=lambda: bool(self.leading.term),
+            term=lambda: self.leading.term,
+            users=self.identities.ids,
             run=on.run,
         )
         self.leading = self._leader_loop()
@@ -455,6 +471,7 @@ class ControlPlane:
                 if who.collect_after_s
                 else ()
             ),
+            CountingKept(collector=self.collector, kept=self.kept, clock=on.clock),
             Forgetting(content=self.content, clock=on.clock),
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
@@ -527,6 +544,7 @@ class ControlPlane:
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self.space.run(), name="space")
+            group.create_task(self.kept.run(), name="kept")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
 
@@ -632,6 +650,7 @@ class ControlPlane:
             reports=self._reports,
             waiting=self.scheduling.waiting,
             usages=self.usages,
+            kept=self.kept,
             clock=on.clock,
         )
         rights = Rights(references=self.references, state=self.state)
@@ -821,5 +840,12 @@ class ControlPlane:
             agent_address=self.character.agent_address,
         )
         return AccountServicer(
-            self.accounts, joining, self.projects, platform=platform, limiter=self.limiter
+            self.accounts,
+            joining,
+            self.projects,
+            usages=KeptUsages(
+                kept=self.kept, history=self._on.history, state=self.state, users=self.accounts
+            ),
+            platform=platform,
+            limiter=self.limiter,
         )

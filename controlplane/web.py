@@ -112,5 +112,6 @@ def _known(plane: ControlPlane) -> Known:
         committer=plane.committer,
         collector=plane.collector,
         admission=plane.admission,
+        kept=plane.kept,
         clock=plane.clock,
     )

@@ -23,7 +23,7 @@ import structlog
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.media import MediaUploads
-from nodeagent.pace import CountedLog
+from nodeagent.pace import CountedLog, Patience
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
@@ -100,6 +100,7 @@ class Uploads:
     ) -> None:
         clock = clock or SystemClock()
         self._said = CountedLog(str(replica_id), clock)
+        self._patience = Patience(clock)
         self._replica_id = replica_id
         self._folder = folder
         self._rpc = rpc
@@ -219,10 +220,11 @@ class Uploads:
         except (ClientError, ContentError, OSError, ValueError) as error:
             if is_passing(error):
                 self._log("checkpoint.delayed", checkpoint, error)
-                await self._pause()
+                await self._patience.wait(error, self._pause)
                 return
             self._log("checkpoint.lost", checkpoint, error)
             is_durable = False
+        self._patience.reset()
         if self._pending.get(checkpoint.name) is checkpoint:
             self._drop(checkpoint.name)
             self._fewer.set()

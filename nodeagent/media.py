@@ -22,7 +22,7 @@ import structlog
 
 from nodeagent.beneath import open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.pace import CountedLog, Pace
+from nodeagent.pace import CountedLog, Pace, Patience
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
@@ -87,6 +87,7 @@ class MediaUploads:
     ) -> None:
         clock = clock or SystemClock()
         self._said = CountedLog(str(replica_id), clock)
+        self._patience = Patience(clock)
         self._pace = Pace(_FILES_PER_S, clock, burst_s=_BURST_S)
         self._replica_id = replica_id
         self._folder = folder
@@ -127,10 +128,12 @@ class MediaUploads:
             while (found := await self._look(told & self._told)).count:
                 # What is lost is one message, however many files it names.
                 await self._pace.wait(len(found.whole) + bool(found.lost))
-                if await self._send(found):
+                failed = await self._send(found)
+                if failed is None:
+                    self._patience.reset()
                     await self._forget([*found.whole, *found.lost])
                 else:
-                    await self._pause()
+                    await self._patience.wait(failed, self._pause)
             if not self._changed.is_set():
                 self._idle.set()
 
@@ -182,20 +185,20 @@ class MediaUploads:
             found.lost = dict.fromkeys(missing, _MISSING)
         return found
 
-    async def _send(self, found: _Found) -> bool:
-        """Send and say so; False when it is worth to be tried again."""
+    async def _send(self, found: _Found) -> Exception | None:
+        """Send and say so; the error where it is worth to be tried again."""
         try:
             root = await self._upload(found)
             await self._commit(root, found)
         except (ClientError, ContentError, OSError) as error:
             if is_passing(error):
                 self._log("media.delayed", files=found.count, error=str(error))
-                return False
+                return error
             # The platform wants none of it: the session was removed, or never was this node's.
             self._log("media.lost", files=found.count, error=str(error))
         else:
             self._log("media.durable", files=len(found.whole), lost=len(found.lost))
-        return True
+        return None
 
     async def _upload(self, found: _Found) -> str:
         """Send the files; those that cannot be sent, now or later, are lost."""

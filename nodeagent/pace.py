@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from nsml.client.errors import NotEnough
 from nsml.concurrency import first_to_end
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from nsml.clock import Clock
 
+LIMIT_PAUSE_S = (15.0, 300.0)
+"""First and longest pause after the platform refused what a session's owner may not have kept, or sent."""
 BURST_S = 8.0
 """What was not used in so many seconds may be used at once."""
 SAID_EVERY_S = 60.0
@@ -62,6 +67,29 @@ class Pace:
 
 async def _set(event: asyncio.Event) -> None:
     await event.wait()
+
+
+class Patience:
+    """Pauses before something that was refused is tried again.
+
+    Each try reads all that is to be sent. What is over a limit of the owner is tried less often each time: only
+    what people do makes room. All else may be over any moment.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pause_s = LIMIT_PAUSE_S[0]
+
+    async def wait(self, error: Exception, pause: Callable[[], Awaitable[None]]) -> None:
+        """Return when it may be tried again; `pause` is awaited in any case."""
+        if isinstance(error, NotEnough):
+            await self._clock.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LIMIT_PAUSE_S[1])
+        await pause()
+
+    def reset(self) -> None:
+        """It went."""
+        self._pause_s = LIMIT_PAUSE_S[0]
 
 
 class CountedLog:

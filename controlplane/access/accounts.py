@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -189,6 +189,19 @@ class Accounts:
         removed = await REMOVED_USERS.get(self._store, name)
         await self._check_free(name, removed.value.removed_at if removed is not None else None)
         return USERS.absent(name)
+
+    async def limit_kept(self, name: str, kept_bytes: int | None) -> None:
+        """Set what the object store may keep for a user, 0: no limit; None: what it may of anybody.
+
+        Raises:
+            NotFound: there is none.
+        """
+        while True:
+            user = await self._stored_user(name)
+            changed = replace(user.value, kept_bytes=kept_bytes)
+            if await self._write([USERS.unchanged(user)], [USERS.put(name, changed)]):
+                break
+        _log.info("user.kept_limit", user=name, bytes=kept_bytes)
 
     async def delete_user(self, name: str) -> None:
         """Remove a user, all their tokens, join tokens and secrets; their sessions stay.

@@ -87,6 +87,15 @@ class Identities:
         names = self._cache.records(USERS).keys()
         return not names or any(name != user for name in names)
 
+    def ids(self) -> dict[str, str]:
+        """Names of users by their ids, as far as memory knows."""
+        return {one.value.id: name for name, one in self._cache.records(USERS).items()}
+
+    def kept_limit(self, user: str) -> int | None:
+        """What the object store may keep for a user by the user's own limit, 0: no limit; None: there is none."""
+        known = self._cache.get(USERS, user)
+        return None if known is None else known.value.kept_bytes
+
     async def caught_up(self, revision: int) -> None:
         """Return once memory holds everything up to `revision`, or after a second without news.
 

@@ -53,6 +53,7 @@ def _encode_user(user: User) -> bytes:
             team=user.team,
             created_at=user.created_at,
             id="" if user.id == user.name else user.id,
+            kept_bytes=user.kept_bytes,
         )
     )
 
@@ -65,6 +66,7 @@ def _decode_user(value: bytes) -> User:
         role=Role(record.role),
         team=record.team,
         created_at=record.created_at,
+        kept_bytes=record.kept_bytes if record.HasField("kept_bytes") else None,
     )
 
 

@@ -161,6 +161,11 @@ _CHECKPOINTS = {
         "The session runs or ran on the caller's node; content that the node sent for it.",
         Change(target="session_id", is_frequent=True),
     ),
+    "RemoveCheckpoints": Row(
+        Door.USER,
+        "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="session", is_frequent=True),
+    ),
 }
 
 _MEDIA = {
@@ -180,6 +185,11 @@ _DATASETS = {
     ),
     "ListDatasets": Row(Door.USER, "Only visible datasets are listed."),
     "GetDataset": Row(Door.USER, "Invisible datasets are NOT_FOUND."),
+    "RemoveDataset": Row(
+        Door.USER,
+        "Own datasets; administrators all. Others are denied, or NOT_FOUND.",
+        Change(target="name", is_frequent=True),
+    ),
 }
 
 _NODES = {
@@ -197,6 +207,9 @@ _ACCOUNTS = {
     "CreateUser": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "ListUsers": Row(Door.ADMIN, "No rule beyond the door."),
     "DeleteUser": Row(Door.ADMIN, "The last administrator stays.", Change(target="name")),
+    "UpdateUser": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "GetUsage": Row(Door.USER, "The caller's own; administrators anybody's."),
+    "ListUsage": Row(Door.ADMIN, "No rule beyond the door."),
     "CreateToken": Row(
         Door.USER, "For oneself; administrators for anybody.", Change(target="user")
     ),

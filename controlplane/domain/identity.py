@@ -23,6 +23,7 @@ class User:
     Attributes:
         id: never given to another user, whatever becomes of the name. Users made before there were
             ids have their name, which no other id can be.
+        kept_bytes: what the object store may keep for them, 0: no limit; None: what it may of anybody.
     """
 
     name: str
@@ -30,6 +31,7 @@ class User:
     role: Role = Role.MEMBER
     team: str = ""
     created_at: float = 0.0
+    kept_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Give a user without an id the name as one."""

@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import WHOLE_DEVICE, Priority
 from controlplane.gateway.rpcs import BUCKETS_S
+from controlplane.history.values import KeptKind
 from controlplane.operations.node_states import NodeState
 from controlplane.operations.usage import LATELY_S
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from controlplane.operations.collecting import Collected, Collector
     from controlplane.operations.committer import Committer
     from controlplane.operations.conditions import Conditions
+    from controlplane.operations.kept import Kept, KeptUse
     from controlplane.operations.members import Members
     from controlplane.operations.node_states import NodeStates
     from controlplane.operations.state import LiveState
@@ -62,6 +64,7 @@ class Known:
 
     Attributes:
         admission: what it refused users, and the room of the stores.
+        kept: what the object store keeps for users.
         leader, leads: who decides, and whether that is this control plane.
         scheduling, committer, collector: what they did since the start, as plain counts.
         clock: the one by which sessions were made.
@@ -80,6 +83,7 @@ class Known:
     committer: Committer
     collector: Collector
     admission: Admission
+    kept: Kept
     clock: Clock
 
 
@@ -94,6 +98,7 @@ class Taken:
         collected: what the last look for objects without a reference found; None where it made none.
         refused: how often something of users was refused or left out, by the name of the limit.
         room: bytes that users may still fill, by store, where that is known.
+        kept: what is kept for each user.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -112,6 +117,7 @@ class Taken:
     collected: Collected | None
     refused: Mapping[str, int]
     room: Mapping[str, int]
+    kept: Sequence[KeptUse]
     ended: Mapping[tuple[str, str], int]
     durations: Mapping[str, Durations]
 
@@ -156,6 +162,7 @@ def take(known: Known, calls: CallCounts) -> Taken:
         collected=None if known.collector.last is None else replace(known.collector.last),
         refused=dict(known.admission.refused),
         room=known.admission.room(),
+        kept=known.kept.everybody(),
         ended=dict(calls.ended),
         durations={
             method: replace(one, buckets=list(one.buckets))
@@ -266,6 +273,33 @@ def _limits(taken: Taken) -> Iterator[Metric]:
     for store, size in sorted(taken.room.items()):
         room.add_metric([store], size)
     yield room
+    yield from _kept(taken.kept)
+
+
+def _kept(uses: Sequence[KeptUse]) -> Iterator[Metric]:
+    size = GaugeMetricFamily(
+        "nsml_kept_bytes",
+        "What the object store keeps for users as of the last count; what several keep counts for each.",
+        labels=["kind"],
+    )
+    for kind in KeptKind:
+        size.add_metric(
+            [kind.name.lower()], sum(one.kept.counted.get(kind.name, 0) for one in uses)
+        )
+    yield size
+    yield _gauge(
+        "nsml_kept_sent_bytes", "What was sent since then.", sum(one.kept.sent for one in uses)
+    )
+    yield _gauge(
+        "nsml_kept_largest_bytes",
+        "The most that is kept for one user.",
+        max((one.used for one in uses), default=0),
+    )
+    yield _gauge(
+        "nsml_kept_full_users",
+        "Users who may have nothing more kept.",
+        sum(one.is_full for one in uses),
+    )
 
 
 def _nodes(taken: Taken) -> Iterator[Metric]:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         DatasetListing,
         DatasetVersion,
         Gap,
+        Item,
+        KeptBytes,
         LetGo,
         LogPage,
         LogPlace,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         PageKey,
         Recorded,
         Referred,
+        Release,
         ReplicaKey,
         SeriesPage,
         SeriesQuery,
@@ -369,10 +372,10 @@ class Catalogue(Protocol):
         """A page of what the viewer may see, newest first by (created_at, id)."""
         ...
 
-    async def delete_session(self, session_id: str) -> bool:
+    async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
         """Remove a session with its streams, summary, checkpoints and media; False when it was not there.
 
-        Charges and audit rows stay.
+        Charges and audit rows stay. Its manifests, and those of `roots`, are released, and a count is asked for.
         """
         ...
 
@@ -414,6 +417,13 @@ class Catalogue(Protocol):
 
     async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
         """All versions, newest first."""
+        ...
+
+    async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
+        """Remove a version, or all with the dataset (0); the digests that are gone, () where there was none.
+
+        The dataset goes with its last version. The content is released, and a count asked for.
+        """
         ...
 
     async def owned_by(self, owner: str) -> OwnedBy:
@@ -464,8 +474,8 @@ class Catalogue(Protocol):
         """Number of checkpoints of each session that has any."""
         ...
 
-    async def delete_checkpoint(self, session_id: str, name: str) -> bool:
-        """Remove its row; False when it was not there."""
+    async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
+        """Remove its row; False when it was not there. With `owner` its content is released, and a count asked for."""
         ...
 
 
@@ -568,10 +578,13 @@ class Sent(Protocol):
     rows: after a restore blobs are sent again.
     """
 
-    async def remember(self, caller: str, digests: Collection[str], *, period: int) -> int:
+    async def remember(
+        self, caller: str, digests: Collection[str], *, period: int, owner: str = "", size: int = 0
+    ) -> int:
         """Note that a caller has sent blobs; how many were not noted for this period. On disk when this returns.
 
-        Repeating it is harmless.
+        `size` bytes count as sent by `owner` (`Kept.all`), in the same transaction. Repeating it is harmless, but
+        that they count again until the next count.
         """
         ...
 
@@ -585,8 +598,60 @@ class Sent(Protocol):
         """How many digests are noted for a caller in a period."""
         ...
 
+    async def notes(
+        self, after: tuple[int, str, str] | None = None
+    ) -> tuple[tuple[int, str, str], ...]:
+        """A page of all notes: period, caller and the first 32 digits of the digest; () after the last."""
+        ...
+
+    async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
+        """Remove notes, as `notes` gives them: the caller would have to send these blobs again."""
+        ...
+
     async def forget(self, *, before: int) -> int:
         """Remove what was noted in periods before this one; the number of rows."""
+        ...
+
+
+class Kept(Protocol):
+    """How much the object store keeps for each user: counted now and then, and corrected by what was sent since.
+
+    So it is at least what is kept, but for what is referred to without being sent. No backup has these rows: after a
+    restore they are counted anew.
+    """
+
+    async def all(self) -> Mapping[str, KeptBytes]:
+        """By user."""
+        ...
+
+    async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
+        """Count bytes as sent by a user, or note that a count was asked for."""
+        ...
+
+    async def released(self) -> tuple[Release, ...]:
+        """A page of what was released since the last count: the first so many."""
+        ...
+
+    async def count(
+        self,
+        counted: Mapping[str, Mapping[str, int]],
+        before: Mapping[str, KeptBytes],
+        released: Collection[Release],
+        *,
+        at: float,
+        term: int,
+    ) -> None:
+        """Store a count of everybody, in one transaction.
+
+        Only the leader does; HistoryFenced as in Catalogue.put_session. What was sent, asked and released until
+        the count began (`before`, `released`) is in it.
+        """
+        ...
+
+    async def largest(
+        self, owner: str, live: Mapping[str, str], *, limit: int = 10
+    ) -> tuple[Item, ...]:
+        """The largest datasets and sessions of a user, by the sizes of their files; `live`: names of live sessions by id."""
         ...
 
 
@@ -626,6 +691,11 @@ class History(Protocol):
     @property
     def sent(self) -> Sent:
         """Which blobs callers have sent."""
+        ...
+
+    @property
+    def kept(self) -> Kept:
+        """How much is kept for whom."""
         ...
 
     async def mark(self, fresh: str = "") -> str:

@@ -60,7 +60,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             *("session_id", "attempt", "rank", "file", "name", "kind", "time", "step"),
             *("content_type", "caption", "facts", "size_bytes", "state", "root", "why_lost"),
         ),
-        "datasets": ("owner", "name", "created_at", "team", "visibility"),
+        "datasets": ("owner", "name", "created_at", "team", "visibility", "numbered"),
         "dataset_versions": (
             *("owner", "name", "number", "digest", "size_bytes", "file_count", "created_at"),
             "message",

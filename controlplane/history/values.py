@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
@@ -344,20 +344,92 @@ class SessionRecord:
     request_id: str = ""
 
 
+class KeptKind(enum.IntEnum):
+    """What bytes are kept as. A blob that is several things to one owner counts as one of them."""
+
+    DATASETS = 0
+    CHECKPOINTS = 1
+    CODE = 2
+    MEDIA = 3
+    LOGS = 4
+    UNUSED = 5
+    """Sent in the last day or two; nothing refers to it yet."""
+
+
+class Reference(NamedTuple):
+    """What keeps the content of a manifest, or one blob, and for whom.
+
+    Attributes:
+        digest: of the manifest or blob.
+        owner: "" where only `session_id` is known: of a session that is not in the catalogue.
+    """
+
+    digest: str
+    kind: KeptKind
+    owner: str
+    session_id: str = ""
+
+
 class Referred(NamedTuple):
     """A page of what refers to objects.
 
     Attributes:
         records: of sessions, as they are stored.
-        roots: digests of manifests: versions of datasets, checkpoints, media.
-        blobs: digests of blobs that list nothing: blocks of logs.
+        roots: manifests: versions of datasets, checkpoints, media.
+        blobs: what lists nothing: blocks of logs.
         next: where the next page begins; None after the last.
     """
 
     records: Sequence[bytes] = ()
-    roots: Sequence[str] = ()
-    blobs: Sequence[str] = ()
+    roots: Sequence[Reference] = ()
+    blobs: Sequence[Reference] = ()
     next: tuple[int | str, ...] | None = None
+
+
+class KeptBytes(NamedTuple):
+    """What the object store keeps for a user.
+
+    Attributes:
+        counted: distinct bytes by kind (`KeptKind.name`), as of the last count.
+        counted_at: when that began, Unix seconds; 0: never.
+        sent: bytes that were sent since.
+        asked: how often a new count was asked for.
+    """
+
+    counted: Mapping[str, int] = {}
+    counted_at: float = 0.0
+    sent: int = 0
+    asked: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """At most so many are kept."""
+        return sum(self.counted.values()) + self.sent
+
+
+class Release(NamedTuple):
+    """Content that something refers to no more.
+
+    Attributes:
+        owner: "" where only the session was known when it was released.
+        session_id: "" of datasets.
+        root: digest of the manifest.
+        whose: the owner, also where the session tells; "": of a session that is not in the catalogue.
+    """
+
+    owner: str
+    session_id: str
+    root: str
+    whose: str = ""
+
+
+class Item(NamedTuple):
+    """A dataset or a session, and about how many bytes removing it gives back, at most."""
+
+    name: str
+    kind: KeptKind
+    bytes: int
+    is_live: bool = False
 
 
 class PageKey(NamedTuple):

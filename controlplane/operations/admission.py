@@ -15,6 +15,7 @@ from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.limits import DAY_S, NO_LIMITS, UserLimits
 from controlplane.operations.allowances import Allowance
 from controlplane.operations.free_space import HISTORY, OBJECTS, STORE, WORDS, low_on_room
+from controlplane.operations.kept import blob_bytes
 from controlplane.operations.live_usage import LiveUsage, Usage
 from nsml.view.units import size_text
 
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from controlplane.operations.free_space import FreeSpace
+    from controlplane.operations.kept import Kept
     from nsml.clock import Clock
-
-LEAST_BLOB_BYTES: Final = 4 << 10
-"""What a blob counts for at least: it takes a file, and with it a block and an inode."""
 
 NOTE_BYTES: Final = 150
 """What the history keeps of one sent blob: a row of `sent_blobs` with its key."""
@@ -56,6 +55,7 @@ class Admission:
         limits: set by the operator.
         usage: what users and projects have in the coordination store.
         space: the room of the stores; None: it is not known.
+        kept: what the object store keeps for each user; None: that is not limited.
         has_others: whether anybody else than a user has an account, or may have one: only beside others has a user a
             share of a store's room. Accounts count, not what they have stored: who stores nothing yet wants to, later.
     """
@@ -67,6 +67,7 @@ class Admission:
         usage: LiveUsage,
         clock: Clock,
         space: FreeSpace | None = None,
+        kept: Kept | None = None,
         has_others: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.limits = limits
@@ -75,6 +76,7 @@ class Admission:
         """How often something was refused, or cut, by the name of the limit."""
         self._usage = usage
         self._space = space
+        self._kept = kept
         now = clock.monotonic
         write_period_s = limits.write_bytes / (limits.write_bytes_per_s or 1)
         self._writes = Allowance(limits.write_bytes, write_period_s or DAY_S, now)
@@ -214,7 +216,8 @@ class Admission:
             LimitReached: the user has sent as much as one may in a day.
             LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
         """
-        size = sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
+        size = blob_bytes(sizes)
+        self.check_kept(user, size)
         if user and not self._has_share(self._uploads, user, size, OBJECTS):
             used = size_text(int(self._uploads.used(user)))
             raise self._reached(
@@ -223,6 +226,19 @@ class Admission:
                 self._upload_words(user),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
+        # Before anything is waited for: of many at once no more than the limit is let in.
+        self._take_kept(user, size)
+        try:
+            async with self._taking_room(size, is_agent=is_agent):
+                if user:
+                    self._uploads.use(user, size)
+                yield
+        except BaseException:
+            self._take_kept(user, -size)
+            raise
+
+    @contextlib.asynccontextmanager
+    async def _taking_room(self, size: int, *, is_agent: bool) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as taken:
             if self._space is not None:
                 try:
@@ -234,9 +250,39 @@ class Admission:
                     raise Unavailable(
                         "the object store has no room", why=str(error), retry_after_s=_RETRY_S
                     ) from error
-            if user:
-                self._uploads.use(user, size)
             yield
+
+    def check_kept(self, user: str, size: int) -> None:
+        """Raise LimitReached where the object store may not keep so much more for a user ("": for nobody)."""
+        if self._kept is None:
+            return
+        try:
+            self._kept.check(user, size)
+        except LimitReached:
+            self.refused["kept_bytes"] += 1
+            raise
+
+    def check_full(self, user: str) -> None:
+        """Raise LimitReached where hardly anything more may be kept for a user ("": for nobody)."""
+        if self._kept is not None and user and self._kept.use(user).is_full:
+            self.check_kept(user, self._kept.use(user).most)
+
+    def _take_kept(self, user: str, size: int) -> None:
+        if self._kept is not None:
+            self._kept.take(user, size)
+
+    def noted_kept(self, user: str, size: int, *, is_noted: bool) -> None:
+        """What was let in by `uploading` is in the history's figure (`is_noted`), or never will be."""
+        if self._kept is not None:
+            self._kept.take(user, -size)
+            if is_noted:
+                self._kept.noted(user, size)
+
+    async def borrow(self, user: str, size: int) -> None:
+        """Count content that a user refers to without having sent it; raises LimitReached as `check_kept`."""
+        if self._kept is not None:
+            self.check_kept(user, size)
+            await self._kept.borrow(user, size)
 
     def _upload_words(self, user: str) -> str:
         most = self.limits.upload_bytes

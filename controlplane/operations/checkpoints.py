@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.history.values import Checkpoint, CheckpointState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 NAMED: Final = 10
 """Checkpoints that an error names."""
+MOST_REMOVED: Final = 1_000
+"""Checkpoints that one call removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,31 @@ class Checkpoints:
         if found is None:
             raise NotFound(f"{session.name} has no checkpoint that is safe")
         return found
+
+    async def remove(self, session: Session, names: Sequence[str]) -> tuple[str, ...]:
+        """Remove those of these names; gives the names, oldest first.
+
+        Raises:
+            InvalidRequest: no names, or more than MOST_REMOVED.
+            NotFound: one of them is not there; none is removed.
+            StateConflict: the session is live, and would resume from one of them; none is removed.
+        """
+        if not 0 < len(names) <= MOST_REMOVED:
+            raise InvalidRequest(f"1 to {MOST_REMOVED:,} names of checkpoints at a time")
+        found = [await self.get(session, name) for name in dict.fromkeys(names)]
+        if not session.state.is_ended and session.state is not SessionState.FINALIZING:
+            newest = await self._history.catalogue.newest_durable(session.id)
+            if newest is not None and newest.name in names:
+                raise StateConflict(
+                    f"{newest.name!r} is the newest durable checkpoint of {session.name}",
+                    why=f"the session is {session.state.value}, and resumes from it when it is moved",
+                    attempt="the others; this one when the session has ended",
+                )
+        for one in found:
+            await self._history.catalogue.delete_checkpoint(
+                session.id, one.name, owner=session.owner
+            )
+        return tuple(one.name for one in sorted(found, key=lambda one: (one.saved_at, one.name)))
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
         """Record that a checkpoint is durable; repeating it is harmless.

@@ -11,6 +11,11 @@ its way. Nothing need keep the two apart, because nothing is removed at once:
 So an object is lost only where its reference is written longer than a grace after its presence was found. The grace is an hour at
 least, and whoever refers to something finds it present at most FOUND_FOR_S and one call before.
 
+A look also counts what is kept for each user (`operations.kept`): the distinct objects that anything of theirs refers to, and
+those that they have sent in the last day or two and that nothing refers to yet. So it is known what they could refer to without
+sending it again; what they have removed since is not among it, and would have to be sent again. A count alone, which
+removes nothing, is made whenever one is asked for.
+
 A look starts anew with each leader; it keeps nothing but what is aside. Two at the same time, a leader and
 one that does not know yet that it was deposed, do each other no harm.
 """
@@ -18,29 +23,34 @@ one that does not know yet that it was deposed, do each other no harm.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from controlplane.domain.errors import NotFound, NsmlError
+from controlplane.history.sqlite.tally import Note, Tally, TallyFailed
+from controlplane.history.values import KeptBytes, KeptKind, Reference, Release
 from controlplane.objects.errors import BlobDamaged
 from controlplane.operations import records
-from controlplane.operations.content import roots_of
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
+from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
     from controlplane.operations.state import LiveState
     from nsml.clock import Offload
+
+T = TypeVar("T")
 
 AT_ONCE: Final = 32
 """Objects that are moved at the same time."""
@@ -116,11 +126,13 @@ class Marks:
 
 
 class Collector:
-    """Looks for objects that nothing refers to.
+    """Looks for objects that nothing refers to, and counts what is kept for whom.
 
     Args:
         grace_s: how long they are kept, once under their names and once aside.
         may: whether this control plane leads still.
+        term: in which it leads.
+        users: names of users by their ids.
 
     Attributes:
         last: what the last look found and did, that came to its end.
@@ -135,6 +147,8 @@ class Collector:
         state: LiveState,
         grace_s: float,
         may: Callable[[], bool],
+        term: Callable[[], int],
+        users: Callable[[], Mapping[str, str]] = dict,
         run: Offload = inline,
     ) -> None:
         self._objects = objects
@@ -142,7 +156,10 @@ class Collector:
         self._state = state
         self._grace_s = grace_s
         self._may = may
+        self._term = term
+        self._users = users
         self._run = run
+        self._one = asyncio.Lock()
         self.last: Collected | None = None
         self.removed = 0
         self.removed_bytes = 0
@@ -153,34 +170,60 @@ class Collector:
         Raises:
             ReferencesUnread: a manifest that is referred to, or a session's record, cannot be read.
             ObjectsUnavailable, HistoryUnavailable: it was broken off; the next look begins anew.
+            HistoryFenced: another control plane leads.
         """
-        done = Collected()
-        before = await self._objects.now() - self._grace_s
-        marks = await self._marked(done)
-        async for some in _batches(self._objects.list_aside()):
-            await self._look_aside(some, marks, before, done)
-        self.removed += done.removed
-        self.removed_bytes += done.removed_bytes
-        async for some in _batches(self._objects.list()):
-            await self._look_at(some, marks, before, done)
-        self.last = done
-        return done
+        async with self._one, self._counting() as counted:
+            done = Collected()
+            before = await self._objects.now() - self._grace_s
+            marks = await self._marked(done, counted)
+            async for some in _batches(self._objects.list_aside(), AT_ONCE):
+                await self._look_aside(some, marks, before, done)
+            self.removed += done.removed
+            self.removed_bytes += done.removed_bytes
+            async for some in _batches(self._objects.list(), AT_ONCE):
+                await counted.objects(await self._look_at(some, marks, before, done))
+            if (failed := await counted.finish()) is not None:
+                _log.warning("kept.not_counted", reason=f"{failed.message}: {failed.why}")
+            self.last = done
+            return done
+
+    async def count(self) -> None:
+        """Count what is kept for whom, and remove nothing; raises as `look`, and TallyFailed."""
+        async with self._one, self._counting() as counted:
+            await self._marked(Collected(), counted)
+            async for some in _batches(self._objects.list(), AT_ONCE):
+                await counted.objects(some)
+            if (failed := await counted.finish()) is not None:
+                raise failed
+
+    @contextlib.asynccontextmanager
+    async def _counting(self) -> AsyncIterator[Counting]:
+        counting = Counting(
+            self._history, self._objects, run=self._run, term=self._term, users=self._users
+        )
+        try:
+            yield counting
+        finally:
+            await counting.close()
 
     async def _look_at(
         self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
-    ) -> None:
+    ) -> list[StoredBlob]:
+        """Put aside what nothing refers to; the others."""
         done.objects += len(some)
         done.stored_bytes += sum(one.stored_bytes for one in some)
         idle = [one for one in some if one.put_at <= before and one.digest not in marks]
         if not idle or not self._may():
-            return
+            return some
         moved = await asyncio.gather(
             *[self._objects.put_aside(one.digest, self._may) for one in idle]
         )
-        for one, is_moved in zip(idle, moved, strict=True):
-            if is_moved:
+        gone = {one.digest for one, is_moved in zip(idle, moved, strict=True) if is_moved}
+        for one in idle:
+            if one.digest in gone:
                 done.put_aside += 1
                 done.put_aside_bytes += one.stored_bytes
+        return [one for one in some if one.digest not in gone]
 
     async def _look_aside(
         self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
@@ -208,65 +251,218 @@ class Collector:
         done.aside += len(left)
         done.aside_bytes += sum(one.stored_bytes for one in left)
 
-    async def _marked(self, done: Collected) -> Marks:
+    async def _marked(self, done: Collected, counted: Counting) -> Marks:
         """Everything that is referred to.
 
         What lives first: a session that ends meanwhile is in the catalogue before it leaves the store.
         """
         marks = Marks(MARK_BITS)
-        seen: Recent[str, None] = Recent(ROOTS_SEEN)
-        roots = [
-            root
-            for stored in tuple(self._state.sessions.values())
-            for root in roots_of(stored.value)
+        live = [stored.value for stored in tuple(self._state.sessions.values())]
+        await counted.begin({session.id: session.owner for session in live})
+        walk = _Walk(self._objects, marks, done, counted, self._run)
+        await walk.roots(
+            Reference(session.spec.bundle_digest, KeptKind.CODE, session.owner) for session in live
+        )
+        datasets = [
+            Reference(dataset.digest, KeptKind.DATASETS, session.owner)
+            for session in live
+            for dataset in session.spec.datasets
         ]
-        await self._mark(roots, marks, seen, done)
+        # They count for the datasets' owners, but where these have removed them.
+        there = await self._history.catalogue.versions_among({one.digest for one in datasets})
+        await walk.roots(one._replace(owner="") if one.digest in there else one for one in datasets)
         after: tuple[int | str, ...] | None = ()
         while after is not None:
             page = await self._history.catalogue.referred(after)
-            recorded = await self._run(partial(_roots_in, page.records))
-            await self._mark([*recorded, *page.roots], marks, seen, done)
-            done.referred += await self._run(partial(marks.add, page.blobs))
+            await walk.roots(await self._run(partial(_roots_in, page.records)))
+            await walk.roots(page.roots)
+            await walk.blobs(page.blobs)
             after = page.next
+        await counted.sent()
         return marks
 
-    async def _mark(
-        self, roots: Iterable[str], marks: Marks, seen: Recent[str, None], done: Collected
+
+class _Walk:
+    """Marks and counts what is referred to."""
+
+    def __init__(
+        self, objects: ObjectStore, marks: Marks, done: Collected, counted: Counting, run: Offload
     ) -> None:
-        for root in roots:
-            if not root or root in seen:
+        self._objects = objects
+        self._marks = marks
+        self._done = done
+        self._counted = counted
+        self._run = run
+        self._marked: Recent[str, None] = Recent(ROOTS_SEEN)
+        self._seen: Recent[tuple[str, str], None] = Recent(ROOTS_SEEN)
+
+    async def blobs(self, some: Sequence[Reference]) -> None:
+        """What lists nothing."""
+        self._done.referred += await self._run(
+            partial(self._marks.add, [one.digest for one in some])
+        )
+        for owner, own in groupby(sorted(some, key=self._counted.owner_of), self._counted.owner_of):
+            await self._counted.refer(owner, KeptKind.LOGS, [one.digest for one in own])
+
+    async def roots(self, some: Iterable[Reference]) -> None:
+        """Manifests, with what they list."""
+        for one in some:
+            if not one.digest or (one.digest, self._counted.owner_of(one)) in self._seen:
                 continue
-            try:
-                data = await self._objects.get(root)
-            except (NotFound, BlobDamaged) as error:
-                raise ReferencesUnread(
-                    f"the manifest {root} cannot be read: what it lists is unknown",
-                    why=error.message,
-                    attempt="put it back from a backup, or remove what it belongs to",
-                ) from error
-            marks.add([root])
-            # Whatever looks like a digest is marked: so a manifest of a million files takes no room.
-            listed = (match[1].decode() for match in _DIGEST.finditer(data))
-            while count := await self._run(partial(marks.add, islice(listed, STEP))):
-                done.referred += count
+            data = await read_root(self._objects, one.digest)
+            is_marked = one.digest in self._marked
+            for digests in ([one.digest], *_listed(data)):
+                if not is_marked:
+                    self._done.referred += await self._run(partial(self._marks.add, digests))
+                await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
                 await asyncio.sleep(0)
-            done.referred += 1
-            seen.keep(root, None)
+            self._marked.keep(one.digest, None)
+            self._seen.keep((one.digest, self._counted.owner_of(one)), None)
 
 
-def _roots_in(found: Iterable[bytes]) -> list[str]:
-    """The manifests that records of sessions refer to."""
+async def read_root(objects: ObjectStore, root: str) -> bytes:
+    """The manifest of a digest that something refers to.
+
+    Raises:
+        ReferencesUnread: it is not there, or damaged.
+    """
     try:
-        return [root for record in found for root in roots_of(records.decode_session(record))]
+        return await objects.get(root)
+    except (NotFound, BlobDamaged) as error:
+        raise ReferencesUnread(
+            f"the manifest {root} cannot be read: what it lists is unknown",
+            why=error.message,
+            attempt="put it back from a backup, or remove what it belongs to",
+        ) from error
+
+
+def _listed(data: bytes) -> Iterator[list[str]]:
+    """What a manifest lists, in steps. Whatever looks like a digest: so one of a million files takes no room."""
+    found = (match[1].decode() for match in _DIGEST.finditer(data))
+    while some := list(islice(found, STEP)):
+        yield some
+
+
+class Counting:
+    """One count of what is kept for whom. Where it fails all else goes on: what is removed makes room for it."""
+
+    def __init__(
+        self,
+        history: History,
+        objects: ObjectStore,
+        *,
+        run: Offload,
+        term: Callable[[], int],
+        users: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._tally: Tally | None = None
+        self._failed: TallyFailed | None = None
+        self._history = history
+        self._objects = objects
+        self._run = run
+        self._term = term
+        self._users = users
+        self._live: Mapping[str, str] = {}
+        self._before: Mapping[str, KeptBytes] = {}
+        self._released: Sequence[Release] = ()
+        self._at = 0.0
+        self._page: list[tuple[str, int]] = []
+
+    async def close(self) -> None:
+        """Remove its temporary file."""
+        if self._tally is not None:
+            await to_its_end(self._run(self._tally.close))
+
+    async def _do(self, work: Callable[[Tally], T], otherwise: T) -> T:
+        """Have the tally do something; `otherwise` when it cannot, now or before."""
+        if self._tally is None or self._failed is not None:
+            return otherwise
+        try:
+            return await self._run(partial(work, self._tally))
+        except TallyFailed as error:
+            self._failed = error
+            return otherwise
+
+    async def begin(self, live: Mapping[str, str]) -> None:
+        """Before references are looked at. `live`: owners of live sessions by id."""
+        self._live = live
+        try:
+            self._tally = await self._run(Tally)
+        except TallyFailed as error:
+            self._failed = error
+        self._at = await self._objects.now()
+        self._before = await self._history.kept.all()
+        self._released = await self._history.kept.released()
+        for one in self._released:
+            whose = one.whose or live.get(one.session_id, "")
+            try:
+                data = await self._objects.get(one.root)
+            except (NotFound, BlobDamaged):
+                continue  # its notes are worth nothing
+            for digests in ([one.root], *_listed(data)) if whose else ():
+                await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
+
+    def owner_of(self, one: Reference) -> str:
+        """For whom it counts; "": for nobody."""
+        return one.owner or self._live.get(one.session_id, "")
+
+    async def refer(self, owner: str, kind: KeptKind, digests: Sequence[str]) -> None:
+        """Something of an owner ("": of nobody) refers to these."""
+        if owner:
+            await self._do(partial(Tally.refer, owner=owner, kind=kind, digests=digests), 0)
+
+    async def sent(self) -> None:
+        """After all references: what was sent and is not referred to."""
+        users, after = self._users(), None
+        while page := await self._history.sent.notes(after):
+            owned = [(note, owner) for note in page if (owner := _owner_of(note[1], users))]
+            nothing: list[Note] = []
+            if dropped := await self._do(partial(Tally.note, notes=owned), nothing):
+                await self._history.sent.drop(dropped)
+            after = page[-1]
+
+    async def objects(self, some: Sequence[StoredBlob]) -> None:
+        """Objects that have their name."""
+        self._page += [(one.digest, one.stored_bytes) for one in some]
+        if len(self._page) >= STEP:
+            await self._store()
+
+    async def _store(self) -> None:
+        page, self._page = self._page, []
+        await self._do(partial(Tally.store, objects=page), None)
+
+    async def finish(self) -> TallyFailed | None:
+        """Keep what was found; why there is nothing to keep."""
+        await self._store()
+        nothing: Mapping[str, Mapping[str, int]] = {}
+        counted = await self._do(Tally.figures, nothing)
+        if self._failed is None:
+            await self._history.kept.count(
+                counted, self._before, self._released, at=self._at, term=self._term()
+            )
+        return self._failed
+
+
+def _owner_of(sender: str, users: Mapping[str, str]) -> str:
+    """The user of a note: see `Content._sender`. "": of nodes of the version before it is not known."""
+    kind, _, who = sender.partition(" ")
+    return users.get(who, "") if kind == "user" else who.partition(" for ")[2]
+
+
+def _roots_in(found: Iterable[bytes]) -> list[Reference]:
+    """The code that records of ended sessions refer to. Their datasets are kept by their versions, as long as there are any."""
+    try:
+        sessions = [records.decode_session(record) for record in found]
     except (DecodeError, ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
+    return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner) for one in sessions]
 
 
-async def _batches(blobs: AsyncIterator[StoredBlob]) -> AsyncIterator[list[StoredBlob]]:
+async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator[list[StoredBlob]]:
     some: list[StoredBlob] = []
     async for blob in blobs:
         some.append(blob)
-        if len(some) == AT_ONCE:
+        if len(some) == size:
             yield some
             some = []
             await asyncio.sleep(0)  # a page of the listing has many, and nothing here need wait

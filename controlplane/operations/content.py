@@ -29,6 +29,7 @@ from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.admission import unlimited
 from controlplane.operations.admitted import Payer, payer_of
+from controlplane.operations.kept import blob_bytes
 from controlplane.operations.manifests import Manifests
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
@@ -130,6 +131,7 @@ class Content:
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
         self._own = _Roots(FOUND_FOR_S, clock)
+        self._borrowed: Recent[tuple[str, str], None] = Recent(REMEMBERED)
         self._counts: Recent[tuple[str, int], int] = Recent(CALLERS)
         self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
 
@@ -143,6 +145,8 @@ class Content:
         session_id: str = "",
     ) -> list[str]:
         """Those that the caller would have to send, in the order asked; then `root`, if it is one.
+
+        LimitReached where there are some, and hardly anything more is taken of the caller.
 
         Blobs listed by `bases`, manifests that the caller may read, need not be sent. `session_id`:
         the session for which a node asks.
@@ -159,7 +163,11 @@ class Content:
         roots = [root, *bases] if root else bases
         theirs = await self._sent_or_readable(caller, sender, wanted, roots, payer)
         absent = await self._objects.has_missing(theirs)
-        return [digest for digest in wanted if digest not in theirs or digest in absent]
+        missing = [digest for digest in wanted if digest not in theirs or digest in absent]
+        if missing:
+            # Here the caller hears of it: an upload that is refused on its way may only look broken.
+            self._admission.check_full(payer.user)
+        return missing
 
     async def _sent_or_readable(
         self,
@@ -183,9 +191,12 @@ class Content:
             if not await self._may_read(caller, root):
                 continue
             try:
-                theirs |= left & {root, *await self._blobs_of(sender, root)}
+                found = left & {root, *await self._blobs_of(sender, root)}
             except NotFound:
                 continue  # it was lost, and is to be sent with all that it lists
+            if found:
+                await self._borrow_noted(caller, root)
+            theirs |= found
         if fresh := {digest for digest in theirs if noted.get(digest) != period}:
             await self._note(sender, payer, fresh)
         return theirs
@@ -205,7 +216,12 @@ class Content:
         payer = payer_of(self._state, caller, session_id)
         turns = self._turns.setdefault(identity_of(caller), _Turns())
         async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
-            upload = _Upload(self._objects, partial(self._note, sender, payer), self._run)
+            upload = _Upload(
+                self._objects,
+                partial(self._note_stored, sender, payer),
+                partial(self._admission.check_kept, payer.user),
+                self._run,
+            )
             try:
                 async for digest, data in blobs:
                     await upload.add(digest, data)
@@ -215,8 +231,25 @@ class Content:
                 raise
             return upload.new
 
-    async def _note(self, sender: str, payer: Payer, digests: Collection[str]) -> int:
-        """Note the blobs that a caller has sent; how many of them were not noted lately."""
+    async def _note_stored(
+        self, sender: str, payer: Payer, digests: Collection[str], size: int
+    ) -> int:
+        """Note blobs that were stored, of so many bytes."""
+        is_noted = False
+        try:
+            new = await self._note(sender, payer, digests, size)
+            is_noted = True
+        finally:
+            self._admission.noted_kept(payer.user, size, is_noted=is_noted)
+        return new
+
+    async def _note(
+        self, sender: str, payer: Payer, digests: Collection[str], size: int = 0
+    ) -> int:
+        """Note the blobs that a caller has sent; how many of them were not noted lately.
+
+        `size`: bytes that were stored, which count as kept for the payer.
+        """
         period = self._period()
         key = (sender, period)
         count = self._counts.get(key)
@@ -231,11 +264,17 @@ class Content:
             known = await self._history.sent.among(sender, digests, since=period)
             paid = len(digests) - len(known)
             if not paid:
+                if size:
+                    await self._history.sent.remember(
+                        sender, (), period=period, owner=payer.user, size=size
+                    )
                 return 0
             self._pay(payer, count, paid)
         new = 0
         try:
-            new = await self._history.sent.remember(sender, digests, period=period)
+            new = await self._history.sent.remember(
+                sender, digests, period=period, owner=payer.user, size=size
+            )
         finally:
             self._admission.give_back_notes(payer.user, paid - new)
         self._counts.keep(key, count + new)
@@ -300,6 +339,38 @@ class Content:
             while some := tuple(islice(asked, MOST_ASKED)):
                 left.difference_update(await self._history.sent.among(sender, some, since=since))
         return left
+
+    async def borrow(self, caller: UserCaller, root: str) -> None:
+        """Count for a caller content that something of theirs is to refer to, unless they have sent it or have it already.
+
+        Raises:
+            LimitReached: they may not have so much more kept.
+        """
+        sender = identity_of(caller)
+        if self._own.has(sender, root) or await self._owns(caller, root):
+            return
+        listing = await self._manifests.listing(sender, root)
+        if await self._unsent([sender], {root, *listing.blobs}):
+            await self._admission.borrow(caller.user.name, listing.different)
+
+    async def _owns(self, caller: UserCaller, root: str) -> bool:
+        """Whether a dataset or a live session of the caller has this content."""
+        name = caller.user.name
+        live = (stored.value for stored in self._state.sessions.values())
+        if any(one.spec.bundle_digest == root and one.owner == name for one in live):
+            return True
+        readers = await self._history.catalogue.readers_of(root)
+        return any(one.owner == name for one in readers)
+
+    async def _borrow_noted(self, caller: Caller, root: str) -> None:
+        """Count a manifest of which blobs are about to be noted as if the caller had sent them."""
+        key = identity_of(caller), root
+        if not isinstance(caller, UserCaller) or key in self._borrowed:
+            return
+        if not await self._owns(caller, root):
+            listing = await self._manifests.listing(key[0], root)
+            await self._admission.borrow(caller.user.name, listing.different)
+        self._borrowed.keep(key, None)
 
     async def is_incomplete(self, caller: Caller, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing; asked before something refers to it.
@@ -422,10 +493,13 @@ class _Upload:
     def __init__(
         self,
         objects: ObjectStore,
-        note: Callable[[Collection[str]], Awaitable[int]],
+        note: Callable[[Collection[str], int], Awaitable[int]],
+        check: Callable[[int], None],
         run: Offload,
     ) -> None:
         self.new = 0
+        self._check = check
+        self._unnoted_bytes = 0
         self._objects = objects
         self._note = note
         self._run = run
@@ -448,7 +522,10 @@ class _Upload:
         """Return once all is stored and noted: of a small upload both at the same time."""
         # Before it is noted who had them, they must be what their digests say.
         await self._run(partial(check_blobs, self._batch))
+        # What is refused must not be noted, at the same time, as sent.
+        self._check(blob_bytes(map(len, self._batch.values())))
         self._stored.update(self._batch)
+        self._unnoted_bytes += blob_bytes(map(len, self._batch.values()))
         ended = await asyncio.gather(self._put(), self.note(), return_exceptions=True)
         for failed in filter(None, ended):
             raise failed
@@ -456,13 +533,15 @@ class _Upload:
     async def note(self) -> None:
         """Note what is stored."""
         noted, self._stored, self._stored_bytes = self._stored, set(), 0
+        size, self._unnoted_bytes = self._unnoted_bytes, 0
         if noted:
-            self.new += await self._note(noted)
+            self.new += await self._note(noted, size)
 
     async def _store(self) -> None:
         batch, size = self._batch, self._batch_bytes
         await self._put()
         self._stored.update(batch)
+        self._unnoted_bytes += blob_bytes(map(len, batch.values()))
         self._stored_bytes += size
 
     async def _put(self) -> None:

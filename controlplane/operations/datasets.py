@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, TooLarge
-from controlplane.domain.identity import User, UserCaller, may_see
+from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, NotFound, TooLarge
+from controlplane.domain.identity import User, UserCaller, may_change, may_see
 from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
@@ -15,6 +15,8 @@ from controlplane.operations.validation import DatasetWish, check_visibility
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from nsml.clock import Clock
@@ -51,10 +53,22 @@ def _after(cursor: str) -> tuple[str, str]:
 
 
 class Datasets:
-    """Making and finding them."""
+    """Making, finding and removing them.
 
-    def __init__(self, *, history: History, content: Content, clock: Clock) -> None:
+    Args:
+        users_of: how many live sessions use one of several contents.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        content: Content,
+        clock: Clock,
+        users_of: Callable[[Collection[str]], int] = lambda _: 0,
+    ) -> None:
         self._history = history
+        self._users_of = users_of
         self._content = content
         self._clock = clock
 
@@ -90,6 +104,7 @@ class Datasets:
         ):
             raise MissingBlobs("the dataset has not been sent completely", attempt=SEND_IT)
         listing = await self._content.listing(caller, digest)
+        await self._content.borrow(caller, digest)
         if not listing.file_count:
             raise InvalidRequest("a dataset has at least one file")
         if listing.size > max(FREELY_REPEATED_BYTES, MOST_REPEATED * listing.different):
@@ -119,6 +134,25 @@ class Datasets:
             message=message,
         )
         return DatasetListing(dataset, version), created
+
+    async def remove(self, caller: UserCaller, wish: DatasetWish) -> tuple[int, int]:
+        """Remove a version, or all (0); how many are gone, and how many live sessions use them.
+
+        Raises:
+            NotFound: as `find`.
+            Denied: the caller sees it, but it is somebody else's.
+        """
+        found = (await self.find(caller, wish)).dataset
+        if not may_change(caller, owner=found.owner):
+            raise Denied(
+                f"dataset {found.owner}/{found.name} is {found.owner}'s",
+                why="only its owner and administrators remove it",
+            )
+        gone = await self._history.catalogue.delete_dataset(found.owner, found.name, wish.version)
+        if not gone:
+            raise NotFound(f"there is no dataset {found.owner}/{found.name}")
+        left = set(gone) - await self._history.catalogue.versions_among(gone)
+        return len(gone), self._users_of(left)
 
     async def page(
         self, caller: UserCaller, name_glob: str, *, size: int, cursor: str

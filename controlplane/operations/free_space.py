@@ -71,12 +71,14 @@ class Look:
     """What was found: bytes and files that users may still fill (negative: none), and the evidence.
 
     With no more than `warned_bytes` left administrators are told: what is larger is refused already.
+    `size_bytes`: what users may fill of it when it is empty; 0: not known.
     """
 
     room_bytes: int
     has_files: bool
     evidence: str
     warned_bytes: int = 0
+    size_bytes: int = 0
 
     @property
     def is_low(self) -> bool:
@@ -192,6 +194,11 @@ class FreeSpace:
         known = self._found.get(name)
         return None if known is None else known[0].room_bytes - self._taken[name]
 
+    def size_bytes(self, part: str) -> int | None:
+        """What users may fill of a store's disk when nothing is on it; None where that is not known."""
+        known = self._found.get(f"{part} disk")
+        return (known[0].size_bytes or None) if known else None
+
     def is_low(self, part: str) -> bool:
         """Whether a store is at its floor."""
         return self._low(part) is not None
@@ -258,7 +265,8 @@ def look_of(found: os.statvfs_result, folder: Path, floor_bytes: int | None) -> 
         if has_files
         else f"{found.f_favail:,} files can still be made where {folder} lies"
     )
-    return Look(free - floor, has_files, evidence, warned_bytes=max(floor // 2, WARNED_BYTES))
+    warned = max(floor // 2, WARNED_BYTES)
+    return Look(free - floor, has_files, evidence, warned_bytes=warned, size_bytes=size - floor)
 
 
 def floor_of(size: int) -> int:

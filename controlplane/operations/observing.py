@@ -66,6 +66,7 @@ HISTORY_WRITES: Final = frozenset(
         "put_dataset_version",
         "put_checkpoint",
         "delete_checkpoint",
+        "delete_dataset",
         "charge",
         "audit",
         "remember",
@@ -79,7 +80,9 @@ HISTORY_HELD: Final = frozenset(
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
-_HISTORY_PARTS: Final = frozenset({"streams", "series", "telemetry", "catalogue", "ledger", "sent"})
+_HISTORY_PARTS: Final = frozenset(
+    {"streams", "series", "telemetry", "catalogue", "ledger", "sent", "kept"}
+)
 
 
 class Gauge:

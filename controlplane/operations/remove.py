@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NotFound, StillLive, Unavailable
+from controlplane.domain.lifecycle import SessionState
 from controlplane.operations.records import session_key
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ class Remover:
             raise StillLive(
                 f"{session.name} has not ended",
                 why=f"it is {live.state.value}",
-                attempt=f"nsml stop {session.name}",
+                attempt="again when its checkpoints are durable; nsml usage    shows whether there is room"
+                if live.state is SessionState.FINALIZING
+                else f"nsml stop {session.name}",
             )
         try:
             async with asyncio.timeout(EXPORT_WAIT_S):
                 await self._exported(session.id)
         except TimeoutError:
             raise Unavailable(f"{session.name} is being recorded", attempt="again") from None
-        if not await self._history.catalogue.delete_session(session.id):
+        roots = [session.spec.bundle_digest]
+        if not await self._history.catalogue.delete_session(session.id, roots=roots):
             raise NotFound(f"there is no session {session.name}")
 
     async def _exported(self, session_id: str) -> None:

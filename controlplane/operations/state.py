@@ -16,6 +16,7 @@ from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.store.interface import Compacted, StoreUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from contextlib import AbstractContextManager
 
     from controlplane.domain.values import Session
@@ -95,6 +96,14 @@ class LiveState(Known):
                 return False
             await self.reached(revision)
         return True
+
+    def users_of(self, digests: Collection[str]) -> int:
+        """How many live sessions use a dataset version of one of these contents."""
+        return sum(
+            any(dataset.digest in digests for dataset in one.value.spec.datasets)
+            for one in self.sessions.values()
+            if not one.value.state.is_ended
+        )
 
     async def renewed(self, session_id: str) -> Session | None:
         """The live session as the store has it now, which may be ahead of what the watch has told.

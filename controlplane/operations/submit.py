@@ -218,6 +218,7 @@ class Submitter:
             raise MissingBlobs(
                 "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
             )
+        await self._content.borrow(caller, root)
         if not (most := spec.limits.disk_bytes):
             return
         listing = await self._content.listing(caller, root)

@@ -9,6 +9,7 @@ from controlplane.access.current import caller, note_target, require_user
 from controlplane.access.limiter import FailureLimiter, address_of
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.history.values import KeptKind
 from controlplane.operations.reserved import check_not_reserved
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from controlplane.access.accounts import Accounts
     from controlplane.access.authority import SignedNode
     from controlplane.access.joining import Joining
+    from controlplane.operations.kept import KeptUsages, KeptUse
     from controlplane.operations.projects import Projects
 
 _ROLES = {
@@ -54,12 +56,14 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         joining: Joining,
         projects: Projects,
         *,
+        usages: KeptUsages,
         platform: Platform,
         limiter: FailureLimiter,
     ) -> None:
         self._accounts = accounts
         self._joining = joining
         self._projects = projects
+        self._usages = usages
         self._platform = platform
         self._limiter = limiter
 
@@ -109,6 +113,44 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         await self._accounts.delete_user(request.name)
         await self._projects.forget_user(request.name)
         return accounts_pb2.DeleteUserResponse()
+
+    @answering
+    async def UpdateUser(  # noqa: N802
+        self, request: accounts_pb2.UpdateUserRequest, _: Context
+    ) -> accounts_pb2.UpdateUserResponse:
+        """Set the limit of what is kept for a user."""
+        match request.WhichOneof("kept_limit"):
+            case "kept_bytes" if request.kept_bytes < 1 << 63:
+                await self._accounts.limit_kept(request.name, request.kept_bytes)
+            case "default_kept" if request.default_kept:
+                await self._accounts.limit_kept(request.name, None)
+            case _:
+                raise InvalidRequest("no limit is given", attempt="kept_bytes, or default_kept")
+        return accounts_pb2.UpdateUserResponse()
+
+    @answering
+    async def GetUsage(  # noqa: N802
+        self, request: accounts_pb2.GetUsageRequest, _: Context
+    ) -> accounts_pb2.GetUsageResponse:
+        """Say what is kept for the caller or, to an administrator, for anybody."""
+        asking = require_user()
+        user = request.user or asking.user.name
+        if user != asking.user.name and not asking.is_admin:
+            raise Denied("only administrators see what is kept for others")
+        use, largest = await self._usages.of(user)
+        message = _usage(use)
+        for one in largest:
+            message.largest.add(
+                name=one.name, kind=_kind(one.kind.name), bytes=one.bytes, is_live=one.is_live
+            )
+        return accounts_pb2.GetUsageResponse(usage=message)
+
+    @answering
+    async def ListUsage(  # noqa: N802
+        self, _: accounts_pb2.ListUsageRequest, __: Context
+    ) -> accounts_pb2.ListUsageResponse:
+        """Say what is kept for each user."""
+        return accounts_pb2.ListUsageResponse(usage=map(_usage, await self._usages.all()))
 
     @answering
     async def CreateToken(  # noqa: N802
@@ -198,6 +240,41 @@ def _user(user: User) -> accounts_pb2.User:
         team=user.team,
         created_at=timestamp(user.created_at),
     )
+
+
+def _usage(use: KeptUse) -> accounts_pb2.Usage:
+    message = accounts_pb2.Usage(
+        user=use.user,
+        kept_bytes=use.used,
+        limit_bytes=use.most or None,
+        is_own_limit=use.is_own_limit,
+        kinds=[
+            accounts_pb2.KeptOfKind(kind=_kind(kind), bytes=size)
+            for kind, size in use.kept.counted.items()
+            if size
+        ],
+        sent_bytes=use.kept.sent,
+        is_being_counted=bool(use.kept.asked),
+        is_full=use.is_full,
+    )
+    if use.kept.counted_at:
+        message.counted_at.FromMicroseconds(round(use.kept.counted_at * 1e6))
+    return message
+
+
+_KINDS = {
+    KeptKind.DATASETS.name: accounts_pb2.KEPT_KIND_DATASETS,
+    KeptKind.CHECKPOINTS.name: accounts_pb2.KEPT_KIND_CHECKPOINTS,
+    KeptKind.CODE.name: accounts_pb2.KEPT_KIND_CODE,
+    KeptKind.MEDIA.name: accounts_pb2.KEPT_KIND_MEDIA,
+    KeptKind.LOGS.name: accounts_pb2.KEPT_KIND_LOGS,
+    KeptKind.UNUSED.name: accounts_pb2.KEPT_KIND_UNUSED,
+}
+
+
+def _kind(name: str) -> accounts_pb2.KeptKind:
+    """A kind by its name in `KeptKind`; one that a newer control plane has counted is UNSPECIFIED."""
+    return _KINDS.get(name, accounts_pb2.KEPT_KIND_UNSPECIFIED)
 
 
 def _seconds(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controlplane.access.current import caller, require_user
+from controlplane.access.current import caller, note_target, require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
@@ -75,6 +75,16 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
         message = checkpoint_message(found, session.name)
         return pb.GetCheckpointResponse(checkpoint=message)
+
+    @answering
+    async def RemoveCheckpoints(  # noqa: N802
+        self, request: pb.RemoveCheckpointsRequest, _: Context
+    ) -> pb.RemoveCheckpointsResponse:
+        """Remove some of them."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        removed = await self._checkpoints.remove(session, request.names)
+        return pb.RemoveCheckpointsResponse(removed=removed)
 
     @answering
     async def CommitCheckpoint(  # noqa: N802

@@ -62,6 +62,15 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 
     @answering
+    async def RemoveDataset(  # noqa: N802
+        self, request: pb.RemoveDatasetRequest, _: Context
+    ) -> pb.RemoveDatasetResponse:
+        """Remove one, or a version of it."""
+        wish = parse_dataset(request.name, request.version)
+        removed, live = await self._datasets.remove(require_user(), wish)
+        return pb.RemoveDatasetResponse(removed=removed, live_sessions=live)
+
+    @answering
     async def GetDataset(  # noqa: N802
         self, request: pb.GetDatasetRequest, _: Context
     ) -> pb.GetDatasetResponse:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample, Summary
+    from controlplane.operations.kept import Kept
     from controlplane.operations.last_reports import LastReport, LastReports
     from controlplane.operations.state import LiveState
     from controlplane.operations.usage import Live, Usages
@@ -51,6 +52,10 @@ KEPT: Final = 4_096
 """Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
 
 
+_SAVES: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED, SessionState.FINALIZING})
+"""States in which checkpoints may wait on their nodes."""
+
+
 class Presenter:
     """Makes messages of sessions, as a viewer may see them.
 
@@ -62,6 +67,7 @@ class Presenter:
         reports: asks the history what they reported.
         waiting: why a queued session waits, where that is known.
         usages: what was measured of the devices of live sessions.
+        kept: whether checkpoints of a user's sessions find room.
     """
 
     def __init__(
@@ -72,9 +78,11 @@ class Presenter:
         reports: LastReports,
         waiting: Callable[[str], Explanation | None],
         usages: Usages,
+        kept: Kept,
         clock: Clock,
     ) -> None:
         self._clock = clock
+        self._kept = kept
         self._usages = usages
         self._state = state
         self._history = history
@@ -143,7 +151,8 @@ class Presenter:
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
             # Who may see a session need not know what its owner has set for the program.
-            message = self._message(session, may_change(viewer, owner=session.owner))
+            is_own = may_change(viewer, owner=session.owner)
+            message = self._message(session, is_own)
             message.revision = revision
             message.checkpoint_count = counts.get(session.id, 0)
             explanation = self._waiting(session.id)
@@ -151,6 +160,8 @@ class Presenter:
                 message.waiting = explanation.reason
             elif session.state is SessionState.PREPARING:
                 message.waiting = next((one.waiting for one in session.replicas if one.waiting), "")
+            elif session.state in _SAVES:
+                message.waiting = self._kept.words(session.owner, is_own=is_own)
             _add_summary(message, summaries.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)

@@ -334,6 +334,15 @@ class Datasets:
         answer = await self._rpc.unary("DatasetService/GetDataset", request, pb.GetDatasetResponse)
         return answer.dataset
 
+    async def remove(self, name: str, version: int = 0) -> datasets.RemoveDatasetResponse:
+        """Remove a version; 0: the dataset."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.RemoveDatasetRequest(name=name, version=version)
+        return await self._rpc.unary(
+            "DatasetService/RemoveDataset", request, pb.RemoveDatasetResponse
+        )
+
 
 class Checkpoints:
     """CheckpointService, as far as users call it."""
@@ -360,6 +369,16 @@ class Checkpoints:
             "CheckpointService/GetCheckpoint", request, pb.GetCheckpointResponse
         )
         return answer.checkpoint
+
+    async def remove(self, reference: str, names: Sequence[str]) -> list[str]:
+        """Remove checkpoints by names or globs; the names of those that are gone."""
+        from nsml.v1 import checkpoints_pb2 as pb
+
+        request = pb.RemoveCheckpointsRequest(session=reference, names=names)
+        answer = await self._rpc.unary(
+            "CheckpointService/RemoveCheckpoints", request, pb.RemoveCheckpointsResponse
+        )
+        return list(answer.removed)
 
 
 class Media:
@@ -474,6 +493,35 @@ class Accounts:
             "AccountService/ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse
         )
         return list(answer.users)
+
+    async def limit_kept(self, name: str, kept_bytes: int | None) -> None:
+        """Administrators: what the object store may keep for a user; 0: no limit, None: as for all."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.UpdateUserRequest(name=name)
+        if kept_bytes is None:
+            request.default_kept = True
+        else:
+            request.kept_bytes = kept_bytes
+        await self._rpc.unary("AccountService/UpdateUser", request, pb.UpdateUserResponse)
+
+    async def usage(self, user: str = "") -> accounts.Usage:
+        """What the object store keeps for a user, by default the caller."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.GetUsageRequest(user=user)
+        return (
+            await self._rpc.unary("AccountService/GetUsage", request, pb.GetUsageResponse)
+        ).usage
+
+    async def every_usage(self) -> list[accounts.Usage]:
+        """Administrators: the same of all users, the most first."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "AccountService/ListUsage", pb.ListUsageRequest(), pb.ListUsageResponse
+        )
+        return list(answer.usage)
 
     async def delete_user(self, name: str) -> None:
         """Administrators: remove a user and all their tokens; StateConflict for the last admin."""

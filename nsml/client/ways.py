@@ -31,6 +31,8 @@ REPEATABLE = frozenset(
         "SessionService/CreateSession",
         # What only reads.
         "AccountService/GetCaller",
+        "AccountService/GetUsage",
+        "AccountService/ListUsage",
         "AccountService/ListUsers",
         "CheckpointService/GetCheckpoint",
         "CheckpointService/ListCheckpoints",
@@ -62,7 +64,9 @@ ONCE = frozenset(
         "AccountService/DeleteUser",
         "AccountService/JoinNode",
         "AccountService/RevokeToken",
+        "CheckpointService/RemoveCheckpoints",
         "DatasetService/CreateDatasetVersion",
+        "DatasetService/RemoveDataset",
         "NodeService/FenceNode",
         "NodeService/RemoveNode",
         "ProjectService/CreateProject",
@@ -73,6 +77,7 @@ ONCE = frozenset(
         "SessionService/StopSession",
         "WebhookService/TestWebhook",
         # The second one would undo what somebody did in between.
+        "AccountService/UpdateUser",
         "NodeService/DrainNode",
         "NodeService/ResumeNode",
         "ProjectService/ChangeMembers",

@@ -26,15 +26,17 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\x0f\n\x07restore\x18\x04 \x01(\x08\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"\x12\n\x10ListUsersRequest\"1\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02\x32\xd1\x04\n\x0e\x41\x63\x63ountService\x12\x42\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\x12\x45\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\x12\x42\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\x12\x45\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\x12H\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\x12H\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\x12T\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\x12?\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\x0f\n\x07restore\x18\x04 \x01(\x08\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"\x12\n\x10ListUsersRequest\"1\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"]\n\x11UpdateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nkept_bytes\x18\x02 \x01(\x04H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_kept\x18\x03 \x01(\x08H\x00\x42\x0c\n\nkept_limit\"\x14\n\x12UpdateUserResponse\"<\n\nKeptOfKind\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Y\n\x08KeptItem\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x04kind\x18\x02 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\x0f\n\x07is_live\x18\x04 \x01(\x08\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\xa0\x02\n\x05Usage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x12\n\nkept_bytes\x18\x02 \x01(\x04\x12\x18\n\x0blimit_bytes\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cis_own_limit\x18\x04 \x01(\x08\x12\"\n\x05kinds\x18\x05 \x03(\x0b\x32\x13.nsml.v1.KeptOfKind\x12\x12\n\nsent_bytes\x18\x06 \x01(\x04\x12.\n\ncounted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10is_being_counted\x18\x08 \x01(\x08\x12\"\n\x07largest\x18\t \x03(\x0b\x32\x11.nsml.v1.KeptItem\x12\x0f\n\x07is_full\x18\n \x01(\x08\x42\x0e\n\x0c_limit_bytes\"\x1f\n\x0fGetUsageRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"1\n\x10GetUsageResponse\x12\x1d\n\x05usage\x18\x01 \x01(\x0b\x32\x0e.nsml.v1.Usage\"\x12\n\x10ListUsageRequest\"2\n\x11ListUsageResponse\x12\x1d\n\x05usage\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Usage\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02*\xab\x01\n\x08KeptKind\x12\x19\n\x15KEPT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KEPT_KIND_DATASETS\x10\x01\x12\x19\n\x15KEPT_KIND_CHECKPOINTS\x10\x02\x12\x12\n\x0eKEPT_KIND_CODE\x10\x03\x12\x13\n\x0fKEPT_KIND_MEDIA\x10\x04\x12\x12\n\x0eKEPT_KIND_LOGS\x10\x05\x12\x14\n\x10KEPT_KIND_UNUSED\x10\x06\x32\x9d\x06\n\x0e\x41\x63\x63ountService\x12\x42\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\x12\x45\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\x12\x42\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\x12\x45\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\x12\x45\n\nUpdateUser\x12\x1a.nsml.v1.UpdateUserRequest\x1a\x1b.nsml.v1.UpdateUserResponse\x12?\n\x08GetUsage\x12\x18.nsml.v1.GetUsageRequest\x1a\x19.nsml.v1.GetUsageResponse\x12\x42\n\tListUsage\x12\x19.nsml.v1.ListUsageRequest\x1a\x1a.nsml.v1.ListUsageResponse\x12H\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\x12H\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\x12T\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\x12?\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.accounts_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1188
-  _globals['_ROLE']._serialized_end=1249
+  _globals['_ROLE']._serialized_start=1905
+  _globals['_ROLE']._serialized_end=1966
+  _globals['_KEPTKIND']._serialized_start=1969
+  _globals['_KEPTKIND']._serialized_end=2140
   _globals['_USER']._serialized_start=100
   _globals['_USER']._serialized_end=211
   _globals['_GETCALLERREQUEST']._serialized_start=213
@@ -53,22 +55,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEUSERREQUEST']._serialized_end=567
   _globals['_DELETEUSERRESPONSE']._serialized_start=569
   _globals['_DELETEUSERRESPONSE']._serialized_end=589
-  _globals['_CREATETOKENREQUEST']._serialized_start=591
-  _globals['_CREATETOKENREQUEST']._serialized_end=671
-  _globals['_CREATETOKENRESPONSE']._serialized_start=673
-  _globals['_CREATETOKENRESPONSE']._serialized_end=774
-  _globals['_REVOKETOKENREQUEST']._serialized_start=776
-  _globals['_REVOKETOKENREQUEST']._serialized_end=810
-  _globals['_REVOKETOKENRESPONSE']._serialized_start=812
-  _globals['_REVOKETOKENRESPONSE']._serialized_end=850
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=852
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=922
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=924
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1029
-  _globals['_JOINNODEREQUEST']._serialized_start=1031
-  _globals['_JOINNODEREQUEST']._serialized_end=1103
-  _globals['_JOINNODERESPONSE']._serialized_start=1105
-  _globals['_JOINNODERESPONSE']._serialized_end=1186
-  _globals['_ACCOUNTSERVICE']._serialized_start=1252
-  _globals['_ACCOUNTSERVICE']._serialized_end=1845
+  _globals['_UPDATEUSERREQUEST']._serialized_start=591
+  _globals['_UPDATEUSERREQUEST']._serialized_end=684
+  _globals['_UPDATEUSERRESPONSE']._serialized_start=686
+  _globals['_UPDATEUSERRESPONSE']._serialized_end=706
+  _globals['_KEPTOFKIND']._serialized_start=708
+  _globals['_KEPTOFKIND']._serialized_end=768
+  _globals['_KEPTITEM']._serialized_start=770
+  _globals['_KEPTITEM']._serialized_end=859
+  _globals['_USAGE']._serialized_start=862
+  _globals['_USAGE']._serialized_end=1150
+  _globals['_GETUSAGEREQUEST']._serialized_start=1152
+  _globals['_GETUSAGEREQUEST']._serialized_end=1183
+  _globals['_GETUSAGERESPONSE']._serialized_start=1185
+  _globals['_GETUSAGERESPONSE']._serialized_end=1234
+  _globals['_LISTUSAGEREQUEST']._serialized_start=1236
+  _globals['_LISTUSAGEREQUEST']._serialized_end=1254
+  _globals['_LISTUSAGERESPONSE']._serialized_start=1256
+  _globals['_LISTUSAGERESPONSE']._serialized_end=1306
+  _globals['_CREATETOKENREQUEST']._serialized_start=1308
+  _globals['_CREATETOKENREQUEST']._serialized_end=1388
+  _globals['_CREATETOKENRESPONSE']._serialized_start=1390
+  _globals['_CREATETOKENRESPONSE']._serialized_end=1491
+  _globals['_REVOKETOKENREQUEST']._serialized_start=1493
+  _globals['_REVOKETOKENREQUEST']._serialized_end=1527
+  _globals['_REVOKETOKENRESPONSE']._serialized_start=1529
+  _globals['_REVOKETOKENRESPONSE']._serialized_end=1567
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=1569
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=1639
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=1641
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1746
+  _globals['_JOINNODEREQUEST']._serialized_start=1748
+  _globals['_JOINNODEREQUEST']._serialized_end=1820
+  _globals['_JOINNODERESPONSE']._serialized_start=1822
+  _globals['_JOINNODERESPONSE']._serialized_end=1903
+  _globals['_ACCOUNTSERVICE']._serialized_start=2143
+  _globals['_ACCOUNTSERVICE']._serialized_end=2940
 # @@protoc_insertion_point(module_scope)

@@ -16,9 +16,26 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_UNSPECIFIED: _ClassVar[Role]
     ROLE_MEMBER: _ClassVar[Role]
     ROLE_ADMIN: _ClassVar[Role]
+
+class KeptKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEPT_KIND_UNSPECIFIED: _ClassVar[KeptKind]
+    KEPT_KIND_DATASETS: _ClassVar[KeptKind]
+    KEPT_KIND_CHECKPOINTS: _ClassVar[KeptKind]
+    KEPT_KIND_CODE: _ClassVar[KeptKind]
+    KEPT_KIND_MEDIA: _ClassVar[KeptKind]
+    KEPT_KIND_LOGS: _ClassVar[KeptKind]
+    KEPT_KIND_UNUSED: _ClassVar[KeptKind]
 ROLE_UNSPECIFIED: Role
 ROLE_MEMBER: Role
 ROLE_ADMIN: Role
+KEPT_KIND_UNSPECIFIED: KeptKind
+KEPT_KIND_DATASETS: KeptKind
+KEPT_KIND_CHECKPOINTS: KeptKind
+KEPT_KIND_CODE: KeptKind
+KEPT_KIND_MEDIA: KeptKind
+KEPT_KIND_LOGS: KeptKind
+KEPT_KIND_UNUSED: KeptKind
 
 class User(_message.Message):
     __slots__ = ("name", "role", "team", "created_at")
@@ -83,6 +100,86 @@ class DeleteUserRequest(_message.Message):
 class DeleteUserResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class UpdateUserRequest(_message.Message):
+    __slots__ = ("name", "kept_bytes", "default_kept")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_KEPT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kept_bytes: int
+    default_kept: bool
+    def __init__(self, name: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., default_kept: _Optional[bool] = ...) -> None: ...
+
+class UpdateUserResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class KeptOfKind(_message.Message):
+    __slots__ = ("kind", "bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: KeptKind
+    bytes: int
+    def __init__(self, kind: _Optional[_Union[KeptKind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class KeptItem(_message.Message):
+    __slots__ = ("name", "kind", "is_live", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    IS_LIVE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: KeptKind
+    is_live: bool
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[KeptKind, str]] = ..., is_live: _Optional[bool] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("user", "kept_bytes", "limit_bytes", "is_own_limit", "kinds", "sent_bytes", "counted_at", "is_being_counted", "largest", "is_full")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_OWN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_AT_FIELD_NUMBER: _ClassVar[int]
+    IS_BEING_COUNTED_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    kept_bytes: int
+    limit_bytes: int
+    is_own_limit: bool
+    kinds: _containers.RepeatedCompositeFieldContainer[KeptOfKind]
+    sent_bytes: int
+    counted_at: _timestamp_pb2.Timestamp
+    is_being_counted: bool
+    largest: _containers.RepeatedCompositeFieldContainer[KeptItem]
+    is_full: bool
+    def __init__(self, user: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., is_own_limit: _Optional[bool] = ..., kinds: _Optional[_Iterable[_Union[KeptOfKind, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., counted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_being_counted: _Optional[bool] = ..., largest: _Optional[_Iterable[_Union[KeptItem, _Mapping]]] = ..., is_full: _Optional[bool] = ...) -> None: ...
+
+class GetUsageRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class GetUsageResponse(_message.Message):
+    __slots__ = ("usage",)
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    usage: Usage
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+
+class ListUsageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsageResponse(_message.Message):
+    __slots__ = ("usage",)
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    usage: _containers.RepeatedCompositeFieldContainer[Usage]
+    def __init__(self, usage: _Optional[_Iterable[_Union[Usage, _Mapping]]] = ...) -> None: ...
 
 class CreateTokenRequest(_message.Message):
     __slots__ = ("user", "valid_for")

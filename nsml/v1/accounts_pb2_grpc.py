@@ -56,6 +56,21 @@ class AccountServiceStub:
                 request_serializer=nsml_dot_v1_dot_accounts__pb2.DeleteUserRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_accounts__pb2.DeleteUserResponse.FromString,
                 _registered_method=True)
+        self.UpdateUser = channel.unary_unary(
+                '/nsml.v1.AccountService/UpdateUser',
+                request_serializer=nsml_dot_v1_dot_accounts__pb2.UpdateUserRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_accounts__pb2.UpdateUserResponse.FromString,
+                _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/nsml.v1.AccountService/GetUsage',
+                request_serializer=nsml_dot_v1_dot_accounts__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_accounts__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
+        self.ListUsage = channel.unary_unary(
+                '/nsml.v1.AccountService/ListUsage',
+                request_serializer=nsml_dot_v1_dot_accounts__pb2.ListUsageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_accounts__pb2.ListUsageResponse.FromString,
+                _registered_method=True)
         self.CreateToken = channel.unary_unary(
                 '/nsml.v1.AccountService/CreateToken',
                 request_serializer=nsml_dot_v1_dot_accounts__pb2.CreateTokenRequest.SerializeToString,
@@ -113,6 +128,30 @@ class AccountServiceServicer:
         """Administrators: remove a user, all their tokens, join tokens and secrets. Their sessions stay.
         FAILED_PRECONDITION: the last administrator.
         Errors: NOT_FOUND, PERMISSION_DENIED. Their tokens end within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateUser(self, request, context):
+        """Administrators: another limit of what the object store keeps for a user.
+        Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (nothing is to be changed). It counts within seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUsage(self, request, context):
+        """What the object store keeps for a user: oneself, or by an administrator anybody.
+        Errors: NOT_FOUND (the user), PERMISSION_DENIED (somebody else).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsage(self, request, context):
+        """Administrators: the same of all users of whom something is kept, without the largest things.
+        Errors: PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -177,6 +216,21 @@ def add_AccountServiceServicer_to_server(servicer, server):
                     servicer.DeleteUser,
                     request_deserializer=nsml_dot_v1_dot_accounts__pb2.DeleteUserRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_accounts__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'UpdateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateUser,
+                    request_deserializer=nsml_dot_v1_dot_accounts__pb2.UpdateUserRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_accounts__pb2.UpdateUserResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=nsml_dot_v1_dot_accounts__pb2.GetUsageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_accounts__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'ListUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsage,
+                    request_deserializer=nsml_dot_v1_dot_accounts__pb2.ListUsageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_accounts__pb2.ListUsageResponse.SerializeToString,
             ),
             'CreateToken': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateToken,
@@ -309,6 +363,87 @@ class AccountService:
             '/nsml.v1.AccountService/DeleteUser',
             nsml_dot_v1_dot_accounts__pb2.DeleteUserRequest.SerializeToString,
             nsml_dot_v1_dot_accounts__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.AccountService/UpdateUser',
+            nsml_dot_v1_dot_accounts__pb2.UpdateUserRequest.SerializeToString,
+            nsml_dot_v1_dot_accounts__pb2.UpdateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.AccountService/GetUsage',
+            nsml_dot_v1_dot_accounts__pb2.GetUsageRequest.SerializeToString,
+            nsml_dot_v1_dot_accounts__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.AccountService/ListUsage',
+            nsml_dot_v1_dot_accounts__pb2.ListUsageRequest.SerializeToString,
+            nsml_dot_v1_dot_accounts__pb2.ListUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -101,3 +101,17 @@ class CommitCheckpointRequest(_message.Message):
 class CommitCheckpointResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RemoveCheckpointsRequest(_message.Message):
+    __slots__ = ("session", "names")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveCheckpointsResponse(_message.Message):
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, removed: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -50,6 +50,11 @@ class CheckpointServiceStub:
                 request_serializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.FromString,
                 _registered_method=True)
+        self.RemoveCheckpoints = channel.unary_unary(
+                '/nsml.v1.CheckpointService/RemoveCheckpoints',
+                request_serializer=nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsResponse.FromString,
+                _registered_method=True)
 
 
 class CheckpointServiceServicer:
@@ -81,6 +86,16 @@ class CheckpointServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveCheckpoints(self, request, context):
+        """Remove durable checkpoints of a session, live or ended. What the object store keeps for its owner is counted anew
+        within minutes. A checkpoint of the name that is saved later, or is on its node still, comes back.
+        Callers: the session's owner; administrators. Errors: NOT_FOUND (the session, a name); PERMISSION_DENIED;
+        INVALID_ARGUMENT (no names, or more than 1,000); FAILED_PRECONDITION: a live session would go on from it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CheckpointServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +113,11 @@ def add_CheckpointServiceServicer_to_server(servicer, server):
                     servicer.CommitCheckpoint,
                     request_deserializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.SerializeToString,
+            ),
+            'RemoveCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveCheckpoints,
+                    request_deserializer=nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +202,33 @@ class CheckpointService:
             '/nsml.v1.CheckpointService/CommitCheckpoint',
             nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointRequest.SerializeToString,
             nsml_dot_v1_dot_checkpoints__pb2.CommitCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.CheckpointService/RemoveCheckpoints',
+            nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsRequest.SerializeToString,
+            nsml_dot_v1_dot_checkpoints__pb2.RemoveCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,7 +63,8 @@ class ContentServiceServicer:
     def FindMissingBlobs(self, request, context):
         """Which of these blobs the caller would have to send: those that are not stored, and those that
         the caller has neither sent lately nor may read, stored or not.
-        Errors: RESOURCE_EXHAUSTED (more than 10,000 digests).
+        Errors: RESOURCE_EXHAUSTED (more than 10,000 digests; with reason LIMIT_REACHED: some are missing, and hardly
+        anything more is kept for the user).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +73,7 @@ class ContentServiceServicer:
     def PutBlobs(self, request_iterator, context):
         """Send blobs. A piece whose digest does not fit its bytes: INVALID_ARGUMENT, nothing of it is kept.
         The answer means that all are durable.
-        Errors: RESOURCE_EXHAUSTED (a blob over 64 MiB). After a break ask FindMissingBlobs again:
+        Errors: RESOURCE_EXHAUSTED (a blob over 64 MiB; LIMIT_REACHED, LOW_ON_ROOM). After a break ask FindMissingBlobs again:
         what was stored stays. Of one caller 16 calls at a time are read, and one blob over 4 MiB at
         a time; the others wait.
         """

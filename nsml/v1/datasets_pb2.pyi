@@ -87,3 +87,19 @@ class GetDatasetResponse(_message.Message):
     DATASET_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
+
+class RemoveDatasetRequest(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RemoveDatasetResponse(_message.Message):
+    __slots__ = ("removed", "live_sessions")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    removed: int
+    live_sessions: int
+    def __init__(self, removed: _Optional[int] = ..., live_sessions: _Optional[int] = ...) -> None: ...

@@ -50,6 +50,11 @@ class DatasetServiceStub:
                 request_serializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetResponse.FromString,
                 _registered_method=True)
+        self.RemoveDataset = channel.unary_unary(
+                '/nsml.v1.DatasetService/RemoveDataset',
+                request_serializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.FromString,
+                _registered_method=True)
 
 
 class DatasetServiceServicer:
@@ -84,6 +89,15 @@ class DatasetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveDataset(self, request, context):
+        """Remove a version of a dataset, or all of it. Live sessions that use it go on; ended ones keep its name alone.
+        What the object store keeps for the owner is counted anew within minutes.
+        Callers: its owner; administrators. PERMISSION_DENIED: it is visible, and somebody else's. NOT_FOUND as GetDataset.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DatasetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -101,6 +115,11 @@ def add_DatasetServiceServicer_to_server(servicer, server):
                     servicer.GetDataset,
                     request_deserializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_datasets__pb2.GetDatasetResponse.SerializeToString,
+            ),
+            'RemoveDataset': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveDataset,
+                    request_deserializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -185,6 +204,33 @@ class DatasetService:
             '/nsml.v1.DatasetService/GetDataset',
             nsml_dot_v1_dot_datasets__pb2.GetDatasetRequest.SerializeToString,
             nsml_dot_v1_dot_datasets__pb2.GetDatasetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.DatasetService/RemoveDataset',
+            nsml_dot_v1_dot_datasets__pb2.RemoveDatasetRequest.SerializeToString,
+            nsml_dot_v1_dot_datasets__pb2.RemoveDatasetResponse.FromString,
             options,
             channel_credentials,
             insecure,

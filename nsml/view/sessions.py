@@ -278,8 +278,8 @@ def waiting_text(session: Session) -> str:
     """That a session waits, and for what; "" where it does not, or nobody knows."""
     if not session.waiting:
         return ""
-    is_queued = session.state == sessions_pb2.SESSION_STATE_QUEUED
-    return f"{session.name} {'queued' if is_queued else 'preparing'}: {session.waiting}"
+    state = enum_word(sessions_pb2.SessionState, session.state, "SESSION_STATE_")
+    return f"{session.name} {state}: {session.waiting}"
 
 
 def _summary(session: Session, now: float) -> str:

@@ -15,7 +15,7 @@ from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
 from controlplane.history.postgresql import open_postgresql
-from controlplane.history.sql import logs, referring
+from controlplane.history.sql import logs, referring, sent
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
@@ -27,11 +27,15 @@ from controlplane.history.values import (
     Chunk,
     Dataset,
     Gap,
+    Item,
+    KeptBytes,
+    KeptKind,
     Media,
     MediaContent,
     MediaQuery,
     MediaState,
     Recorded,
+    Release,
     ReplicaKey,
     SessionQuery,
     SessionRecord,
@@ -1314,8 +1318,9 @@ async def referred(history: History) -> tuple[set[bytes], set[str], set[str]]:
     after: tuple[int | str, ...] | None = ()
     while after is not None:
         page = await history.catalogue.referred(after)
-        for every, some in zip(found, page[:3], strict=True):
-            every.update(some)
+        found[0].update(page.records)
+        found[1].update(one.digest for one in page.roots)
+        found[2].update(one.digest for one in page.blobs)
         after = page.next
     return found
 
@@ -1438,6 +1443,89 @@ async def test_what_callers_have_sent_is_known_by_caller_and_period(history: His
     assert [await sent.count("user kim", period=one) for one in (6, 7, 8)] == [0, 3, 3]
     assert await sent.forget(before=8) == 3
     assert await sent.among("user kim", digests, since=7) == dict.fromkeys(digests[2:], 8)
+
+
+async def test_what_is_kept_is_counted_and_corrected_by_what_is_sent(history: History) -> None:
+    kept, digests = history.kept, [f"{number:064x}"[::-1] for number in range(3)]
+    assert await kept.all() == {}
+    await history.sent.remember("user kim", digests, period=7, owner="kim", size=100)
+    await kept.add("kim", sent=11, asked=1)
+    await kept.add("lee", sent=5)
+    before = await kept.all()
+    assert before["kim"] == KeptBytes({}, 0.0, 111, 1)
+    # What comes while it is counted stays.
+    await kept.add("kim", sent=7, asked=1)
+    await kept.count({"kim": {"CODE": 40}, "eve": {"LOGS": 3}}, before, (), at=9.0, term=2)
+    found = await kept.all()
+    assert found["kim"] == KeptBytes({"CODE": 40}, 9.0, 7, 1)
+    assert found["kim"].bytes == 47
+    assert found["lee"] == KeptBytes({}, 9.0, 0, 0)
+    assert found["eve"] == KeptBytes({"LOGS": 3}, 9.0, 0, 0)
+    with pytest.raises(HistoryFenced):
+        await kept.count({}, found, (), at=10.0, term=1)
+    assert await kept.all() == found
+
+
+async def test_notes_are_told_in_order_and_dropped(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent, "_AT_ONCE", 2)
+    digests = [f"{number:064x}"[::-1] for number in range(5)]
+    await history.sent.remember("user kim", digests, period=7)
+    notes: list[tuple[int, str, str]] = []
+    while page := await history.sent.notes(notes[-1] if notes else None):
+        notes += page
+    assert notes == sorted((7, "user kim", digest[:32]) for digest in digests)
+    await history.sent.drop(notes[:3])
+    assert await history.sent.notes() == tuple(notes[3:])
+
+
+async def test_what_is_removed_is_released_and_a_count_asked_for(history: History) -> None:
+    for number in (1, 2):
+        await history.catalogue.put_session(session(number), term=1)
+    owner = session(1).owner
+    saved = Checkpoint(
+        session_id="s0001",
+        name="last",
+        saved_at=1.0,
+        size_bytes=30,
+        file_count=1,
+        state=CheckpointState.DURABLE,
+        digest="1a" * 32,
+    )
+    await history.catalogue.put_checkpoint(saved)
+    await history.catalogue.put_checkpoint(replace(saved, saved_at=2.0, digest="1b" * 32))
+    await history.catalogue.put_checkpoint(replace(saved, name="other", digest="1c" * 32))
+    live = replace(saved, session_id="live", size_bytes=40)
+    await history.catalogue.put_checkpoint(live)
+    dataset = Dataset(owner=owner, name="mnist", created_at=1.0)
+    for digest in ("2a" * 32, "2b" * 32):
+        await history.catalogue.put_dataset_version(
+            dataset, digest=digest, size_bytes=50, file_count=1
+        )
+    assert await history.kept.largest(owner, {"live": "L"}) == (
+        Item("mnist", KeptKind.DATASETS, 100),
+        Item(session(1).name, KeptKind.CHECKPOINTS, 60),
+        Item("L", KeptKind.CHECKPOINTS, 40, is_live=True),
+    )
+    assert await history.kept.released() == (Release("", "s0001", "1a" * 32, owner),)
+    assert await history.kept.all() == {}, "it is replaced, which nobody waits for"
+    assert await history.catalogue.delete_checkpoint("s0001", "other", owner=owner)
+    assert await history.catalogue.delete_dataset(owner, "mnist", 2) == ("2b" * 32,)
+    assert await history.catalogue.delete_dataset(owner, "mnist", 2) == ()
+    again, created = await history.catalogue.put_dataset_version(
+        dataset, digest="2c" * 32, size_bytes=1, file_count=1
+    )
+    assert (again.number, created) == (3, True), "a number is never given twice"
+    assert await history.catalogue.delete_session("s0001", roots=["3a" * 32])
+    released = await history.kept.released()
+    roots = {"1a" * 32, "1b" * 32, "1c" * 32, "2b" * 32, "3a" * 32}
+    assert {one.root for one in released} == roots
+    assert (await history.kept.all())[owner].asked == 3
+    assert set(await history.catalogue.delete_dataset(owner, "mnist")) == {"2a" * 32, "2c" * 32}
+    assert await history.catalogue.dataset(owner, "mnist") is None
+    await history.kept.count({}, await history.kept.all(), released, at=1.0, term=1)
+    assert {one.root for one in await history.kept.released()} == {"2a" * 32, "2c" * 32}
 
 
 async def test_two_note_the_same_at_once(history: History) -> None:

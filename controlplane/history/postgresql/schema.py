@@ -313,6 +313,25 @@ _LISTED_SUMMARIES: Final = """
 ALTER TABLE summaries ADD COLUMN listed text COLLATE "C";
 """
 
+_KEPT_BYTES: Final = f"""
+-- What the object store keeps for each user, and what they do not refer to any more; see history.sql.kept.
+-- `numbered`: the highest number that a version of a dataset had.
+ALTER TABLE datasets ADD COLUMN numbered bigint NOT NULL DEFAULT 0;
+CREATE TABLE kept_bytes (
+    owner {_TEXT} PRIMARY KEY,
+    counted {_TEXT},
+    counted_at double precision NOT NULL,
+    sent bigint NOT NULL,
+    asked bigint NOT NULL
+);
+CREATE TABLE released_roots (
+    owner {_TEXT},
+    session_id {_TEXT},
+    root {_TEXT},
+    PRIMARY KEY (owner, session_id, root)
+);
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -325,6 +344,7 @@ STEPS: tuple[str, ...] = (
     _SENT_BLOBS,
     _COUNTED_AUDIT,
     _LISTED_SUMMARIES,
+    _KEPT_BYTES,
 )
 
 

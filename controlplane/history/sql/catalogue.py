@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
+from controlplane.history.sql.kept import add_kept, release
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media
-from controlplane.history.sql.referring import referred
+from controlplane.history.sql.referring import owners_of, referred, roots_of_session
 from controlplane.history.values import (
     Checkpoint,
     CheckpointState,
@@ -114,10 +115,15 @@ class SqlCatalogue:
 
         return await self._database.read(work)
 
-    async def delete_session(self, session_id: str) -> bool:
+    async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
         """See Catalogue."""
 
         def work(connection: Connection) -> bool:
+            owner = owners_of(connection, [session_id]).get(session_id)
+            if owner is not None:
+                left = {*roots, *roots_of_session(connection, session_id)}
+                release(connection, owner, session_id, left)
+                add_kept(connection, owner, asked=1)
             gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
             delete_media(connection, session_id)
@@ -145,7 +151,7 @@ class SqlCatalogue:
             version = DatasetVersion(
                 owner=dataset.owner,
                 name=dataset.name,
-                number=1 if found is None else found.version.number + 1,
+                number=_highest(connection, dataset.owner, dataset.name) + 1,
                 digest=digest,
                 size_bytes=size_bytes,
                 file_count=file_count,
@@ -209,6 +215,32 @@ class SqlCatalogue:
 
         return await self._database.read(work)
 
+    async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
+        """See Catalogue."""
+        one = " AND number = ?" if number else ""
+        key: tuple[str | int, ...] = (owner, name, number) if number else (owner, name)
+
+        def work(connection: Connection) -> tuple[str, ...]:
+            where = f"FROM dataset_versions WHERE owner = ? AND name = ?{one}"
+            gone = [row[0] for row in connection.execute(f"SELECT digest {where}", key).fetchall()]
+            if not gone:
+                return ()
+            highest = _highest(connection, owner, name)
+            connection.execute(f"DELETE {where}", key)
+            connection.execute(
+                "UPDATE datasets SET numbered = ? WHERE owner = ? AND name = ?",
+                (highest, owner, name),
+            )
+            if _listing(connection, owner, name, 0) is None:
+                connection.execute(
+                    "DELETE FROM datasets WHERE owner = ? AND name = ?", (owner, name)
+                )
+            release(connection, owner, "", gone)
+            add_kept(connection, owner, asked=1)
+            return tuple(gone)
+
+        return await self._database.write(work, touches={f"{owner}/{name}"})
+
     async def owned_by(self, owner: str) -> OwnedBy:
         """See Catalogue."""
 
@@ -265,6 +297,8 @@ class SqlCatalogue:
             stands = checkpoint if known is None else later_of(known, checkpoint)
             if stands != known:
                 connection.execute(_PUT_CHECKPOINT, _row(stands))
+                if known is not None and known.digest not in {None, "", stands.digest}:
+                    release(connection, "", checkpoint.session_id, [known.digest or ""])
 
         await self._database.write(work, touches={checkpoint.session_id})
 
@@ -331,16 +365,20 @@ class SqlCatalogue:
 
         return await self._database.read(work)
 
-    async def delete_checkpoint(self, session_id: str, name: str) -> bool:
+    async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
         """See Catalogue."""
 
         def work(connection: Connection) -> bool:
-            return (
-                connection.execute(
-                    "DELETE FROM checkpoints WHERE session_id = ? AND name = ?", (session_id, name)
-                ).rowcount
-                > 0
+            known = _find_checkpoint(connection, session_id, name)
+            if known is None:
+                return False
+            connection.execute(
+                "DELETE FROM checkpoints WHERE session_id = ? AND name = ?", (session_id, name)
             )
+            if owner:
+                release(connection, owner, session_id, [known.digest or ""])
+                add_kept(connection, owner, asked=1)
+            return True
 
         return await self._database.write(work, touches={session_id})
 
@@ -462,6 +500,16 @@ def _find_checkpoint(connection: Connection, session_id: str, name: str) -> Chec
         (session_id, name),
     ).fetchone()
     return None if row is None else _checkpoint(row)
+
+
+def _highest(connection: Connection, owner: str, name: str) -> int:
+    """The highest number that a version of a dataset has, or had."""
+    (number,) = connection.execute(
+        "SELECT max(number) FROM (SELECT number FROM dataset_versions WHERE owner = ? AND name = ?"
+        " UNION ALL SELECT numbered FROM datasets WHERE owner = ? AND name = ?) AS numbers",
+        (owner, name, owner, name),
+    ).fetchone()
+    return int(number or 0)
 
 
 def _listing(connection: Connection, owner: str, name: str, number: int) -> DatasetListing | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.interface import Database
+from controlplane.history.sql.kept import SqlKept
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
@@ -48,6 +49,7 @@ class SqlHistory(Generic[D]):
         self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)
+        self.kept = SqlKept(database)
 
     async def mark(self, fresh: str = "") -> str:
         """See History."""

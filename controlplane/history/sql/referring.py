@@ -7,9 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.bodies import REFERENCE_BYTES, REFERENCE_FLAG, referred_by
-from controlplane.history.values import Channel, Referred
+from controlplane.history.values import Channel, KeptKind, Reference, Referred
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from controlplane.history.sql.interface import Connection
 
 _PAGE_ROWS: Final = 1_000
@@ -23,6 +25,11 @@ _ROOTS: Final = (
     ("media", ("session_id", "attempt", "rank", "file"), "root"),
 )
 _TABLES: Final = (_RECORDS, *_ROOTS)
+_KINDS: Final = {
+    "dataset_versions": KeptKind.DATASETS,
+    "checkpoints": KeptKind.CHECKPOINTS,
+    "media": KeptKind.MEDIA,
+}
 
 
 def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
@@ -39,29 +46,66 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
         key,
     ).fetchall()
     going_on = (number, *rows[-1][1:]) if len(rows) == limit else (number + 1,)
-    found = [row[0] for row in rows if row[0]]
+    found = [(row[0], row[1]) for row in rows if row[0]]
     if table == "sessions":
-        return Referred(records=found, next=going_on)
-    return Referred(roots=list(dict.fromkeys(found)), next=going_on)
+        return Referred(records=[record for record, _ in found], next=going_on)
+    kind = _KINDS[table]
+    distinct = list(dict.fromkeys(found))
+    if kind is KeptKind.DATASETS:
+        return Referred(
+            roots=[Reference(digest, kind, owner) for digest, owner in distinct], next=going_on
+        )
+    owners = owners_of(connection, (session_id for _, session_id in distinct))
+    roots = [
+        Reference(digest, kind, owners.get(session_id, ""), session_id)
+        for digest, session_id in distinct
+    ]
+    return Referred(roots=roots, next=going_on)
+
+
+def owners_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, str]:
+    """The owners of sessions that are in the catalogue, by id."""
+    found = {}
+    for session_id in sorted(set(session_ids)):
+        row = connection.execute(
+            "SELECT owner FROM sessions WHERE id = ?", (session_id,)
+        ).fetchone()
+        if row is not None:
+            found[session_id] = str(row[0])
+    return found
+
+
+def roots_of_session(connection: Connection, session_id: str) -> set[str]:
+    """The manifests of a session's checkpoints and media."""
+    rows = connection.execute(
+        "SELECT digest FROM checkpoints WHERE session_id = ?"
+        " UNION SELECT root FROM media WHERE session_id = ?",
+        (session_id, session_id),
+    )
+    return {row[0] for row in rows if row[0]}
 
 
 def _blocks(key: tuple[int | str, ...], connection: Connection) -> Referred:
     """Of which there is one in a MiB: all other rows of a log are passed by without their bytes."""
     begin, behind = (int(key[0]), int(key[1])) if key else (0, -1)
     streams = connection.execute(
-        f"SELECT id FROM streams WHERE channel = {int(Channel.LOG)} AND id >= ? ORDER BY id"
+        f"SELECT id, session_id FROM streams WHERE channel = {int(Channel.LOG)} AND id >= ? ORDER BY id"
         f" LIMIT {_PAGE_LOGS}",
         (begin,),
     ).fetchall()
-    found: list[str] = []
-    for (stream,) in streams:
+    owners = owners_of(connection, (session_id for _, session_id in streams))
+    found: list[Reference] = []
+    for stream, session_id in streams:
         rows = connection.execute(
             "SELECT last, body FROM chunks WHERE stream_id = ? AND last > ?"
             f" AND length(body) = {REFERENCE_BYTES} AND substr(body, 1, 1) = ?"
             f" ORDER BY last LIMIT {_PAGE_ROWS}",
             (stream, behind if stream == begin else -1, REFERENCE_FLAG),
         ).fetchall()
-        found += [referred_by(body) for _, body in rows]
+        owner = owners.get(session_id, "")
+        found += [
+            Reference(referred_by(body), KeptKind.LOGS, owner, session_id) for _, body in rows
+        ]
         if len(rows) == _PAGE_ROWS:
             return Referred(blobs=found, next=(len(_TABLES), stream, rows[-1][0]))
     is_more = len(streams) == _PAGE_LOGS

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from controlplane.history.sql.kept import add_kept
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -22,7 +24,9 @@ class SqlSent:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def remember(self, caller: str, digests: Collection[str], *, period: int) -> int:
+    async def remember(
+        self, caller: str, digests: Collection[str], *, period: int, owner: str = "", size: int = 0
+    ) -> int:
         """See Sent."""
         # In order, so that two writers never wait for one another's rows crosswise.
         kept, dialect = sorted(map(_kept, digests)), self._database.dialect
@@ -39,6 +43,8 @@ class SqlSent:
                 new += connection.execute(
                     statement, {"period": period, "caller": caller, "digests": some}
                 ).rowcount
+            if owner and size:
+                add_kept(connection, owner, sent=size)
             return new
 
         return await self._database.write(work)
@@ -75,6 +81,32 @@ class SqlSent:
             return int(row[0])
 
         return await self._database.read(work)
+
+    async def notes(
+        self, after: tuple[int, str, str] | None = None
+    ) -> tuple[tuple[int, str, str], ...]:
+        """See Sent."""
+        condition = "WHERE (period, caller, digest) > (?, ?, ?)" if after else ""
+
+        def work(connection: Connection) -> tuple[tuple[int, str, str], ...]:
+            rows = connection.execute(
+                f"SELECT period, caller, digest FROM sent_blobs {condition}"
+                f" ORDER BY period, caller, digest LIMIT {_AT_ONCE}",
+                after or (),
+            )
+            return tuple((int(period), caller, digest) for period, caller, digest in rows)
+
+        return await self._database.read(work)
+
+    async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
+        """See Sent."""
+        statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
+
+        def work(connection: Connection) -> None:
+            for note in sorted(notes):
+                connection.execute(statement, note)
+
+        await self._database.write(work)
 
     async def forget(self, *, before: int) -> int:
         """See Sent."""

@@ -403,6 +403,22 @@ def _listed_summaries(tables: Database) -> None:
     tables.execute("ALTER TABLE summaries ADD COLUMN listed TEXT")
 
 
+def _kept_bytes(tables: Database) -> None:
+    """What the object store keeps for each user, and what they do not refer to any more; see history.sql.kept.
+
+    `numbered`: the highest number that a version of a dataset had.
+    """
+    tables.execute("ALTER TABLE datasets ADD COLUMN numbered INTEGER NOT NULL DEFAULT 0")
+    tables.execute(
+        "CREATE TABLE kept_bytes (owner TEXT PRIMARY KEY, counted TEXT NOT NULL,"
+        " counted_at REAL NOT NULL, sent INTEGER NOT NULL, asked INTEGER NOT NULL) WITHOUT ROWID"
+    )
+    tables.execute(
+        "CREATE TABLE released_roots (owner TEXT NOT NULL, session_id TEXT NOT NULL,"
+        " root TEXT NOT NULL, PRIMARY KEY (owner, session_id, root)) WITHOUT ROWID"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -416,4 +432,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _sent_blobs,
     _counted_audit,
     _listed_summaries,
+    _kept_bytes,
 )

@@ -474,20 +474,22 @@ class KeptLimitsRecord(_message.Message):
     def __init__(self, memory: _Optional[str] = ..., cpus: _Optional[str] = ..., processes: _Optional[str] = ..., disk: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class UserRecord(_message.Message):
-    __slots__ = ("name", "role", "team", "created_at", "id", "removed_at")
+    __slots__ = ("name", "role", "team", "created_at", "id", "removed_at", "kept_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     team: str
     created_at: float
     id: str
     removed_at: float
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., team: _Optional[str] = ..., created_at: _Optional[float] = ..., id: _Optional[str] = ..., removed_at: _Optional[float] = ...) -> None: ...
+    kept_bytes: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., team: _Optional[str] = ..., created_at: _Optional[float] = ..., id: _Optional[str] = ..., removed_at: _Optional[float] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class TokenRecord(_message.Message):
     __slots__ = ("user", "node", "expires_at", "created_at")

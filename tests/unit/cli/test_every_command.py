@@ -64,6 +64,7 @@ ARGUMENTS = {
     "visdom": ["kim/mnist/1"],
     "dashboard": [],
     "media": ["kim/mnist/1"],
+    "usage": [],
     "model ls": ["kim/mnist/1"],
     "model pull": ["kim/mnist/1", "best"],
     "dataset push": ["digits", "."],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent.pace import BURST_S, SAID_EVERY_S, CountedLog, Pace
+from nodeagent.pace import BURST_S, SAID_EVERY_S, CountedLog, Pace, Patience
+from nsml.client.errors import NotEnough, Unavailable
 
 MIB = 1 << 20
 
@@ -89,3 +90,26 @@ def test_of_lines_that_a_program_causes_one_is_written_and_the_others_are_counte
     assert told == [("lost", None), ("durable", None), ("lost", 999), ("lost", 1)]
     assert all(one["replica"] == "s.1.0" for one in said)
     assert len(said[0]["checkpoint"]) < 512
+
+
+async def test_what_is_over_a_limit_is_tried_less_often_each_time() -> None:
+    """Each try packs a whole checkpoint: a user at the limit would have it packed all day."""
+    clock = Time()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def pause() -> None:
+        slept.append(0.5)
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    patience = Patience(clock)  # type: ignore[arg-type]
+    await patience.wait(Unavailable("away"), pause)
+    assert slept == [0.5]
+    for _ in range(7):
+        await patience.wait(NotEnough("you keep too much"), pause)
+    assert slept[1::2] == [15, 30, 60, 120, 240, 300, 300]
+    patience.reset()
+    await patience.wait(NotEnough("you keep too much"), pause)
+    assert slept[-2:] == [15, 0.5]

@@ -25,6 +25,9 @@ DECLARED = {
         "CreateUser": "A",
         "ListUsers": "A",
         "DeleteUser": "A",
+        "UpdateUser": "A",
+        "GetUsage": "u",
+        "ListUsage": "A",
         "CreateToken": "u",
         "RevokeToken": "u",
         "CreateJoinToken": "A",
@@ -37,6 +40,7 @@ DECLARED = {
     "nsml.v1.CheckpointService": {
         "ListCheckpoints": "un",
         "GetCheckpoint": "un",
+        "RemoveCheckpoints": "u",
         "CommitCheckpoint": "n",
     },
     "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
@@ -45,6 +49,7 @@ DECLARED = {
         "CreateDatasetVersion": "u",
         "ListDatasets": "u",
         "GetDataset": "u",
+        "RemoveDataset": "u",
     },
     "nsml.v1.ProjectService": {
         "CreateProject": "A",

@@ -105,6 +105,7 @@ async def live() -> AsyncIterator[Live]:
             door.accounts,
             door.joining,
             Projects(store=door.store, state=state, users=door.accounts, clock=clock),
+            usages=None,  # type: ignore[arg-type]
             platform=Platform(cluster_id="c1", user_address="here:0", agent_address="here:1"),
             limiter=door.limiter,
         )

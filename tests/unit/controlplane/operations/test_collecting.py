@@ -128,6 +128,7 @@ class World:
             state=self.state,
             grace_s=GRACE,
             may=lambda: self.leads,
+            term=lambda: 1,
         )
 
     @property
@@ -382,6 +383,7 @@ async def test_a_leader_looks_again_and_again_whatever_fails(world: World) -> No
         state=world.state,
         grace_s=GRACE,
         may=lambda: True,
+        term=lambda: 1,
     )
     slept: list[float] = []
 

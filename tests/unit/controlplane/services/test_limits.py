@@ -20,8 +20,11 @@ from controlplane.services.errors import DETAILS
 from controlplane.services.throttle import CHANGES, RECORDED
 from controlplane.store.interface import Space
 from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import (
     accounts_pb2,
+    agents_pb2,
+    checkpoints_pb2,
     content_pb2,
     nodes_pb2,
     resources_pb2,
@@ -29,7 +32,7 @@ from nsml.v1 import (
     sessions_pb2,
     telemetry_pb2,
 )
-from tests.unit.controlplane.rig import Rig, Stubs, platform, until
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -201,7 +204,89 @@ async def test_what_agents_send_counts_for_the_owner_of_the_session() -> None:
         await sent(kim, b"e")
 
 
+async def test_kept_bytes_of_one_user_are_bounded_and_removals_give_room_back() -> None:
+    """Also what agents send for the user's sessions, whose state says so; all others go on."""
+    async with platform(**limited(kept_bytes=1 << 20)) as rig:
+        eve, kim = await rig.user("eve"), await rig.user("kim")
+        root = await rig.user("root", role=Role.ADMIN)
+        agent = await rig.agent()
+        await agent.connect()
+        session = await eve.submit()
+        await agent.assignments(1)
+        await agent.report(await _replica(agent), "RUNNING")
+        await eve.reaches(session.name, "RUNNING")
+        files = [b"%d" % number * (100 << 10) for number in range(9)]
+        entries, blobs = [], []
+        for number, data in enumerate(files):
+            chunk = ChunkRef(digest_of(data), len(data))
+            entries.append(Entry(path=f"f{number}", mode=0o644, size=len(data), chunks=(chunk,)))
+            blobs.append(content_pb2.Blob(digest=digest_of(data), data=data, last=True))
+        manifest = build(entries)
+        encoded = manifest.encode()
+        blobs.append(content_pb2.Blob(digest=manifest.digest, data=encoded, last=True))
+
+        def sent(who: Stubs, *some: content_pb2.Blob, session_id: str = "") -> Any:
+            request = content_pb2.PutBlobsRequest(blobs=some, session_id=session_id)
+            return who.content.PutBlobs(iter([request]))
+
+        def saved(name: str) -> Any:
+            request = checkpoints_pb2.CommitCheckpointRequest(
+                session_id=session.id, attempt=1, name=name, digest=manifest.digest, size_bytes=1
+            )
+            request.saved_at.GetCurrentTime()
+            return agent.stubs.checkpoints.CommitCheckpoint(request)
+
+        more = content_pb2.Blob(digest=digest_of(b"x" * 300_000), data=b"x" * 300_000, last=True)
+        await sent(agent.stubs, *blobs, session_id=session.id)
+        await saved("best")
+        assert "keeps" in await refused(sent(agent.stubs, more, session_id=session.id))
+        assert "keeps" in await refused(sent(eve, more))
+        assert "not durable" in (await eve.get(session.name)).waiting
+        await sent(kim, more)
+        usage = (await eve.accounts.GetUsage(accounts_pb2.GetUsageRequest())).usage
+        assert usage.is_full
+        assert usage.limit_bytes == 1 << 20
+        assert [one.name for one in usage.largest] == [session.name]
+        with pytest.raises(grpc.aio.AioRpcError) as denied:
+            await eve.accounts.GetUsage(accounts_pb2.GetUsageRequest(user="kim"))
+        assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        # An administrator gives this user more, and takes it back.
+        raised = accounts_pb2.UpdateUserRequest(name="eve", kept_bytes=2 << 20)
+        await root.accounts.UpdateUser(raised)
+        await sent(agent.stubs, more, session_id=session.id)
+        await root.accounts.UpdateUser(
+            accounts_pb2.UpdateUserRequest(name="eve", default_kept=True)
+        )
+        other = content_pb2.Blob(digest=digest_of(b"y" * 300_000), data=b"y" * 300_000, last=True)
+        await refused(sent(agent.stubs, other, session_id=session.id))
+        every = (await root.accounts.ListUsage(accounts_pb2.ListUsageRequest())).usage
+        assert [(one.user, one.is_full) for one in every] == [("eve", True), ("kim", False)]
+        # The newest checkpoint of a running session stays; what is not it goes, and makes room.
+        remove = checkpoints_pb2.RemoveCheckpointsRequest(session=session.name, names=["best"])
+        with pytest.raises(grpc.aio.AioRpcError) as kept:
+            await eve.checkpoints.RemoveCheckpoints(remove)
+        assert kept.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(grpc.aio.AioRpcError) as hidden:
+            await kim.checkpoints.RemoveCheckpoints(remove)
+        assert hidden.value.code() is grpc.StatusCode.NOT_FOUND
+        await agent.report(await _replica(agent), "EXITED", cause="COMPLETED")
+        await eve.reaches(session.name, "FINALIZING")
+        gone = await eve.checkpoints.RemoveCheckpoints(remove)
+        assert list(gone.removed) == ["best"]
+        await rig.plane.collector.count()
+        await rig.plane.kept.look()
+        assert not (await eve.get(session.name)).waiting
+        await sent(agent.stubs, other, session_id=session.id)
+
+
+async def _replica(agent: Agent) -> agents_pb2.ReplicaId:
+    [assigned] = await agent.assignments(1)
+    return assigned.replica
+
+
 UNCOUNTED = {
+    "DatasetService/RemoveDataset": "makes room",
+    "CheckpointService/RemoveCheckpoints": "makes room",
     "SessionService/CreateSession": "decided with what it asks for",
     "SessionService/StopSession": "frees what is held; repeated ones are counted by the writer",
     "SessionService/RemoveSession": "makes room",

@@ -11,10 +11,12 @@ import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.limits import NO_LIMITS
 from controlplane.domain.values import Cause, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import NodeSample, Summary
+from controlplane.operations.kept import Kept
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.state import LiveState
 from controlplane.operations.usage import Usages
@@ -45,6 +47,7 @@ class Desk:
             reports=reports,
             waiting=self.made.append,
             usages=usages,
+            kept=Kept(NO_LIMITS, self.history, clock),
             clock=clock,
         )
 

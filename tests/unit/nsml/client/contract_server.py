@@ -114,6 +114,7 @@ class State:
         self.now = self.known_at = 0
         self.conditions: list[nodes_pb2.Condition] = []
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
+        self.kept_limits = {}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
         self.views = {}
@@ -714,6 +715,18 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
             context, grpc.StatusCode.NOT_FOUND, f"no dataset {request.name!r}", "NOT_FOUND"
         )
 
+    def RemoveDataset(self, request, context):
+        self.GetDataset(request, context)
+        names = {request.name, request.name.rpartition("/")[2]}
+        gone = [
+            one
+            for one in self.state.datasets
+            if one.name in names and request.version in {0, one.version}
+        ]
+        for one in gone:
+            self.state.datasets.remove(one)
+        return datasets_pb2.RemoveDatasetResponse(removed=len(gone), live_sessions=1)
+
 
 class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
     def __init__(self, state):
@@ -733,6 +746,13 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return refuse(
             context, grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name!r}", "NOT_FOUND"
         )
+
+    def RemoveCheckpoints(self, request, context):
+        session = self.state.find(request.session, context)
+        there = self.state.checkpoints.get(session.id, [])
+        gone = [one for one in there if one.name in request.names]
+        self.state.checkpoints[session.id] = [one for one in there if one not in gone]
+        return checkpoints_pb2.RemoveCheckpointsResponse(removed=[one.name for one in gone])
 
 
 class Media(media_pb2_grpc.MediaServiceServicer):
@@ -1065,6 +1085,28 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
             )
         del self.state.users[request.name]
         return accounts_pb2.DeleteUserResponse()
+
+    def UpdateUser(self, request, context):
+        if request.name not in self.state.users:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "no such user", "NOT_FOUND")
+        self.state.kept_limits[request.name] = request
+        return accounts_pb2.UpdateUserResponse()
+
+    def GetUsage(self, request, context):
+        usage = accounts_pb2.Usage(user=request.user or "kim", kept_bytes=900, sent_bytes=100)
+        usage.kinds.add(kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=800)
+        usage.largest.add(name="kim/mnist/1", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=700)
+        usage.largest.add(
+            name="kim/mnist/2", kind=accounts_pb2.KEPT_KIND_CHECKPOINTS, bytes=100, is_live=True
+        )
+        usage.largest.add(name="mnist", kind=accounts_pb2.KEPT_KIND_DATASETS, bytes=60)
+        usage.counted_at.seconds = EPOCH + 86_100
+        usage.limit_bytes, usage.is_full, usage.is_being_counted = 1000, True, True
+        return accounts_pb2.GetUsageResponse(usage=usage)
+
+    def ListUsage(self, request, context):
+        usage = accounts_pb2.Usage(user="kim", kept_bytes=900, is_own_limit=True)
+        return accounts_pb2.ListUsageResponse(usage=[usage, accounts_pb2.Usage(user="lee")])
 
     def CreateToken(self, request, context):
         token = f"token-of-{request.user or 'kim'}"

@@ -1,0 +1,152 @@
+"""What the object store keeps for each user: the last count, what was sent since, and what was released."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from controlplane.history.sql.fence import pass_fence
+from controlplane.history.values import Item, KeptBytes, KeptKind, Release
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from controlplane.history.sql.interface import Connection, Database
+
+_AT_ONCE: Final = 50_000
+
+_ADD: Final = (
+    "INSERT INTO kept_bytes (owner, counted, counted_at, sent, asked) VALUES (?, '{}', 0, ?, ?)"
+    " ON CONFLICT (owner) DO UPDATE SET sent = kept_bytes.sent + excluded.sent,"
+    " asked = kept_bytes.asked + excluded.asked"
+)
+_COUNT: Final = (
+    "INSERT INTO kept_bytes (owner, counted, counted_at, sent, asked) VALUES (?, ?, ?, 0, 0)"
+    " ON CONFLICT (owner) DO UPDATE SET counted = excluded.counted, counted_at = excluded.counted_at"
+)
+_CORRECT: Final = "UPDATE kept_bytes SET sent = sent - ?, asked = asked - ? WHERE owner = ?"
+_RELEASE: Final = (
+    "INSERT INTO released_roots (owner, session_id, root) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_SIZES: Final = (
+    "SELECT session_id, size_bytes FROM checkpoints WHERE digest IS NOT NULL"
+    " UNION ALL SELECT session_id, size_bytes FROM media WHERE root IS NOT NULL"
+)
+
+
+def add_kept(connection: Connection, owner: str, *, sent: int = 0, asked: int = 0) -> None:
+    """Count bytes that a user sent, or that a count was asked for; part of a larger transaction."""
+    connection.execute(_ADD, (owner, sent, asked))
+
+
+def release(connection: Connection, owner: str, session_id: str, roots: Collection[str]) -> None:
+    """Note that something of a user, or of a session, refers no more to manifests; as `add_kept`."""
+    for root in sorted(filter(None, set(roots))):
+        connection.execute(_RELEASE, (owner, session_id, root))
+
+
+class SqlKept:
+    """See interface.Kept."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> dict[str, KeptBytes]:
+        """See Kept."""
+
+        def work(connection: Connection) -> dict[str, KeptBytes]:
+            rows = connection.execute(
+                "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes"
+            )
+            return {
+                owner: KeptBytes(json.loads(counted), counted_at, int(sent), int(asked))
+                for owner, counted, counted_at, sent, asked in rows
+            }
+
+        return await self._database.read(work)
+
+    async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
+        """See Kept."""
+        await self._database.write(
+            lambda connection: add_kept(connection, owner, sent=sent, asked=asked)
+        )
+
+    async def released(self) -> tuple[Release, ...]:
+        """See Kept."""
+
+        def work(connection: Connection) -> tuple[Release, ...]:
+            rows = connection.execute(
+                "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
+                " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
+                f" ORDER BY r.owner, r.session_id, r.root LIMIT {_AT_ONCE}"
+            )
+            return tuple(Release(*row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def count(
+        self,
+        counted: Mapping[str, Mapping[str, int]],
+        before: Mapping[str, KeptBytes],
+        released: Collection[Release],
+        *,
+        at: float,
+        term: int,
+    ) -> None:
+        """See Kept."""
+        dialect = self._database.dialect
+
+        def work(connection: Connection) -> None:
+            pass_fence(connection, dialect, term)
+            for owner in sorted({*counted, *before}):
+                figures = json.dumps(dict(counted.get(owner, {})))
+                connection.execute(_COUNT, (owner, figures, at))
+                known = before.get(owner)
+                if known is not None and (known.sent or known.asked):
+                    connection.execute(_CORRECT, (known.sent, known.asked, owner))
+            for one in sorted(released):
+                connection.execute(
+                    "DELETE FROM released_roots WHERE owner = ? AND session_id = ? AND root = ?",
+                    one[:3],
+                )
+
+        await self._database.write(work)
+
+    async def largest(
+        self, owner: str, live: Mapping[str, str], *, limit: int = 10
+    ) -> tuple[Item, ...]:
+        """See Kept."""
+        dialect = self._database.dialect
+        sizes = f"FROM ({_SIZES}) AS sizes"
+
+        def work(connection: Connection) -> tuple[Item, ...]:
+            datasets = connection.execute(
+                "SELECT name, sum(size_bytes) AS bytes FROM dataset_versions WHERE owner = ?"
+                " GROUP BY name ORDER BY bytes DESC, name LIMIT ?",
+                (owner, limit),
+            ).fetchall()
+            ended = connection.execute(
+                f"SELECT name, sum(size_bytes) AS bytes {sizes}"
+                " JOIN sessions ON sessions.id = session_id WHERE owner = ?"
+                " GROUP BY name ORDER BY bytes DESC, name LIMIT ?",
+                (owner, limit),
+            ).fetchall()
+            running = connection.execute(
+                f"SELECT session_id, sum(size_bytes) AS bytes {sizes}"
+                f" WHERE {dialect.among('session_id', 'ids')}"
+                " GROUP BY session_id ORDER BY bytes DESC, session_id LIMIT :limit",
+                {"ids": dialect.many(sorted(live)), "limit": limit},
+            ).fetchall()
+            found = [Item(name, KeptKind.DATASETS, int(size)) for name, size in datasets]
+            # One that ends meanwhile is in both for a moment.
+            sizes_live = {live[one]: size for one, size in running if live[one] not in dict(ended)}
+            found += [Item(name, KeptKind.CHECKPOINTS, int(size)) for name, size in ended]
+            found += [
+                Item(name, KeptKind.CHECKPOINTS, int(size), is_live=True)
+                for name, size in sizes_live.items()
+            ]
+            return tuple(sorted(found, key=lambda one: (-one.bytes, one.name))[:limit])
+
+        return await self._database.read(work)

@@ -1,0 +1,118 @@
+"""What the object store keeps for users, in words, rows and raw values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.v1.accounts_pb2 import (
+    KEPT_KIND_CHECKPOINTS,
+    KEPT_KIND_CODE,
+    KEPT_KIND_DATASETS,
+    KEPT_KIND_LOGS,
+    KEPT_KIND_MEDIA,
+    KEPT_KIND_UNUSED,
+    KeptKind,
+)
+from nsml.view.enums import enum_name
+from nsml.view.sessions import seconds_of
+from nsml.view.tables import Column
+from nsml.view.text import visible
+from nsml.view.units import ago, moment, size_text
+
+if TYPE_CHECKING:
+    from nsml.v1.accounts_pb2 import KeptItem, Usage
+
+WORDS: Final = {
+    KEPT_KIND_DATASETS: "datasets",
+    KEPT_KIND_CHECKPOINTS: "checkpoints",
+    KEPT_KIND_CODE: "code",
+    KEPT_KIND_MEDIA: "media",
+    KEPT_KIND_LOGS: "logs",
+    KEPT_KIND_UNUSED: "sent, not used yet",
+}
+
+
+def limit_text(usage: Usage) -> str:
+    """`2.0 TB`, or `no limit`; with `(own)` where an administrator set it for this user."""
+    text = size_text(usage.limit_bytes) if usage.HasField("limit_bytes") else "no limit"
+    return f"{text} (own)" if usage.is_own_limit else text
+
+
+def counted_text(usage: Usage, now: float) -> str:
+    """When it was counted: `counted 5 minutes ago`."""
+    if not usage.HasField("counted_at"):
+        return "not counted yet"
+    text = f"counted {ago(now - seconds_of(usage.counted_at))}"
+    return f"{text}, and again soon" if usage.is_being_counted else text
+
+
+COLUMNS: tuple[Column[Usage], ...] = (
+    Column(key="user", title="User", cell=lambda u, _: u.user, is_name=True),
+    Column(key="kept", title="Kept", cell=lambda u, _: size_text(u.kept_bytes)),
+    Column(key="limit", title="Limit", cell=lambda u, _: limit_text(u)),
+    Column(key="full", title="Full", cell=lambda u, _: "full" if u.is_full else "-"),
+    Column(
+        key="sent",
+        title="Sent since",
+        cell=lambda u, _: size_text(u.sent_bytes),
+        is_optional=True,
+    ),
+    Column(key="counted", title="Counted", cell=counted_text, is_optional=True),
+)
+
+
+def lines(usage: Usage, now: float) -> list[str]:
+    """A user's usage for people, with what removes the largest things."""
+    most = f"of {limit_text(usage)}" if usage.HasField("limit_bytes") else f"({limit_text(usage)})"
+    kept = f"{visible(usage.user)} keeps {size_text(usage.kept_bytes)} {most} in the object store"
+    found = [f"{kept}, {counted_text(usage, now)}"]
+    if usage.is_full:
+        found += ["  at the limit: uploads are refused, and new checkpoints wait on their nodes"]
+    for one in sorted(usage.kinds, key=lambda kind: -kind.bytes):
+        found += [f"  {WORDS.get(one.kind, 'other'):<19}{size_text(one.bytes)}"]
+    if usage.sent_bytes:
+        found += [f"  {'sent since':<19}{size_text(usage.sent_bytes)} at most"]
+    if usage.largest:
+        found += ["largest, by their files:"]
+    sizes = [size_text(one.bytes) for one in usage.largest]
+    width = max(map(len, sizes), default=0)
+    for item, size in zip(usage.largest, sizes, strict=True):
+        found += [f"  {size:>{width}}  {removal(item)}"]
+    return found
+
+
+def removal(item: KeptItem) -> str:
+    """The command that removes something."""
+    if item.kind == KEPT_KIND_DATASETS:
+        return f"nsml dataset rm {visible(item.name)}"
+    if item.is_live:
+        return f"nsml model rm {visible(item.name)} CHECKPOINT"
+    return f"nsml rm {visible(item.name)}"
+
+
+def record(usage: Usage) -> dict[str, Any]:
+    """Everything of a usage in raw values."""
+    return {
+        "user": usage.user,
+        "kept_bytes": usage.kept_bytes,
+        "limit_bytes": usage.limit_bytes if usage.HasField("limit_bytes") else None,
+        "own_limit": usage.is_own_limit,
+        "full": usage.is_full,
+        "kinds": {
+            enum_name(KeptKind, one.kind, "KEPT_KIND_").lower(): one.bytes for one in usage.kinds
+        },
+        "sent_bytes": usage.sent_bytes,
+        "counted_at": moment(seconds_of(usage.counted_at))
+        if usage.HasField("counted_at")
+        else None,
+        "being_counted": usage.is_being_counted,
+        "largest": [
+            {
+                "name": one.name,
+                "kind": enum_name(KeptKind, one.kind, "KEPT_KIND_").lower(),
+                "bytes": one.bytes,
+                "remove": removal(one),
+            }
+            for one in usage.largest
+        ],
+    }

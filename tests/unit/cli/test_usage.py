@@ -1,0 +1,61 @@
+"""What the object store keeps: shown, limited, and removed."""
+
+import json
+
+
+def test_usage_names_what_takes_most_and_what_removes_it(nsml):
+    shown = nsml("usage").stdout
+    assert (
+        "kim keeps 900 Bytes of 1.0 kB in the object store, counted 5 minutes ago, and again soon"
+        in shown
+    )
+    assert "at the limit" in shown
+    assert "checkpoints        800 Bytes" in shown
+    assert "700 Bytes  nsml rm kim/mnist/1" in shown
+    assert "nsml model rm kim/mnist/2 CHECKPOINT" in shown
+    assert "nsml dataset rm mnist" in shown
+
+
+def test_usage_in_raw_values(nsml):
+    found = json.loads(nsml("usage", "-j").stdout)
+    found = found.get("data", found)
+    text = json.dumps(found)
+    assert '"kept_bytes": 900' in text
+    assert '"checkpoints": 800' in text
+    assert '"counted_at"' in text
+
+
+def test_administrators_list_everybody(nsml):
+    shown = nsml("usage", "--all").stdout
+    assert "no limit (own)" in shown
+    assert "not counted yet" in nsml("usage", "--all", "-o", "wide").stdout
+    assert nsml("usage", "kim", "--all", check=False).code == 2
+
+
+def test_a_dataset_is_removed_when_it_is_agreed_to(nsml, everything, state):
+    refused = nsml("dataset", "rm", "mnist", check=False)
+    assert refused.code == 2
+    assert state.datasets
+    said = nsml("dataset", "rm", "mnist", "-y").stderr
+    assert "removed 1 version of mnist; 1 live session can use it until the end" in said
+    assert not [one for one in state.datasets if one.name == "mnist"]
+    assert nsml("dataset", "rm", "mnist", "-y", check=False).code == 5
+
+
+def test_checkpoints_are_removed_by_name(nsml, everything, state):
+    nsml("model", "rm", "kim/mnist/1", "best", check=False)
+    said = nsml("model", "rm", "kim/mnist/1", "best", "-y").stderr
+    assert "removed 1 checkpoint: best" in said
+    assert "best" not in nsml("model", "ls", "kim/mnist/1").stdout
+
+
+def test_an_administrator_limits_what_is_kept_for_one_user(nsml, state):
+    for text, kept_bytes in (("2T", 2 * 10**12), ("none", 0)):
+        nsml("admin", "user", "set", "kim", "--kept", text)
+        assert state.kept_limits["kim"].kept_bytes == kept_bytes
+        assert state.kept_limits["kim"].WhichOneof("kept_limit") == "kept_bytes"
+    nsml("admin", "user", "set", "kim", "--kept", "default")
+    assert state.kept_limits["kim"].default_kept
+    wrong = nsml("admin", "user", "set", "kim", "--kept", "much", check=False)
+    assert wrong.code == 2
+    assert nsml("admin", "user", "set", "eve", "--kept", "2T", check=False).code == 5
