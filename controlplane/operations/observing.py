@@ -66,6 +66,7 @@ HISTORY_WRITES: Final = frozenset(
         "put_dataset_version",
         "put_checkpoint",
         "delete_checkpoint",
+        "lose_checkpoints",
         "charge",
         "audit",
         "remember",

@@ -313,6 +313,14 @@ _LISTED_SUMMARIES: Final = """
 ALTER TABLE summaries ADD COLUMN listed text COLLATE "C";
 """
 
+_LOST_CHECKPOINTS: Final = """
+-- Why checkpoints are lost, and which save `digest` names; see values.Checkpoint.
+ALTER TABLE checkpoints ADD COLUMN why_lost text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE checkpoints ADD COLUMN content_attempt bigint NOT NULL DEFAULT 0;
+ALTER TABLE checkpoints ADD COLUMN content_saved_at double precision NOT NULL DEFAULT 0;
+CREATE INDEX checkpoints_to_settle ON checkpoints (session_id, attempt, rank) WHERE state = 'SAVED';
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -325,6 +333,7 @@ STEPS: tuple[str, ...] = (
     _SENT_BLOBS,
     _COUNTED_AUDIT,
     _LISTED_SUMMARIES,
+    _LOST_CHECKPOINTS,
 )
 
 

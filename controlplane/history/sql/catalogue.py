@@ -16,12 +16,14 @@ from controlplane.history.sql.media import delete_media
 from controlplane.history.sql.referring import referred
 from controlplane.history.values import (
     Checkpoint,
+    CheckpointCount,
     CheckpointState,
     Dataset,
     DatasetListing,
     DatasetVersion,
     OwnedBy,
     PageKey,
+    ReplicaKey,
     SessionPage,
     SessionQuery,
     SessionRecord,
@@ -287,20 +289,48 @@ class SqlCatalogue:
             lambda connection: _find_checkpoint(connection, session_id, name)
         )
 
-    async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
+    async def checkpoint_counts(
+        self, session_ids: Collection[str]
+    ) -> Mapping[str, CheckpointCount]:
         """See Catalogue."""
         dialect = self._database.dialect
 
-        def work(connection: Connection) -> dict[str, int]:
-            return dict(
-                connection.execute(
-                    "SELECT session_id, count(*) FROM checkpoints"
-                    f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
-                    {"ids": dialect.many(sorted(session_ids))},
-                ).fetchall()
+        def work(connection: Connection) -> dict[str, CheckpointCount]:
+            rows = connection.execute(
+                "SELECT session_id, count(CASE WHEN state <> 'LOST' THEN 1 END),"
+                " count(CASE WHEN state = 'LOST' THEN 1 END) FROM checkpoints"
+                f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
+                {"ids": dialect.many(sorted(session_ids))},
             )
+            return {row[0]: CheckpointCount(there=row[1], lost=row[2]) for row in rows}
 
         return await self._database.read(work)
+
+    async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
+            rows = connection.execute(
+                "SELECT DISTINCT session_id, attempt, rank FROM checkpoints WHERE state = 'SAVED'"
+                " ORDER BY session_id, attempt, rank",
+                (),
+            )
+            return tuple(ReplicaKey(*row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> int:
+            return connection.execute(
+                "UPDATE checkpoints SET state = 'LOST', why_lost = :why"
+                " WHERE session_id = :session_id AND attempt = :attempt AND rank = :rank"
+                " AND state = 'SAVED'",
+                {**replica._asdict(), "why": why},
+            ).rowcount
+
+        return await self._database.write(work, touches={replica.session_id})
 
     async def delete_checkpoint(self, session_id: str, name: str) -> bool:
         """See Catalogue."""

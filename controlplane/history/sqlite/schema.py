@@ -403,6 +403,18 @@ def _listed_summaries(tables: Database) -> None:
     tables.execute("ALTER TABLE summaries ADD COLUMN listed TEXT")
 
 
+def _lost_checkpoints(tables: Database) -> None:
+    """Why checkpoints are lost, and which save `digest` names; see values.Checkpoint."""
+    checkpoints = tables.table("checkpoints")
+    checkpoints.add_column("why_lost", str, not_null_default="")
+    checkpoints.add_column("content_attempt", int, not_null_default=0)
+    checkpoints.add_column("content_saved_at", float, not_null_default=0.0)
+    tables.execute(
+        "CREATE INDEX checkpoints_to_settle ON checkpoints (session_id, attempt, rank)"
+        " WHERE state = 'SAVED'"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -416,4 +428,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _sent_blobs,
     _counted_audit,
     _listed_summaries,
+    _lost_checkpoints,
 )
