@@ -134,9 +134,9 @@ class Draft:
             OSError: the disk refused; the draft is still there to be discarded.
         """
         self._adopt_siblings()
-        for path, _ in _files(self.model):
-            _close_to_writers(os.path.join(self.model, path), path)
         files = _files(self.model)
+        _close_to_writers(self.model, [path for path, _ in files])
+        files = [(path, os.stat(os.path.join(self.model, path)).st_size) for path, _ in files]
         for path, _ in files:
             _sync(os.path.join(self.model, path))
         for folder, _, _ in os.walk(self.model):
@@ -203,11 +203,17 @@ def _files(folder: str) -> List[Tuple[str, int]]:
     return sorted(found)
 
 
-def _close_to_writers(path: str, shown: str) -> None:
-    if make_private(path):
-        notice(f"{shown} is still open for writing or linked: a copy of it as it is now is saved")
-    if os.name != "nt":  # where files that are read-only cannot be removed
-        os.chmod(path, 0o555 if os.stat(path).st_mode & stat.S_IXUSR else 0o444)
+def _close_to_writers(folder: str, files: List[str]) -> None:
+    held = []
+    for name in files:
+        path = os.path.join(folder, name)
+        if make_private(path):
+            held.append(name)
+        if os.name != "nt":  # where files that are read-only cannot be removed
+            os.chmod(path, 0o555 if os.stat(path).st_mode & stat.S_IXUSR else 0o444)
+    if held:
+        more = f" and {len(held) - 1} more" if held[1:] else ""
+        notice(f"still open for writing, or linked: {held[0]}{more}; copies as of now are saved")
 
 
 def _sync(path: str) -> None:

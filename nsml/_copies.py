@@ -11,7 +11,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence, Tuple
+    from typing import Optional, Sequence, Tuple
 
 _FICLONE = 0x40049409
 _F_SETSIG = 10
@@ -70,18 +70,17 @@ def copy_file(source: str, target: str, *, clone_only: bool = False) -> bool:
     return is_shared
 
 
-def is_private(path: str) -> bool:
-    """Whether a file has one name, and nobody has it open or mapped for writing.
+def is_private(path: str) -> Optional[bool]:
+    """Whether a file has one name, and nobody has it open or mapped for writing; None: not known.
 
-    False also where the system does not say. A read lease is granted exactly then; it is given back
-    at once.
+    A read lease is granted exactly then; it is given back at once. Not all file systems have them.
     """
     try:
         import fcntl
 
         setlease = fcntl.F_SETLEASE
     except (ImportError, AttributeError):
-        return False
+        return None
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_nlink != 1:
@@ -92,8 +91,8 @@ def is_private(path: str) -> bool:
         fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, setlease, fcntl.F_RDLCK)
         fcntl.fcntl(fd, setlease, fcntl.F_UNLCK)
-    except OSError:
-        return False
+    except OSError as error:
+        return False if error.errno == errno.EAGAIN else None
     finally:
         os.close(fd)
     return True
@@ -102,10 +101,13 @@ def is_private(path: str) -> bool:
 def make_private(path: str) -> bool:
     """Give a file a new inode where another name, descriptor or mapping may still change it.
 
-    Whether that was necessary; the bytes are those of this moment. Sessions run on Linux: elsewhere
-    files stay as they are. Raises OSError.
+    Whether one does; where that is not known, the file is copied too. The bytes are those of this
+    moment. Sessions run on Linux: elsewhere files stay as they are. Raises OSError.
     """
-    if not sys.platform.startswith("linux") or is_private(path):
+    if not sys.platform.startswith("linux"):
+        return False
+    known = is_private(path)
+    if known:
         return False
     draft = f"{path}.{os.getpid()}.nsml"
     try:
@@ -115,7 +117,7 @@ def make_private(path: str) -> bool:
         with suppress(OSError):
             os.unlink(draft)
         raise
-    return True
+    return known is False
 
 
 def seal_of(folder: str, files: Sequence[str]) -> str:

@@ -80,7 +80,9 @@ def shares_blocks(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("isolation", ["namespace", "none"])
+@pytest.mark.parametrize(
+    "isolation", ["namespace", pytest.param("none", marks=pytest.mark.variant)]
+)
 def test_what_was_saved_is_what_becomes_durable(isolation, tmp_path):
     """With accounts nothing that the program does reaches it; else its owner is told what was changed."""
     with Platform(simulate_gpus=1, options=["--isolation", isolation]) as platform:

@@ -86,8 +86,25 @@ def test_what_a_program_keeps_hold_of_is_copied(
     changes[0]()
     assert (model / "weights").read_bytes() == b"saved"
     assert [path.name for path in model.iterdir()] == ["weights"]
-    assert "weights is still open for writing or linked" in capfd.readouterr().err
+    assert "still open for writing, or linked: weights; copies" in capfd.readouterr().err
     assert not session._checkpoints.is_changed("1-best/model")
+
+
+def test_where_there_are_no_leases_files_are_copied_and_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_copies, "is_private", lambda path: None)
+    held: list[int] = []
+
+    def save(path: str) -> None:
+        held.append(os.open(Path(path, "weights"), os.O_WRONLY | os.O_CREAT))
+        os.write(held[0], b"saved")
+
+    Session(str(tmp_path), "anna/digits/3").save("best", save_fn=save)
+    os.write(held[0], b" and more")
+    os.close(held[0])
+    assert (tmp_path / "checkpoints/1-best/model/weights").read_bytes() == b"saved"
+    assert "open for writing" not in capfd.readouterr().err
 
 
 def spoil(path: str) -> None:
