@@ -219,11 +219,13 @@ def _tell_beside(app: App, session: Session, *, has_any: bool) -> None:
     """
     if not app.is_for_people:
         return
-    from nsml.view.sessions import attempt_lines
+    from nsml.view.sessions import attempt_lines, lost_text
     from nsml.view.text import visible
 
     if has_any:
         tell_simulated(app, session)
+    if lost := lost_text(session):
+        app.say(lost)
     for line in attempt_lines(session):
         app.say(visible(line))
 

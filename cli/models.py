@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,10 @@ def model() -> None:
 @session_argument()
 @pass_app
 def ls(app: App, *, session: str) -> None:
-    """List the checkpoints of a session, oldest first."""
+    """List the checkpoints of a session, oldest first.
+
+    One that is lost says why. What was changed after nsml.save, or never reached the object store, is lost.
+    """
     from nsml.v1 import checkpoints_pb2
     from nsml.view import checkpoints as view
 
@@ -44,6 +48,10 @@ def ls(app: App, *, session: str) -> None:
         none="no checkpoints yet",
         blank=checkpoints_pb2.Checkpoint(),
     )
+    for one in filter(view.is_lost, found):
+        app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
+        if view.has_earlier(one):
+            app.say(f"try: nsml model pull --earlier {session} {shlex.quote(one.name)}")
 
 
 @command(
@@ -54,17 +62,22 @@ def ls(app: App, *, session: str) -> None:
 @session_argument()
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option(
+    "--earlier",
+    is_flag=True,
+    help="Where the last save of that name is lost or on its way: the durable one before it.",
+)
 @pass_app
-def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
+def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) -> None:
     """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
 
-    @last is the newest. Every file is held against its digest. A folder that is there is left alone.
+    @last is the newest that is not lost. Every file is held against its digest. A folder that is there is left alone.
     """
     from nsml.client import checkpoints
     from nsml.view.units import size_text
 
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
-        found = await _find(client, session, checkpoint)
+        found = await _find(client, session, checkpoint, earlier=earlier)
         with _told(checkpoints.folder_of(found, path)):
             return found, await checkpoints.pull(
                 client,
@@ -124,12 +137,12 @@ def _told(target: Path) -> Iterator[None]:
         raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
 
 
-async def _find(client: Client, session: str, name: str) -> Checkpoint:
+async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Checkpoint:
     from nsml.client.errors import NotFound
-    from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+    from nsml.view.checkpoints import is_lost
 
     if name == "@last":
-        every = await client.checkpoints.every(session)
+        every = [one for one in await client.checkpoints.every(session) if not is_lost(one)]
         if not every:
             raise NotFound(f"session {session} has no checkpoints", reason="NOT_FOUND")
         newest = max(every, key=lambda item: item.saved_at.ToNanoseconds())
@@ -147,15 +160,33 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
                 advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names))
                 or f"nsml model ls {session}",
             ) from error
-    if found.state != CHECKPOINT_STATE_DURABLE:
-        raise CommandError(
-            f"checkpoint {found.name} is not in the object store yet",
-            code=ExitCode.UNAVAILABLE,
-            reason="NOT_DURABLE",
-            why="it is safe on its node, and on its way",
-            advice="run it again soon",
-        )
+    _check_readable(found, session, earlier=earlier)
     return found
+
+
+def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
+    """Raises CommandError for one that is lost or on its way, unless an `earlier` one of its name will do."""
+    from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+    from nsml.view.checkpoints import has_earlier, is_lost
+
+    if found.state == CHECKPOINT_STATE_DURABLE or (earlier and has_earlier(found)):
+        return
+    before = f"nsml model pull --earlier {session} {shlex.quote(found.name)}"
+    if is_lost(found):
+        raise CommandError(
+            f"checkpoint {found.name} is lost",
+            code=ExitCode.NOT_FOUND,
+            reason="LOST",
+            why=found.why_lost,
+            advice=before if has_earlier(found) else f"nsml model ls {session}",
+        )
+    raise CommandError(
+        f"checkpoint {found.name} is not in the object store yet",
+        code=ExitCode.UNAVAILABLE,
+        reason="NOT_DURABLE",
+        why="it is on its node, and on its way",
+        advice=f"run it again soon\n{before}" if has_earlier(found) else "run it again soon",
+    )
 
 
 model.add_command(ls)

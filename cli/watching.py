@@ -98,7 +98,11 @@ def _is_news(session: Session, known: Session | None) -> bool:
     """Whether it is worth a line: what it takes of its node and of its devices changes all the time."""
     if known is None or session.revision != known.revision or session.waiting != known.waiting:
         return session != known
-    return session.summary != known.summary or session.checkpoint_count != known.checkpoint_count
+    return (
+        session.summary != known.summary
+        or session.checkpoint_count != known.checkpoint_count
+        or session.lost_checkpoint_count != known.lost_checkpoint_count
+    )
 
 
 def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:

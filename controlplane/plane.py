@@ -66,10 +66,11 @@ from controlplane.operations.kept import Kept, KeptUsages
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.listing import Listings
 from controlplane.operations.logs import Logs
-from controlplane.operations.media import Overdue, Shown
+from controlplane.operations.media import Shown
 from controlplane.operations.members import Member, Members
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
+from controlplane.operations.overdue import Overdue
 from controlplane.operations.projects import Projects
 from controlplane.operations.rationing import Rationing
 from controlplane.operations.references import References

@@ -379,7 +379,9 @@ class Agent:
                 assignment = await self._parts.run(partial(read_assignment, folder))
                 owner = "" if assignment is None else owner_of(assignment)
                 pace = Pace(_REQUESTS_PER_S, self._parts.clock)
-                server = RequestServer(replica_id, folder, self._loads, owner, pace=pace)
+                server = RequestServer(
+                    replica_id, folder, self._loads, owner, pace=pace, run=self._parts.run
+                )
                 try:
                     await stack.enter_async_context(server.listening())
                 except OSError:

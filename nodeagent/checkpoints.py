@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,21 +22,29 @@ import structlog
 
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.kept import Opened, forget, is_copy, keep, opened
 from nodeagent.media import MediaUploads
 from nodeagent.pace import CountedLog, Patience
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
+from nsml._copies import seal
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
 from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
+from nsml.content.beneath import beneath
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
+from nsml.content.paths import split_path
 from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
 _LONGEST_NAME = 512
+_LONGEST_SEAL = 128
 _HELD_BYTES = 1 << 20
 """So much is held of what is pending, about, and the one that goes over it."""
+_LONGEST_REASON = 500
+_MOST_MISSING = 10
+"""Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
 _MOST_UNNOTED = 64
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
@@ -48,13 +56,15 @@ log = structlog.get_logger()
 class SavedCheckpoint:
     """What a record says of a checkpoint.
 
-    `folder` is relative to the replica's checkpoints, `files` to the folder.
+    `folder` is relative to the replica's checkpoints, `files` to the folder. `seal` shows whether they were
+    changed since; "" from an older SDK.
     """
 
     name: str
     folder: str
     saved_at: float
     files: tuple[str, ...]
+    seal: str = ""
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
@@ -71,9 +81,14 @@ class SavedCheckpoint:
                 paths = tuple(path for path, _ in files)
             case _:
                 return None
-        if not 0 <= saved_at < 1 << 33:
+        seal = record.get("seal", "")
+        if not 0 <= saved_at < 1 << 33 or not isinstance(seal, str) or len(seal) > _LONGEST_SEAL:
             return None
-        return cls(name=name, folder=folder, saved_at=float(saved_at), files=paths)
+        return cls(name=name, folder=folder, saved_at=float(saved_at), files=paths, seal=seal)
+
+
+class CheckpointChanged(ValueError):
+    """Its files are not those any more that were saved."""
 
 
 class Uploads:
@@ -144,8 +159,13 @@ class Uploads:
         """
         newest = {one.folder: one for one in checkpoints}
         missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
-        for folder, error in missing.items():
-            self._log("checkpoint.lost", newest.pop(folder), error)
+        lost = [(newest.pop(folder), error) for folder, error in missing.items()]
+        for checkpoint, error in lost:
+            self._log("checkpoint.lost", checkpoint, error)
+        # A program removes one or two; of many false ones the platform hears at the attempt's end.
+        for checkpoint, error in lost[-_MOST_MISSING:]:
+            with suppress(ClientError):
+                await self._report_loss(checkpoint, error)
         return list(newest.values())
 
     def _missing(self, folders: Iterable[str]) -> dict[str, Exception]:
@@ -153,15 +173,12 @@ class Uploads:
         found: dict[str, Exception] = {}
         for folder in folders:
             try:
-                with self._opened(folder):
+                with opened(self._folder, folder):
                     continue
             except (OSError, ValueError) as error:
                 if not is_passing(error):
                     found[folder] = error
         return found
-
-    def _opened(self, folder: str) -> AbstractContextManager[int]:
-        return open_folder(self._folder.run, ["checkpoints", *folder.split("/")])
 
     async def add(self, *checkpoints: SavedCheckpoint) -> None:
         """Note checkpoints; on return the next agent knows of them, whatever ends this one.
@@ -170,6 +187,7 @@ class Uploads:
         """
         is_noted = True
         for checkpoint in checkpoints:
+            await self._keep(checkpoint)
             before = self._pending.get(checkpoint.name)
             while self._held - (_size(before) if before else 0) >= _HELD_BYTES:
                 if not is_noted:
@@ -224,6 +242,12 @@ class Uploads:
                 return
             self._log("checkpoint.lost", checkpoint, error)
             is_durable = False
+            try:
+                await self._report_loss(checkpoint, error)
+            except ClientError as away:
+                self._log("checkpoint.delayed", checkpoint, away)
+                await self._patience.wait(away, self._pause)
+                return
         self._patience.reset()
         if self._pending.get(checkpoint.name) is checkpoint:
             self._drop(checkpoint.name)
@@ -246,42 +270,68 @@ class Uploads:
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
         # Opened for as long as it is read: what user code puts in its place is another folder.
-        with self._opened(checkpoint.folder) as descriptor:
-            owner = self._folder.run.stat().st_uid
-            packing = partial(_packed, path_of(descriptor), checkpoint.files, owner)
+        with ExitStack() as stack:
+            opening = opened(self._folder, checkpoint.folder)
+            found = await uninterrupted(self._run, partial(stack.enter_context, opening))
+            owner = os.geteuid() if found.is_kept else self._folder.run.stat().st_uid
+            packing = partial(_packed, found, checkpoint, owner)
             packed = await uninterrupted(self._run, packing)
             digest = await put_tree(
                 self._rpc(), packed, self._run, session_id=self._replica_id.session_id
             )
+        await self._commit(
+            checkpoint,
+            digest=digest,
+            size_bytes=packed.manifest.size,
+            file_count=len(packed.manifest.entries),
+        )
+        self._log("checkpoint.durable", checkpoint, None)
+        await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+
+    async def _commit(self, checkpoint: SavedCheckpoint, **outcome: Any) -> None:
         request = pb.CommitCheckpointRequest(
             session_id=self._replica_id.session_id,
             attempt=self._replica_id.attempt,
             name=checkpoint.name,
-            digest=digest,
-            size_bytes=packed.manifest.size,
-            file_count=len(packed.manifest.entries),
+            **outcome,
         )
         request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
         await self._rpc().unary(
             "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
         )
-        self._log("checkpoint.durable", checkpoint, None)
-        await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+
+    async def _report_loss(self, checkpoint: SavedCheckpoint, error: Exception) -> None:
+        """Tell the platform, and through it the owner; raises what may pass."""
+        try:
+            await self._commit(checkpoint, why_lost=_reason(error)[:_LONGEST_REASON])
+        except ClientError as refused:
+            if is_passing(refused):
+                raise
+            self._log("checkpoint.loss_not_reported", checkpoint, refused)
+
+    async def _keep(self, checkpoint: SavedCheckpoint) -> None:
+        """Take it from the program, where the SDK could not have that done when it was saved."""
+        try:
+            await uninterrupted(self._run, partial(_keep_unchanged, self._folder, checkpoint))
+        except (OSError, ValueError) as error:  # then it is looked at when it is sent
+            log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
 
     def _remove_older(self, folder: str) -> None:
         """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
         number, dash, escaped = folder.split("/", maxsplit=1)[0].partition("-")
         if not dash or not number.isdecimal():
             return
-        with (
-            open_folder(self._folder.run, ["checkpoints"]) as checkpoints,
-            os.scandir(checkpoints) as found,
-        ):
-            for entry in found:
-                other, _, name = entry.name.partition("-")
-                if name == escaped and other.isdecimal() and int(other) < int(number):
-                    with suppress(OSError):
-                        remove_folder(entry.name, checkpoints)
+        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+            with (
+                suppress(FileNotFoundError),
+                open_folder(root, parts) as checkpoints,
+                os.scandir(checkpoints) as found,
+            ):
+                for entry in found:
+                    other, _, name = entry.name.partition("-")
+                    if name == escaped and other.isdecimal() and int(other) < int(number):
+                        with suppress(OSError):
+                            remove_folder(entry.name, checkpoints)
 
     async def _note(self) -> None:
         # one at a time: what is written last must be what is pending now
@@ -301,6 +351,18 @@ class Uploads:
         self._said.say(event, checkpoint=checkpoint.name, **told)
 
 
+def _reason(error: Exception) -> str:
+    """Why a checkpoint is lost, for its owner."""
+    match error:
+        case ClientError():
+            return error.message
+        case FileNotFoundError() | NotADirectoryError():
+            return "its folder was removed after it was saved"
+        case OSError():
+            return error.strerror or str(error)
+    return str(error) or type(error).__name__
+
+
 def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
     content = json.dumps([asdict(item) for item in pending]).encode()
     # The record is passed on after this: a loss of power must not leave it the only one that knows.
@@ -311,10 +373,54 @@ def _size(checkpoint: SavedCheckpoint) -> int:
     return sum(_FILE_BYTES + len(path) for path in (checkpoint.name, *checkpoint.files))
 
 
-def _packed(root: Path, files: Sequence[str], owner: int) -> Packed:
-    """What is larger than all that the disk holds has holes, and could take days to read."""
+def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
+    """Describe its files; raises CheckpointChanged where they are not those that were saved.
+
+    What is larger than all that the disk holds has holes, and could take days to read.
+    """
+    root = path_of(found.descriptor)
     most = min(_LARGEST, shutil.disk_usage(root).used)
-    return pack_files(root, files, max_bytes=most, owner=owner)
+    _check_seal(found, checkpoint)
+    packed = pack_files(root, checkpoint.files, max_bytes=most, owner=owner)
+    _check_seal(found, checkpoint)
+    return packed
+
+
+def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
+    """Raises CheckpointChanged, OSError. Of files that the agent touched only their content's time counts."""
+    if not checkpoint.seal:
+        return
+    found = []
+    with beneath(path_of(place.descriptor)) as folder:
+        for path in checkpoint.files:
+            try:
+                found.append((path, folder.lstat(split_path(path))))
+            except FileNotFoundError as error:
+                raise CheckpointChanged(f"{path} was removed after it was saved") from error
+    if place.is_kept and any(is_copy(facts) for _, facts in found):
+        return  # with inodes and times of their own
+    half = len(checkpoint.seal) // 2
+    start = half if place.is_kept or place.is_touched else 0
+    if seal(found)[start:] != checkpoint.seal[start:]:
+        what = max(found, key=lambda one: one[1].st_ctime_ns)[0] if found else checkpoint.folder
+        raise CheckpointChanged(f"{what} was changed after it was saved")
+
+
+def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
+    """Raises OSError, ValueError where it cannot be kept, or was changed."""
+    if not checkpoint.seal:
+        keep(folder, checkpoint.folder)
+        return
+    with opened(folder, checkpoint.folder) as found:
+        if found.is_kept:
+            return
+        _check_seal(found, checkpoint)
+        keep(folder, checkpoint.folder)
+        try:
+            _check_seal(found._replace(is_touched=True), checkpoint)
+        except BaseException:
+            forget(folder, checkpoint.folder)
+            raise
 
 
 def _is_file(file: object) -> bool:

@@ -13,6 +13,7 @@
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
     root/        where the shim builds a namespace's root (always empty from outside)
+    kept/        checkpoints that the program cannot change any more: kept.py
     run/         all that user code is given to write    seen as /nsml
         spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
         checkpoints/
@@ -168,6 +169,11 @@ class ReplicaFolder:
     def checkpoints(self) -> Path:
         """Checkpoints as the SDK saved them."""
         return self.run / "checkpoints"
+
+    @property
+    def kept(self) -> Path:
+        """Checkpoints that are the agent's own."""
+        return self.path / "kept"
 
     @property
     def socket(self) -> Path:

@@ -2,7 +2,8 @@
 
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
 `{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
-`{"ok": false, "error": CODE, "message": TEXT}`. Whatever a client sends or leaves out, only its own
+`{"ok": false, "error": CODE, "message": TEXT}`. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
+agent has made that checkpoint its own, as far as it can. Whatever a client sends or leaves out, only its own
 connection suffers.
 """
 
@@ -26,11 +27,12 @@ import structlog
 from nodeagent.beneath import give, open_folder, path_of
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.kept import NotKept, keep
 from nodeagent.pace import Pace
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload
+from nsml.clock import Offload, inline
 from nsml.content.errors import ContentError
 from nsml.content.extract import remove_tree
 from nsml.v1 import checkpoints_pb2 as pb
@@ -101,7 +103,8 @@ class Loads:
         staged = self._staging / secrets.token_hex(8)
         try:
             find = partial(self._find, replica, session, name)
-            await self._fetch(find, staged, user)
+            before = 0 if request.get("session") else replica.attempt
+            await self._fetch(find, staged, user, before=before)
             return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
         except ClientError as error:
             raise RequestRefused(error.reason or "FAILED", error.message) from error
@@ -119,7 +122,12 @@ class Loads:
             return ""
 
     async def _fetch(
-        self, find: Callable[[], Awaitable[pb.Checkpoint]], staged: Path, user: str
+        self,
+        find: Callable[[], Awaitable[pb.Checkpoint]],
+        staged: Path,
+        user: str,
+        *,
+        before: int,
     ) -> None:
         """Lay out what is found, from whichever control plane is there.
 
@@ -128,9 +136,8 @@ class Loads:
         tries_left = _TRIES
         while True:
             checkpoint = await find()
-            if not checkpoint.digest:
-                words = f"checkpoint {checkpoint.name} of {checkpoint.session} is not durable yet"
-                raise RequestRefused("NOT_FOUND", words)
+            if (problem := _unreadable(checkpoint, before)) is not None:
+                raise problem
             tries_left -= 1
             try:
                 return await self._trees.fetch(checkpoint.digest, staged, user)
@@ -168,11 +175,13 @@ class RequestServer:
         user: str = "",
         *,
         pace: Pace | None = None,
+        run: Offload = inline,
     ) -> None:
         self._replica = replica
         self._pace = pace
+        self._run = run
         self._user = user
-        self._run_folder = folder.run
+        self._folder = folder
         self._loads = loads
         self._clients: set[asyncio.Task[Any]] = set()
 
@@ -180,7 +189,7 @@ class RequestServer:
     async def listening(self) -> AsyncIterator[None]:
         """Answer requests while the context lasts."""
         server = await asyncio.start_unix_server(
-            self._serve, sock=_listen(self._run_folder), limit=_LONGEST_LINE
+            self._serve, sock=_listen(self._folder.run), limit=_LONGEST_LINE
         )
         try:
             yield
@@ -216,23 +225,43 @@ class RequestServer:
             if self._pace is not None:
                 await self._pace.wait()
             try:
-                answer = await self._answer(line)
+                answer = await self._answer(line, reader)
             except RequestRefused as refused:
                 answer = _refusal(refused.code, str(refused))
             await _say(writer, answer)
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes, reader: asyncio.StreamReader) -> dict[str, Any]:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise RequestRefused("INVALID", "the request is not JSON") from error
         if not isinstance(request, dict) or request.get("v") != 1:
             raise RequestRefused("INVALID", 'the request is not an object with "v": 1')
-        operation = request.get("op")
-        if operation != "load":
-            raise RequestRefused("UNSUPPORTED", f"this agent does not know {str(operation)[:40]!r}")
-        folder = await self._loads.load(self._replica, self._run_folder, request, self._user)
-        return {"ok": True, "folder": folder}
+        match request.get("op"):
+            case "load":
+                folder = await self._loads.load(
+                    self._replica, self._folder.run, request, self._user
+                )
+                return {"ok": True, "folder": folder}
+            case "keep":
+                if reader.at_eof():  # it was saved meanwhile, and may have changed since
+                    raise RequestRefused("FAILED", "nobody waits for it any more")
+                return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
+            case operation:
+                text = f"this agent does not know {str(operation)[:40]!r}"
+                raise RequestRefused("UNSUPPORTED", text)
+
+    async def _keep(self, checkpoint: str) -> bool:
+        """Whether the program cannot change the checkpoint any more."""
+        try:
+            await uninterrupted(self._run, partial(keep, self._folder, checkpoint))
+        except NotKept as error:
+            if error.errno == errno.EOPNOTSUPP and os.geteuid():
+                raise RequestRefused("UNSUPPORTED", "it takes root, or Btrfs or XFS") from error
+            return False
+        except (OSError, ValueError) as error:
+            raise RequestRefused("FAILED", str(error)) from error
+        return True
 
 
 def _listen(run_folder: Path) -> socket.socket:
@@ -285,6 +314,22 @@ def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
             name = staged.name
             move(name)
     return "/".join([*above, name])
+
+
+def _unreadable(checkpoint: pb.Checkpoint, before: int) -> RequestRefused | None:
+    """Why it cannot be loaded as it was saved; None for one that can.
+
+    Of the session's own attempts before the attempt `before` whatever can be read will do, if need be an
+    earlier save of that name: there is nothing better to go on from.
+    """
+    which = f"checkpoint {checkpoint.name} of {checkpoint.session}"
+    is_earlier = 0 < checkpoint.attempt < before
+    is_itself = checkpoint.state not in {pb.CHECKPOINT_STATE_SAVED, pb.CHECKPOINT_STATE_LOST}
+    if checkpoint.digest and (is_itself or is_earlier):
+        return None
+    if checkpoint.state == pb.CHECKPOINT_STATE_LOST:
+        return RequestRefused("LOST", f"{which} is lost: {checkpoint.why_lost}")
+    return RequestRefused("NOT_FOUND", f"{which} is not durable yet")
 
 
 def _text(request: dict[str, Any], key: str) -> str:

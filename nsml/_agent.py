@@ -13,7 +13,7 @@ from nsml._notice import notice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict
+    from typing import Any, Callable, Dict, Optional
 
 _LONGEST_ANSWER = 1 << 20
 _LONGEST_SOCKET_PATH = 100
@@ -56,15 +56,32 @@ def request(
                 noticed = True
                 notice(f"waiting for the node agent: {error}")
             sleep(_PAUSE_S)
+    return _checked(answer)
+
+
+def ask_once(run_dir: str, message: Dict[str, Any], *, timeout_s: float = 5.0) -> Dict[str, Any]:
+    """The agent's answer, if it is there.
+
+    Raises:
+        AgentRefusedError: it answered with an error.
+        OSError, ValueError: it did not answer.
+    """
+    return _checked(_ask(run_dir, message, timeout_s))
+
+
+def _checked(answer: Dict[str, Any]) -> Dict[str, Any]:
     if not answer.get("ok"):
         raise AgentRefusedError(str(answer.get("error", "")), str(answer.get("message", "")))
     return answer
 
 
-def _ask(run_dir: str, message: Dict[str, Any]) -> Dict[str, Any]:
+def _ask(
+    run_dir: str, message: Dict[str, Any], timeout_s: Optional[float] = None
+) -> Dict[str, Any]:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
         _connect(connection, run_dir)
         connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
         received = b""

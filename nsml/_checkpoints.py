@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import contextmanager, suppress
 
+from nsml._copies import copy_tree, make_private, seal_of
 from nsml._notice import notice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+    from typing import Dict, Iterator, List, Optional, Tuple
 
 _DRAFT = ".tmp-"
 _LONGEST = 180
@@ -24,6 +26,7 @@ class Checkpoints:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._seals: Dict[str, Tuple[str, List[str]]] = {}  # of what this process saved, by folder
 
     def begin(self) -> Draft:
         """An empty draft with a number that no other process has.
@@ -47,9 +50,49 @@ class Checkpoints:
             return Draft(self.root, path, number)
 
     def newest(self, name: str) -> Optional[str]:
-        """The `model` folder of the newest checkpoint of that name."""
+        """The `model` folder of the newest checkpoint of that name, relative to the root."""
         found = self._of_name(name)
-        return os.path.join(self.root, found[-1][1], "model") if found else None
+        return f"{found[-1][1]}/model" if found else None
+
+    @contextmanager
+    def lent(self, folder: str, loads: str) -> Iterator[str]:
+        """A copy of the checkpoint `folder` that may be changed and is removed afterwards, in the folder `loads`.
+
+        Raises:
+            OSError: it cannot be copied.
+        """
+        from tempfile import mkdtemp
+
+        os.makedirs(loads, mode=0o700, exist_ok=True)
+        place = mkdtemp(dir=loads)
+        try:
+            copy = os.path.join(place, "model")
+            copy_tree(os.path.join(self.root, folder), copy)
+            yield copy
+        finally:
+            remove_tree(place)
+            with suppress(OSError):
+                os.rmdir(loads)
+
+    def seal(self, folder: str, files: List[Tuple[str, int]]) -> str:
+        """From now on a change of the checkpoint is seen; see `nsml._copies.seal_of`. Raises OSError."""
+        paths = [path for path, _ in files]
+        found = seal_of(os.path.join(self.root, folder), paths)
+        self._seals[folder] = found, paths
+        return found
+
+    def is_changed(self, folder: str) -> bool:
+        """Whether a checkpoint that this process saved is another by now."""
+        seal, paths = self._seals.get(folder, ("", []))
+        if not seal:
+            return False
+        model = os.path.join(self.root, folder)
+        try:
+            found = [path for path, _ in _files(model)]
+            # The half of the content alone: what the agent does to make files its own is no change.
+            return found != paths or seal_of(model, paths)[64:] != seal[64:]
+        except OSError:
+            return True
 
     def keep_newest(self, name: str) -> None:
         """Remove older checkpoints of that name (off-platform, where no agent does)."""
@@ -84,11 +127,16 @@ class Draft:
     def commit(self, name: str) -> Tuple[str, List[Tuple[str, int]]]:
         """Put it in place, safe from a power cut: its folder below the root, files and sizes.
 
+        A file that the program can still write, since it is open, mapped or linked elsewhere, is replaced
+        by a copy.
+
         Raises:
             OSError: the disk refused; the draft is still there to be discarded.
         """
         self._adopt_siblings()
         files = _files(self.model)
+        _close_to_writers(self.model, [path for path, _ in files])
+        files = [(path, os.stat(os.path.join(self.model, path)).st_size) for path, _ in files]
         for path, _ in files:
             _sync(os.path.join(self.model, path))
         for folder, _, _ in os.walk(self.model):
@@ -153,6 +201,19 @@ def _files(folder: str) -> List[Tuple[str, int]]:
             else:
                 notice(f"{relative} is left out of the checkpoint: it is no regular file")
     return sorted(found)
+
+
+def _close_to_writers(folder: str, files: List[str]) -> None:
+    held = []
+    for name in files:
+        path = os.path.join(folder, name)
+        if make_private(path):
+            held.append(name)
+        if os.name != "nt":  # where files that are read-only cannot be removed
+            os.chmod(path, 0o555 if os.stat(path).st_mode & stat.S_IXUSR else 0o444)
+    if held:
+        more = f" and {len(held) - 1} more" if held[1:] else ""
+        notice(f"still open for writing, or linked: {held[0]}{more}; copies as of now are saved")
 
 
 def _sync(path: str) -> None:

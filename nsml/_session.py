@@ -38,6 +38,10 @@ _LONGEST_STEP_S = 10.0
 _RESUME_TRIES = 10
 """A minute each, for an agent that does not answer: what was saved is worth waiting for."""
 
+_LONGEST_REASON = 500
+_KEEP_S, _KEEP_AGAIN_S = 5.0, 60.0
+"""How long an agent is waited for that does not answer, and then not asked."""
+
 
 class Session:
     """The calls of one process.
@@ -57,6 +61,8 @@ class Session:
         self.reporter = Reporter(self.spool, self.strictness)
         self.media = Media(self.spool, run_dir, self.strictness)
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
+        self._loads = os.path.join(root, "loads")
+        self._kept_from = 0.0  # when the agent is asked again to keep what is saved
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
         self._unnamed: Set[str] = set()  # names of this second that were found for who gave none
@@ -198,9 +204,14 @@ class Session:
         folder = None
         if not session or session == self._name:
             folder = self._checkpoints.newest(name)
+        if folder is not None and self._checkpoints.is_changed(folder):
+            notice(f"checkpoint {name} was changed since it was saved: its files here are not used")
+            folder = None
         if folder is not None:
-            done = read_done(folder)
-            self._model.load(folder, load_fn)
+            # What is saved here may be the only copy: a load function may do what it likes to its own.
+            with self._checkpoints.lent(folder, self._loads) as copy:
+                done = read_done(copy, remove=True)
+                self._model.load(copy, load_fn)
             return done
         if not self._run_dir:
             raise _no_model(session or self._name, name)
@@ -325,16 +336,41 @@ class Session:
             draft.discard()
             self._lost(name, error)
             return False
+        if self._run_dir:
+            self._hand_over(folder)
+        seal = ""
+        with suppress(OSError):  # gone already: the agent will say so
+            seal = self._checkpoints.seal(folder, files)
         now = time.monotonic()
         elapsed, self._saved_at = now - self._saved_at, now
         if not self._run_dir:
             self._checkpoints.keep_newest(name)
             return True
-        self.spool.append(self._checkpoint_record(name, folder, files, elapsed), must_arrive=True)
+        record = self._checkpoint_record(name, folder, files, seal, elapsed)
+        self.spool.append(record, must_arrive=True)
         return True
 
+    def _hand_over(self, folder: str) -> None:
+        """Have the agent make the files its own, where it can; else they are only sealed.
+
+        One that is away does it when it reads the record.
+        """
+        if time.monotonic() < self._kept_from:
+            return
+        from nsml._agent import AgentRefusedError, ask_once
+
+        try:
+            ask_once(self._run_dir, {"op": "keep", "folder": folder}, timeout_s=_KEEP_S)
+        except AgentRefusedError as error:
+            if error.code == "UNSUPPORTED":  # it has no root
+                self._kept_from = float("inf")
+        except (ConnectionError, FileNotFoundError):
+            pass
+        except (OSError, ValueError):
+            self._kept_from = time.monotonic() + _KEEP_AGAIN_S
+
     def _checkpoint_record(
-        self, name: str, folder: str, files: List[Tuple[str, int]], elapsed: float
+        self, name: str, folder: str, files: List[Tuple[str, int]], seal: str, elapsed: float
     ) -> bytes:
         record = {
             "kind": "checkpoint",
@@ -342,6 +378,7 @@ class Session:
             "name": name,
             "folder": folder,
             "files": files,
+            "seal": seal,
             "size": sum(size for _, size in files),
             "elapsed": elapsed,
         }
@@ -360,9 +397,8 @@ class Session:
 
         from nsml._agent import AgentRefusedError, request
 
-        loads = os.path.join(self._run_dir, "loads")
-        os.makedirs(loads, mode=0o700, exist_ok=True)
-        place = tempfile.mkdtemp(dir=loads)
+        os.makedirs(self._loads, mode=0o700, exist_ok=True)
+        place = tempfile.mkdtemp(dir=self._loads)
         target = f"loads/{os.path.basename(place)}/model"
         try:
             message = {"op": "load", "checkpoint": name, "session": session, "target": target}
@@ -409,6 +445,9 @@ class Session:
         notice(text)
         if self._run_dir:
             self.spool.drop(text)
+            record = {"kind": "checkpoint", "time": time.time(), "name": name, "folder": ""}
+            lost = {"files": [], "size": 0, "lost": str(error)[:_LONGEST_REASON]}
+            self.spool.append(encode({**record, **lost}), must_arrive=True)
 
     def _is_disk_full(self, error: BaseException) -> bool:
         """Whether a save failed for the disk's sake; torch says so in a RuntimeError of its own."""

@@ -87,6 +87,7 @@ class ScriptedPlatform(
         self.has_not_shown = 0
         """Questions for content that are refused, as by control planes that have not shown it."""
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
+        self.losses: list[checkpoints.CommitCheckpointRequest] = []
         self.asked_for: list[str] = []
         self.authorization: set[str] = set()
         self._down: set[asyncio.Queue[pb.ControlResponse | None]] = set()
@@ -332,6 +333,9 @@ class ScriptedPlatform(
     async def CommitCheckpoint(
         self, request: checkpoints.CommitCheckpointRequest, context: Any
     ) -> checkpoints.CommitCheckpointResponse:
+        if request.why_lost:
+            await self._note(self.losses.append, request)
+            return checkpoints.CommitCheckpointResponse()
         manifest = decode(self.blobs[request.digest], digest=request.digest)
         if any(digest not in self.blobs for digest in manifest.blobs()):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "blobs are missing")

@@ -155,6 +155,7 @@ class Actions:
         from nsml.client.checkpoints import folder_of, pull
         from nsml.content.errors import ContentError
         from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+        from nsml.view.checkpoints import is_lost, state_text
         from tui.screens.asking import Confirm
 
         if self._app.is_of_the_past("fetched"):
@@ -163,9 +164,9 @@ class Actions:
             self._app.say("nothing is fetched from here: nsml model pull does it", is_bad=True)
             return
         if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
-            self._app.say(
-                "it is on its way to the object store still" if checkpoint else "no checkpoint"
-            )
+            on_its_way = "it is on its way to the object store still"
+            text = state_text(checkpoint) if checkpoint and is_lost(checkpoint) else on_its_way
+            self._app.say(text if checkpoint else "no checkpoint")
             return
         words = ["nsml", "model", "pull", checkpoint.session, checkpoint.name, "."]
         target = folder_of(checkpoint, Path())

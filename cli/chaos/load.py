@@ -30,6 +30,7 @@ from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_ses
 from nsml.concurrency import beside_each_other
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.media_pb2 import ListMediaRequest
+from nsml.view.checkpoints import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -423,7 +424,7 @@ class Load:
             "end": pb.Cause.Name(session.end.cause),
             "reports": reports,
             "lines": logs,
-            "checkpoints": [checkpoint.name for checkpoint in saved],
+            "checkpoints": [one.name for one in saved if not is_lost(one)],
             "media": shown,
             "media_lost": lost,
             "missing": missing,

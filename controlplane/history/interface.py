@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         AuditQuery,
         AuditRow,
         Checkpoint,
+        CheckpointCount,
         Chunk,
         Dataset,
         DatasetListing,
@@ -446,7 +447,7 @@ class Catalogue(Protocol):
         ...
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint; of two of one name the later saved one stands, DURABLE over SAVED.
+        """Store a checkpoint; of two of one name the later saved one stands, see `values.later_of`.
 
         Making one durable keeps what was said of it when it was saved.
         """
@@ -470,8 +471,18 @@ class Catalogue(Protocol):
         """By name."""
         ...
 
-    async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
-        """Number of checkpoints of each session that has any."""
+    async def checkpoint_counts(
+        self, session_ids: Collection[str]
+    ) -> Mapping[str, CheckpointCount]:
+        """Numbers of checkpoints of each session that has any."""
+        ...
+
+    async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
+        """The replicas of which checkpoints are SAVED: no node has reported what became of them."""
+        ...
+
+    async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
+        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
         ...
 
     async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:

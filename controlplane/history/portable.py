@@ -55,6 +55,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "checkpoints": (
             *("session_id", "name", "saved_at", "size_bytes", "file_count", "state", "digest"),
             *("elapsed_s", "summary", "step", "attempt", "rank", "node", "folder"),
+            *("why_lost", "content_attempt", "content_saved_at"),
         ),
         "media": (
             *("session_id", "attempt", "rank", "file", "name", "kind", "time", "step"),

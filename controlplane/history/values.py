@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from controlplane.domain.identity import User
 from controlplane.domain.values import Visibility
@@ -507,18 +507,28 @@ class DatasetListing:
 
 
 class CheckpointState(enum.StrEnum):
-    """How safe a checkpoint is: on its node, or in the object store."""
+    """How safe a checkpoint is: on its node, in the object store, or nowhere."""
 
     SAVED = "SAVED"
     DURABLE = "DURABLE"
+    LOST = "LOST"
+
+
+class CheckpointCount(NamedTuple):
+    """Of one session."""
+
+    there: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Files that a session saved under a name.
 
-    `summary` is the last report before it, a JSON object in the order reported. `digest` is None
-    until it is DURABLE. `node` and `folder` say where it is on its node.
+    `summary` is the last report before it, a JSON object in the order reported. `node` and `folder` say where
+    it is on its node. `digest` is None until something can be read: it itself once DURABLE, before that the
+    one of its name that it replaced. `content_attempt` and `content_saved_at` then say which save `digest`
+    names; 0: this one.
     """
 
     session_id: str
@@ -535,7 +545,18 @@ class Checkpoint:
     rank: int = 0
     node: str = ""
     folder: str = ""
+    why_lost: str = ""
+    content_attempt: int = 0
+    content_saved_at: float = 0.0
 
+    @property
+    def content_of(self) -> tuple[int, float]:
+        """Attempt and time of the save that `digest` names."""
+        return (self.content_attempt or self.attempt, self.content_saved_at or self.saved_at)
+
+
+_SETTLED: Final = (CheckpointState.DURABLE, CheckpointState.LOST, CheckpointState.SAVED)
+"""Of two accounts of one save the first of these is right: what is in the object store is there."""
 
 SAME_SAVE_S = 0.001
 """Times of one save that came by different ways may differ by their rounding."""
@@ -544,24 +565,42 @@ SAME_SAVE_S = 0.001
 def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
     """What stands of two checkpoints of one name.
 
-    That of the later attempt, whose node's clock may be behind; of one attempt the later saved one. Two accounts of the same save are put together: durable if either says so,
-    the summary from the one that has it.
+    That of the later attempt, whose node's clock may be behind; of one attempt the later saved one. Until it
+    is durable itself, what can be read is still the earlier one. Two accounts of the same save are put
+    together: durable or lost if either says so, the summary from the one that has it.
     """
     if known.attempt != other.attempt:
-        return other if other.attempt > known.attempt else known
+        later, earlier = (other, known) if other.attempt > known.attempt else (known, other)
+        return _until_durable(later, earlier)
     if abs(known.saved_at - other.saved_at) > SAME_SAVE_S:
-        return other if other.saved_at > known.saved_at else known
+        later, earlier = (other, known) if other.saved_at > known.saved_at else (known, other)
+        return _until_durable(later, earlier)
     told = other if other.summary != "{}" or other.folder else known
-    durable = other if other.state is CheckpointState.DURABLE else known
+    settled = min(known, other, key=lambda one: _SETTLED.index(one.state))
+    sized = settled if settled.state is CheckpointState.DURABLE else told
+    readable = settled if settled.digest else known if known.digest else other
     return replace(
         told,
         saved_at=known.saved_at,
-        state=durable.state,
-        digest=durable.digest,
-        size_bytes=durable.size_bytes,
-        file_count=durable.file_count,
+        state=settled.state,
+        why_lost=settled.why_lost,
+        digest=readable.digest,
+        content_attempt=readable.content_attempt,
+        content_saved_at=readable.content_saved_at,
+        size_bytes=sized.size_bytes,
+        file_count=sized.file_count,
         node=told.node or known.node or other.node,
     )
+
+
+def _until_durable(later: Checkpoint, earlier: Checkpoint) -> Checkpoint:
+    """The later of two saves, with what can be read of the earlier one while it has nothing newer."""
+    if later.state is CheckpointState.DURABLE or not earlier.digest:
+        return later
+    attempt, saved_at = earlier.content_of
+    if later.digest and later.content_of >= (attempt, saved_at - SAME_SAVE_S):
+        return later
+    return replace(later, digest=earlier.digest, content_attempt=attempt, content_saved_at=saved_at)
 
 
 class MediaState(enum.StrEnum):

@@ -10,7 +10,7 @@ from controlplane.domain.errors import NsmlError
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
-    from controlplane.operations.media import Overdue
+    from controlplane.operations.overdue import Overdue
     from nsml.clock import Clock
 
 LOOK_EVERY_S: Final = 60.0

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.history.values import Checkpoint, CheckpointState
+from controlplane.operations.overdue import MOST_WORDS, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +26,14 @@ NAMED: Final = 10
 """Checkpoints that an error names."""
 MOST_REMOVED: Final = 1_000
 """Checkpoints that one call removes."""
+_SHOWN: Final = 200
+
+_log = structlog.get_logger("operations.checkpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What a node says: the content of a checkpoint is in the object store."""
+    """What a node reports: the content of a checkpoint is in the object store, or `why_lost`."""
 
     session_id: str
     attempt: int
@@ -36,6 +42,7 @@ class SavedCheckpoint:
     size_bytes: int
     file_count: int
     saved_at: float
+    why_lost: str = ""
 
 
 class Checkpoints:
@@ -65,7 +72,7 @@ class Checkpoints:
         return found
 
     async def newest(self, session: Session) -> Checkpoint:
-        """That from which another attempt goes on: the last durable one of the latest attempt that has any.
+        """That from which another attempt goes on: of those that can be read the one saved last, of the latest attempt that has any.
 
         Of attempts first, since the clocks of their nodes may differ.
 
@@ -103,7 +110,7 @@ class Checkpoints:
         return tuple(one.name for one in sorted(found, key=lambda one: (one.saved_at, one.name)))
 
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
-        """Record that a checkpoint is durable; repeating it is harmless.
+        """Record that a checkpoint is durable or lost; repeating it is harmless.
 
         Raises:
             NotFound: the session neither runs nor ran on the calling node.
@@ -114,7 +121,15 @@ class Checkpoints:
         )
         if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
             raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
-        if not await self._content.may_use(
+        if saved.why_lost:
+            _log.warning(
+                "checkpoint.lost",
+                session=saved.session_id,
+                node=caller.node,
+                checkpoint=saved.name[:_SHOWN],
+                reason=saved.why_lost[:_SHOWN],
+            )
+        elif not await self._content.may_use(
             caller, check_digest(saved.digest), session_id=saved.session_id
         ) or await self._content.is_incomplete(caller, saved.digest):
             raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
@@ -125,8 +140,9 @@ class Checkpoints:
                 saved_at=saved.saved_at,
                 size_bytes=saved.size_bytes,
                 file_count=saved.file_count,
-                state=CheckpointState.DURABLE,
-                digest=saved.digest,
+                state=CheckpointState.LOST if saved.why_lost else CheckpointState.DURABLE,
+                why_lost=plain(saved.why_lost)[:MOST_WORDS],
+                digest=None if saved.why_lost else saved.digest,
                 attempt=saved.attempt,
                 node=caller.node,
             )

@@ -13,8 +13,16 @@ import structlog
 from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, is_deep
-from controlplane.history.values import Channel, Checkpoint, Chunk, NodeSample, StreamKey
+from controlplane.history.values import (
+    Channel,
+    Checkpoint,
+    CheckpointState,
+    Chunk,
+    NodeSample,
+    StreamKey,
+)
 from controlplane.operations.media import media_in
+from controlplane.operations.overdue import MOST_WORDS, plain
 from controlplane.operations.recent import Recent
 from nsml._frames import REPORT
 
@@ -32,6 +40,7 @@ _log = structlog.get_logger("operations.ingest")
 
 _MOST_TOLD: Final = 1_000
 MOST_FOLDER_CHARS: Final = 2_048
+MOST_REASON_CHARS: Final = 2_048
 MOST_SUMMARY_BYTES: Final = 16 << 10
 """What a checkpoint says of the reports before it; a listing of thousands has to stay readable."""
 
@@ -186,6 +195,7 @@ class _Told(msgspec.Struct):
     elapsed: float | str | None = None
     summary: dict[str, Any] | None = None
     step: float | str | None = None
+    lost: Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARS)] = ""
 
 
 _DECODER = msgspec.json.Decoder(_Told)
@@ -223,6 +233,8 @@ def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
         rank=stream.rank,
         node=node,
         folder=told.folder,
+        state=CheckpointState.LOST if told.lost else CheckpointState.SAVED,
+        why_lost=plain(told.lost)[:MOST_WORDS],
     )
 
 

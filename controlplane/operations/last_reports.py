@@ -18,6 +18,7 @@ import structlog
 from controlplane.domain.errors import NsmlError
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.summaries import listed_of
+from controlplane.history.values import CheckpointCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,11 +48,11 @@ class LastReport:
     number: int
     summary: Summary | None
     """As lists carry it."""
-    checkpoint_count: int
+    checkpoints: CheckpointCount
     usage: Live | None
 
 
-_NOTHING: Final = LastReport(number=0, summary=None, checkpoint_count=0, usage=None)
+_NOTHING: Final = LastReport(number=0, summary=None, checkpoints=CheckpointCount(), usage=None)
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class _Question:
     whole_ids: set[str] = field(default_factory=set)
     whole: Mapping[str, Summary] = field(default_factory=dict)
     summaries: Mapping[str, Summary] | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, CheckpointCount] = field(default_factory=dict)
 
 
 class LastReports:
@@ -89,7 +90,7 @@ class LastReports:
 
     async def of(
         self, begun: Collection[str], *, whole: bool = False
-    ) -> tuple[Mapping[str, Summary], Mapping[str, int]]:
+    ) -> tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]]:
         """Summaries and counts of checkpoints of sessions that have begun; none while the history does not answer.
 
         Summaries as lists carry them, or `whole`.
@@ -126,7 +127,7 @@ class LastReports:
         if self._readers:
             for session_id in sorted(question.ids & self._state.sessions.keys()):
                 summary = question.summaries.get(session_id)
-                self._note(session_id, summary, question.counts.get(session_id, 0))
+                self._note(session_id, summary, question.counts.get(session_id, CheckpointCount()))
 
     def _forget(self, ids: Collection[str]) -> None:
         """They are shown without what the history has: who watches is told of it later, whether it changed or not."""
@@ -135,14 +136,14 @@ class LastReports:
         if self._touched is not None:
             self._touched.add(ids)
 
-    def _note(self, session_id: str, summary: Summary | None, count: int) -> None:
+    def _note(self, session_id: str, summary: Summary | None, count: CheckpointCount) -> None:
         usage = self._usages.live(session_id)
         known = self._known.get(session_id, _NOTHING)
-        if (summary, count, usage) != (known.summary, known.checkpoint_count, known.usage):
+        if (summary, count, usage) != (known.summary, known.checkpoints, known.usage):
             self.number += 1
             self._known.pop(session_id, None)  # so that it is the last
             self._known[session_id] = LastReport(
-                number=self.number, summary=summary, checkpoint_count=count, usage=usage
+                number=self.number, summary=summary, checkpoints=count, usage=usage
             )
 
     # Who watches

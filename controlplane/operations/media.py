@@ -10,11 +10,10 @@ import msgspec
 import structlog
 
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, TooLarge
-from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_digest
 from controlplane.history.records import LATEST_TIME, MAX_NAME_CHARS, is_deep
 from controlplane.history.values import Channel, Media, MediaContent
-from controlplane.operations.reports import SETTLED_WITHIN_S
+from controlplane.operations.overdue import MOST_WORDS, plain
 from nsml._frames import REPORT
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE
 
@@ -22,18 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import NodeCaller
-    from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.values import Chunk, MediaKey, MediaPage, MediaQuery, StreamKey
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
-    from controlplane.operations.references import References
-    from nsml.clock import Clock
 
 MOST_CAPTION_CHARS: Final = 2_000
 MOST_FACTS_BYTES: Final = 4 << 10
 """What is said of one without its content; a page of them has to fit into a message."""
-MOST_WORDS: Final = 500
 MOST_GLOBS: Final = 32
 MOST_A_PAGE: Final = 100
 """Of which each may have 28 KiB as a message: what is JSON in `MOST_FACTS_BYTES` is up to four times that."""
@@ -93,45 +88,11 @@ class Shown:
         )
 
 
-class Overdue:
-    """Media that their nodes will not send any more are lost, so that nobody waits for them."""
-
-    def __init__(self, *, history: History, references: References, clock: Clock) -> None:
-        self._history = history
-        self._references = references
-        self._clock = clock
-
-    async def settle(self) -> None:
-        """Look at what no node has said anything of. A node that does say it later is right."""
-        for one in await self._history.media.unsettled():
-            session = await self._references.by_id(one.session_id)
-            if session is None:
-                continue  # removed meanwhile
-            if why := why_lost(session, one.attempt, one.rank, self._clock.time()):
-                files = await self._history.media.lose(one, why)
-                _log.warning(
-                    "media.lost", session=session.name, rank=one.rank, files=files, reason=why
-                )
-
-
-def why_lost(session: Session, attempt: int, rank: int, now: float) -> str:
-    """Why media of a replica that were not sent by `now` (Unix seconds) will not be; "" while they may."""
-    ended = next((one for one in session.attempts if one.number == attempt), None)
-    if ended is None or now - ended.ended_at < SETTLED_WITHIN_S:
-        return ""
-    if attempt == session.attempt and any(
-        one.rank == rank and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
-    ):
-        return ""  # its node is there, and has more to send than goes into that time
-    node = ended.nodes[rank] if rank < len(ended.nodes) else "its node"
-    return f"{node} did not send it within {SETTLED_WITHIN_S / 60:g} minutes of its attempt's end"
-
-
 def _checked(told: MediaContent, root: str, sizes: Mapping[str, int]) -> MediaContent:
     if not FILE_NAME.fullmatch(told.file):
         raise InvalidRequest(f"{told.file[:100]!r} is not a file of media")
     if told.why_lost:
-        return MediaContent(file=told.file, why_lost=_plain(told.why_lost)[:MOST_WORDS])
+        return MediaContent(file=told.file, why_lost=plain(told.why_lost)[:MOST_WORDS])
     if told.file not in sizes:
         raise InvalidRequest(f"{told.file[:12]} is not in {root[:12] or 'any manifest'}")
     return MediaContent(file=told.file, root=root, size_bytes=sizes[told.file])
@@ -181,17 +142,12 @@ def _media(stream: StreamKey, told: _Told) -> Media:
         attempt=stream.attempt,
         rank=stream.rank,
         file=told.file,
-        name=_plain(told.name),
+        name=plain(told.name),
         kind=told.type,
         time=told.time,
         step=told.step if isinstance(told.step, float) and math.isfinite(told.step) else None,
-        content_type=_plain(told.content_type),
-        caption=_plain(told.caption),
+        content_type=plain(told.content_type),
+        caption=plain(told.caption),
         facts=facts if len(facts) <= MOST_FACTS_BYTES else "{}",
         size_bytes=told.size,
     )
-
-
-def _plain(text: str) -> str:
-    """Without what one of the databases cannot keep."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

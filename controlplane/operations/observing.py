@@ -67,6 +67,7 @@ HISTORY_WRITES: Final = frozenset(
         "put_checkpoint",
         "delete_checkpoint",
         "delete_dataset",
+        "lose_checkpoints",
         "charge",
         "audit",
         "remember",

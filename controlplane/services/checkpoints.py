@@ -90,7 +90,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     async def CommitCheckpoint(  # noqa: N802
         self, request: pb.CommitCheckpointRequest, _: Context
     ) -> pb.CommitCheckpointResponse:
-        """It is durable."""
+        """It is durable, or lost."""
         saved = SavedCheckpoint(
             session_id=request.session_id,
             attempt=request.attempt,
@@ -99,6 +99,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             size_bytes=request.size_bytes,
             file_count=request.file_count,
             saved_at=time_of(request.saved_at),
+            why_lost=request.why_lost,
         )
         await self._checkpoints.commit(require_agent(), saved)
         return pb.CommitCheckpointResponse()

@@ -11,6 +11,7 @@ import structlog
 from controlplane.domain.identity import may_change
 from controlplane.domain.lifecycle import SessionState
 from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.values import CheckpointCount
 from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
@@ -144,7 +145,7 @@ class Presenter:
         sessions: Sequence[Session],
         revisions: Sequence[int],
         viewer: UserCaller,
-        reported: tuple[Mapping[str, Summary], Mapping[str, int]],
+        reported: tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]],
     ) -> list[sessions_pb2.Session]:
         summaries, counts = reported
         samples = self._history.telemetry.known()
@@ -154,7 +155,8 @@ class Presenter:
             is_own = may_change(viewer, owner=session.owner)
             message = self._message(session, is_own)
             message.revision = revision
-            message.checkpoint_count = counts.get(session.id, 0)
+            count = counts.get(session.id, CheckpointCount())
+            message.checkpoint_count, message.lost_checkpoint_count = count
             explanation = self._waiting(session.id)
             if explanation is not None and session.state is SessionState.QUEUED:
                 message.waiting = explanation.reason
@@ -203,7 +205,9 @@ class Presenter:
 
     def _report(self, session: Session, last: LastReport) -> sessions_pb2.SessionReport:
         message = sessions_pb2.SessionReport(
-            session_id=session.id, checkpoint_count=last.checkpoint_count
+            session_id=session.id,
+            checkpoint_count=last.checkpoints.there,
+            lost_checkpoint_count=last.checkpoints.lost,
         )
         _add_summary(message, last.summary)
         _add_usage(message, session, last.usage)

@@ -64,7 +64,11 @@ _THOROUGH_SHARE, _THOROUGH_S = 0.01, 60.0
 """Most of its time that a shim spends on that, and how often it is done in any case."""
 _UNCOUNTED_S = 5.0
 """How long a program may have descriptors in flight that cannot be counted."""
-_FOLDERS, _OUTPUT = ("app", "tmp", "run", "volumes"), "output"
+_FOLDERS, _OUTPUT = (
+    ("app", "tmp", "run", "volumes", *(("kept",) if os.geteuid() == 0 else ())),
+    "output",
+)
+"""What an agent without root keeps shares the blocks of what is in `run`."""
 
 
 class Watch:

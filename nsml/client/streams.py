@@ -167,6 +167,7 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
     news.summary_names[:] = report.summary_names
     news.summary_left_out = report.summary_left_out
     news.checkpoint_count = report.checkpoint_count
+    news.lost_checkpoint_count = report.lost_checkpoint_count
     if report.HasField("usage"):
         news.usage.CopyFrom(report.usage)
     for replica in news.replicas:

@@ -16,12 +16,14 @@ class CheckpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHECKPOINT_STATE_UNSPECIFIED: _ClassVar[CheckpointState]
     CHECKPOINT_STATE_SAVED: _ClassVar[CheckpointState]
     CHECKPOINT_STATE_DURABLE: _ClassVar[CheckpointState]
+    CHECKPOINT_STATE_LOST: _ClassVar[CheckpointState]
 CHECKPOINT_STATE_UNSPECIFIED: CheckpointState
 CHECKPOINT_STATE_SAVED: CheckpointState
 CHECKPOINT_STATE_DURABLE: CheckpointState
+CHECKPOINT_STATE_LOST: CheckpointState
 
 class Checkpoint(_message.Message):
-    __slots__ = ("name", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "elapsed_s", "summary", "step")
+    __slots__ = ("name", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "elapsed_s", "summary", "step", "why_lost", "attempt", "content_saved_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +34,9 @@ class Checkpoint(_message.Message):
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WHY_LOST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     session: str
     state: CheckpointState
@@ -42,7 +47,10 @@ class Checkpoint(_message.Message):
     elapsed_s: float
     summary: _struct_pb2.Struct
     step: float
-    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ...) -> None: ...
+    why_lost: str
+    attempt: int
+    content_saved_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ..., why_lost: _Optional[str] = ..., attempt: _Optional[int] = ..., content_saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
     __slots__ = ("session", "for_session", "page_size", "cursor")
@@ -81,7 +89,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
 class CommitCheckpointRequest(_message.Message):
-    __slots__ = ("session_id", "attempt", "name", "digest", "size_bytes", "file_count", "saved_at")
+    __slots__ = ("session_id", "attempt", "name", "digest", "size_bytes", "file_count", "saved_at", "why_lost")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +97,7 @@ class CommitCheckpointRequest(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     attempt: int
     name: str
@@ -96,7 +105,8 @@ class CommitCheckpointRequest(_message.Message):
     size_bytes: int
     file_count: int
     saved_at: _timestamp_pb2.Timestamp
-    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    why_lost: str
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why_lost: _Optional[str] = ...) -> None: ...
 
 class CommitCheckpointResponse(_message.Message):
     __slots__ = ()

@@ -78,7 +78,8 @@ class CheckpointServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitCheckpoint(self, request, context):
-        """Nodes only: a checkpoint's content is in the object store now. Idempotent.
+        """Nodes only: a checkpoint's content is in the object store now, or will never be. Idempotent: what is
+        there stays there, whatever is reported later.
         Errors: NOT_FOUND (a session that never ran on the calling node); FAILED_PRECONDITION with
         reason MISSING_BLOBS; INVALID_ARGUMENT (the name, the digest).
         """

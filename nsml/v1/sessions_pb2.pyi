@@ -224,7 +224,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage", "episodes")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage", "episodes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,7 @@ class Session(_message.Message):
     SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +275,7 @@ class Session(_message.Message):
     summary_names: _containers.RepeatedScalarFieldContainer[str]
     summary_left_out: int
     checkpoint_count: int
+    lost_checkpoint_count: int
     simulated: bool
     revision: int
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -283,7 +285,7 @@ class Session(_message.Message):
     stop: SessionStop
     usage: SessionUsage
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -456,7 +458,7 @@ class WatchSessionsResponse(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ..., reports: _Optional[_Iterable[_Union[SessionReport, _Mapping]]] = ...) -> None: ...
 
 class SessionReport(_message.Message):
-    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "usage", "uses")
+    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "usage", "uses")
     class UsesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +471,7 @@ class SessionReport(_message.Message):
     SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     USES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
@@ -476,9 +479,10 @@ class SessionReport(_message.Message):
     summary_names: _containers.RepeatedScalarFieldContainer[str]
     summary_left_out: int
     checkpoint_count: int
+    lost_checkpoint_count: int
     usage: SessionUsage
     uses: _containers.MessageMap[int, ReplicaUse]
-    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
 
 class StopSessionRequest(_message.Message):
     __slots__ = ("session", "grace", "reason")

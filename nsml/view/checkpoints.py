@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
-from nsml.view.sessions import plain, seconds_of
+from nsml.view.sessions import moment_of, plain, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import ago, duration_text, moment, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsml.v1.checkpoints_pb2 import Checkpoint
 
 
@@ -30,8 +32,29 @@ def _value(value: Any) -> str:
 
 
 def state_word(checkpoint: Checkpoint) -> str:
-    """`saved` on its node, `durable` in the object store."""
+    """`saved` on its node, `durable` in the object store, `lost`."""
     return enum_word(pb.CheckpointState, checkpoint.state, "CHECKPOINT_STATE_")
+
+
+def is_lost(checkpoint: Checkpoint) -> bool:
+    """Whether what was saved is nowhere."""
+    return checkpoint.state == pb.CHECKPOINT_STATE_LOST
+
+
+def has_earlier(checkpoint: Checkpoint) -> bool:
+    """Whether one that is not durable itself replaced a durable one of its name, which can be read."""
+    return bool(checkpoint.digest) and checkpoint.state != pb.CHECKPOINT_STATE_DURABLE
+
+
+def state_text(checkpoint: Checkpoint) -> str:
+    """The word, and of one that is lost why: `lost: weights.pt was changed after it was saved`."""
+    word = state_word(checkpoint)
+    return f"{word}: {checkpoint.why_lost}" if checkpoint.why_lost else word
+
+
+def total_bytes(checkpoints: Iterable[Checkpoint]) -> int:
+    """Of those that are there."""
+    return sum(one.size_bytes for one in checkpoints if not is_lost(one))
 
 
 COLUMNS: tuple[Column[Checkpoint], ...] = (
@@ -44,7 +67,15 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
     Column(key="elapsed", title="Elapsed", cell=lambda c, _: duration_text(c.elapsed_s)),
     Column(key="summary", title="Summary", cell=_summary, shrinks_to=20),
     Column(key="size", title="Size", cell=lambda c, _: size_text(c.size_bytes)),
-    Column(key="state", title="State", cell=lambda c, _: state_word(c), is_wide=True),
+    Column(
+        key="state",
+        title="State",
+        cell=lambda c, _: state_text(c),
+        is_wide=True,
+        is_worth=is_lost,
+        shrinks_to=12,
+        colour=lambda c: "red" if is_lost(c) else "",
+    ),
     Column(key="files", title="Files", cell=lambda c, _: str(c.file_count), is_wide=True),
     Column(
         key="saved_at",
@@ -62,7 +93,9 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
         "name": checkpoint.name,
         "session": checkpoint.session,
         "state": state_word(checkpoint).upper(),
+        "why_lost": checkpoint.why_lost or None,
         "digest": checkpoint.digest or None,
+        "content_saved_at": moment_of(checkpoint, "content_saved_at"),
         "size_bytes": checkpoint.size_bytes,
         "file_count": checkpoint.file_count,
         "saved_at": moment(seconds_of(checkpoint.saved_at)),

@@ -11,6 +11,7 @@ from nsml.view.sessions import (
     attempt_lines,
     end_text,
     log_of_first,
+    lost_text,
     placed_text,
     seconds_of,
     state_text,
@@ -42,6 +43,8 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         )
     if session.end.message:
         found.append(f"  why: {session.end.message}")
+    if lost := lost_text(session):
+        found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
     if session.replicas:

@@ -123,14 +123,31 @@ _CAUSE_WORDS: Mapping[int, str] = {
 
 
 def state_text(session: Session) -> str:
-    """Glyph, word and, for a bad end, what it was: `✗ Failed (exit 3)`, of a gang also which rank."""
+    """Glyph, word, for a bad end what it was, of a gang also which rank, and what was lost: `✗ Failed (exit 3)`."""
     word = STATE_WORDS.get(session.state, STATE_WORDS[0])
-    text = f"{word.glyph} {word.word}"
+    text, facts = f"{word.glyph} {word.word}", []
     if session.state in _BAD_STATES:
         cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
         which = f", rank {session.end.rank}" if session.spec.replica_count > 1 else ""
-        return f"{text} ({cause}{which})"
-    return text
+        facts.append(f"{cause}{which}")
+    if session.lost_checkpoint_count:
+        facts.append(f"{counted(session.lost_checkpoint_count, 'checkpoint')} lost")
+    return f"{text} ({'; '.join(facts)})" if facts else text
+
+
+def lost_text(session: Session) -> str:
+    """What of it is lost, and the command that says why; "" of most."""
+    if not session.lost_checkpoint_count:
+        return ""
+    return (
+        f"{counted(session.lost_checkpoint_count, 'checkpoint')} lost: nsml model ls {session.name}"
+    )
+
+
+def checkpoints_text(session: Session) -> str:
+    """How many there are, and how many were lost: `3 (1 lost)`."""
+    lost = session.lost_checkpoint_count
+    return f"{session.checkpoint_count} ({lost} lost)" if lost else str(session.checkpoint_count)
 
 
 def end_text(session: Session) -> str:
@@ -502,8 +519,8 @@ COLUMNS: tuple[Column[Session], ...] = (
     Column(
         key="checkpoints",
         title="# of Models",
-        cell=lambda s, _: str(s.checkpoint_count),
-        tells=lambda s: s.checkpoint_count > 0,
+        cell=lambda s, _: checkpoints_text(s),
+        tells=lambda s: s.checkpoint_count > 0 or s.lost_checkpoint_count > 0,
         is_optional=True,
         shrinks_to=6,
         least=6,
@@ -742,6 +759,7 @@ def record(session: Session) -> dict[str, Any]:
         "summary": summary_of(session),
         "summary_left_out": session.summary_left_out,
         "checkpoint_count": session.checkpoint_count,
+        "lost_checkpoint_count": session.lost_checkpoint_count,
         "memo": session.memo,
         "simulated": session.simulated,
         "bundle_digest": spec.bundle_digest or None,

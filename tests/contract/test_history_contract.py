@@ -903,9 +903,12 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
     await put(saved)
     assert await get("s1", "best") == both
     later = replace(saved, saved_at=20.0, summary='{"loss":0}')
+    # until it is durable itself, the earlier one can be read
+    stands = replace(later, digest="d1", content_attempt=1, content_saved_at=10.0)
     await put(later)
+    assert await get("s1", "best") == stands
     await put(durable)
-    assert await get("s1", "best") == later
+    assert await get("s1", "best") == stands
     await put(replace(durable, name="other", saved_at=5.0))
     await put(replace(saved, name="other", saved_at=5.0))
     found = await get("s1", "other")
@@ -916,7 +919,7 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
         '{"loss":1}',
     )
     assert [item.name for item in await history.catalogue.checkpoints("s1")] == ["other", "best"]
-    assert await history.catalogue.checkpoint_counts(["s1", "s2"]) == {"s1": 2}
+    assert await history.catalogue.checkpoint_counts(["s1", "s2"]) == {"s1": (2, 0)}
     assert await history.catalogue.delete_checkpoint("s1", "best") is True
     assert await history.catalogue.delete_checkpoint("s1", "best") is False
     assert await get("s1", "best") is None
@@ -959,6 +962,76 @@ async def test_checkpoints_are_read_page_by_page_and_the_newest_alone(history: H
     assert newest is not None
     assert newest.name == "second"
     assert await catalogue.newest_names("s1", 2) == ("\U0001f600", "lost")
+
+
+async def test_a_checkpoint_that_is_lost_says_so_and_takes_no_earlier_one_along(
+    history: History,
+) -> None:
+    put, get = history.catalogue.put_checkpoint, history.catalogue.checkpoint
+    first = Checkpoint(
+        session_id="s1",
+        name="best",
+        saved_at=10.0,
+        size_bytes=5,
+        file_count=1,
+        attempt=1,
+        state=CheckpointState.DURABLE,
+        digest="d1",
+    )
+    saved = replace(
+        first, saved_at=20.0, size_bytes=6, state=CheckpointState.SAVED, digest=None, folder="2"
+    )
+    lost = replace(
+        saved, size_bytes=0, file_count=0, state=CheckpointState.LOST, why_lost="gone", folder=""
+    )
+    stands = replace(
+        saved,
+        state=CheckpointState.LOST,
+        why_lost="gone",
+        digest="d1",
+        content_attempt=1,
+        content_saved_at=10.0,
+    )
+    for order in ([first, saved, lost], [saved, lost, first], [first, lost, saved]):
+        for one in order:
+            await put(one)
+        await put(lost)
+        found = await get("s1", "best")
+        assert found == stands
+        assert found.content_of == (1, 10.0)
+        assert await history.catalogue.checkpoint_counts(["s1"]) == {"s1": (0, 1)}
+        await history.catalogue.delete_checkpoint("s1", "best")
+    await put(replace(lost, attempt=2, saved_at=1.0))
+    await put(stands)
+    found = await get("s1", "best")
+    assert found is not None
+    assert (found.attempt, found.digest, found.content_of) == (2, "d1", (1, 10.0))
+    sent = replace(saved, attempt=2, saved_at=1.0, state=CheckpointState.DURABLE, digest="d2")
+    await put(sent)
+    await put(lost)
+    assert await get("s1", "best") == sent
+
+
+async def test_checkpoints_that_no_node_sends_are_lost_until_one_does(history: History) -> None:
+    put, get = history.catalogue.put_checkpoint, history.catalogue.checkpoint
+    here, there = ReplicaKey("s1", 1, 0), ReplicaKey("s1", 2, 1)
+    saved = Checkpoint(
+        session_id="s1", name="a", saved_at=1.0, size_bytes=1, file_count=1, attempt=1
+    )
+    await put(saved)
+    await put(replace(saved, name="b", state=CheckpointState.DURABLE, digest="d1"))
+    await put(replace(saved, name="c", attempt=2, rank=1))
+    assert await history.catalogue.unsettled_checkpoints() == (here, there)
+    assert await history.catalogue.lose_checkpoints(here, "its node is gone") == 1
+    assert await history.catalogue.lose_checkpoints(here, "again") == 0
+    assert await history.catalogue.unsettled_checkpoints() == (there,)
+    lost = await get("s1", "a")
+    assert lost is not None
+    assert (lost.state, lost.why_lost) == (CheckpointState.LOST, "its node is gone")
+    await put(replace(saved, state=CheckpointState.DURABLE, digest="d2"))
+    sent = await get("s1", "a")
+    assert sent is not None
+    assert (sent.state, sent.digest, sent.why_lost) == (CheckpointState.DURABLE, "d2", "")
 
 
 @pytest.mark.parametrize("name", ["\0", "a\0b", "\U0001f600" * 512, "' --", "%s :name ?", "\n"])

@@ -25,6 +25,7 @@ _WRITES = frozenset(
         "delete_session",
         "put_checkpoint",
         "delete_checkpoint",
+        "lose_checkpoints",
         "tell",
         "settle",
         "charge",

@@ -332,6 +332,14 @@ CREATE TABLE released_roots (
 );
 """
 
+_LOST_CHECKPOINTS: Final = """
+-- Why checkpoints are lost, and which save `digest` names; see values.Checkpoint.
+ALTER TABLE checkpoints ADD COLUMN why_lost text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE checkpoints ADD COLUMN content_attempt bigint NOT NULL DEFAULT 0;
+ALTER TABLE checkpoints ADD COLUMN content_saved_at double precision NOT NULL DEFAULT 0;
+CREATE INDEX checkpoints_to_settle ON checkpoints (session_id, attempt, rank) WHERE state = 'SAVED';
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -345,6 +353,7 @@ STEPS: tuple[str, ...] = (
     _COUNTED_AUDIT,
     _LISTED_SUMMARIES,
     _KEPT_BYTES,
+    _LOST_CHECKPOINTS,
 )
 
 

@@ -17,12 +17,14 @@ from controlplane.history.sql.media import delete_media
 from controlplane.history.sql.referring import owners_of, referred, roots_of_session
 from controlplane.history.values import (
     Checkpoint,
+    CheckpointCount,
     CheckpointState,
     Dataset,
     DatasetListing,
     DatasetVersion,
     OwnedBy,
     PageKey,
+    ReplicaKey,
     SessionPage,
     SessionQuery,
     SessionRecord,
@@ -324,7 +326,9 @@ class SqlCatalogue:
         def work(connection: Connection) -> Checkpoint | None:
             row = connection.execute(
                 f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND digest <> ''"
-                " ORDER BY attempt DESC, saved_at DESC, name DESC LIMIT 1",
+                " ORDER BY CASE WHEN content_attempt > 0 THEN content_attempt ELSE attempt END DESC,"
+                " CASE WHEN content_saved_at > 0 THEN content_saved_at ELSE saved_at END DESC,"
+                " name DESC LIMIT 1",
                 (session_id,),
             ).fetchone()
             return None if row is None else _checkpoint(row)
@@ -350,20 +354,48 @@ class SqlCatalogue:
             lambda connection: _find_checkpoint(connection, session_id, name)
         )
 
-    async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
+    async def checkpoint_counts(
+        self, session_ids: Collection[str]
+    ) -> Mapping[str, CheckpointCount]:
         """See Catalogue."""
         dialect = self._database.dialect
 
-        def work(connection: Connection) -> dict[str, int]:
-            return dict(
-                connection.execute(
-                    "SELECT session_id, count(*) FROM checkpoints"
-                    f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
-                    {"ids": dialect.many(sorted(session_ids))},
-                ).fetchall()
+        def work(connection: Connection) -> dict[str, CheckpointCount]:
+            rows = connection.execute(
+                "SELECT session_id, count(CASE WHEN state <> 'LOST' THEN 1 END),"
+                " count(CASE WHEN state = 'LOST' THEN 1 END) FROM checkpoints"
+                f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
+                {"ids": dialect.many(sorted(session_ids))},
             )
+            return {row[0]: CheckpointCount(there=row[1], lost=row[2]) for row in rows}
 
         return await self._database.read(work)
+
+    async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
+            rows = connection.execute(
+                "SELECT DISTINCT session_id, attempt, rank FROM checkpoints WHERE state = 'SAVED'"
+                " ORDER BY session_id, attempt, rank",
+                (),
+            )
+            return tuple(ReplicaKey(*row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
+        """See Catalogue."""
+
+        def work(connection: Connection) -> int:
+            return connection.execute(
+                "UPDATE checkpoints SET state = 'LOST', why_lost = :why"
+                " WHERE session_id = :session_id AND attempt = :attempt AND rank = :rank"
+                " AND state = 'SAVED'",
+                {**replica._asdict(), "why": why},
+            ).rowcount
+
+        return await self._database.write(work, touches={replica.session_id})
 
     async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
         """See Catalogue."""

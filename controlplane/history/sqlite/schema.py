@@ -419,6 +419,18 @@ def _kept_bytes(tables: Database) -> None:
     )
 
 
+def _lost_checkpoints(tables: Database) -> None:
+    """Why checkpoints are lost, and which save `digest` names; see values.Checkpoint."""
+    checkpoints = tables.table("checkpoints")
+    checkpoints.add_column("why_lost", str, not_null_default="")
+    checkpoints.add_column("content_attempt", int, not_null_default=0)
+    checkpoints.add_column("content_saved_at", float, not_null_default=0.0)
+    tables.execute(
+        "CREATE INDEX checkpoints_to_settle ON checkpoints (session_id, attempt, rank)"
+        " WHERE state = 'SAVED'"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -433,4 +445,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _counted_audit,
     _listed_summaries,
     _kept_bytes,
+    _lost_checkpoints,
 )

@@ -33,6 +33,7 @@ def dataset_message(listing: DatasetListing) -> datasets_pb2.Dataset:
 
 def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.Checkpoint:
     """A checkpoint of the session of this name."""
+    _, content_saved_at = checkpoint.content_of
     return checkpoints_pb2.Checkpoint(
         name=checkpoint.name,
         session=session,
@@ -44,4 +45,7 @@ def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.
         elapsed_s=checkpoint.elapsed_s,
         summary=struct(json.loads(checkpoint.summary)),
         step=checkpoint.step,
+        why_lost=checkpoint.why_lost,
+        attempt=checkpoint.attempt,
+        content_saved_at=timestamp(content_saved_at) if checkpoint.digest else None,
     )

@@ -311,6 +311,37 @@ def test_a_model_on_its_way_is_not_pulled_yet(nsml, everything, state, tmp_path)
     assert "not in the object store yet" in result.stderr
 
 
+@pytest.mark.parametrize("digest", ["", "ab" * 32])
+def test_a_model_that_is_lost_says_so_everywhere(nsml, everything, state, tmp_path, digest):
+    [checkpoint] = state.checkpoints[everything.id]
+    blobs, checkpoint.digest = checkpoint.digest, digest
+    checkpoint.state = checkpoints_pb2.CHECKPOINT_STATE_LOST
+    checkpoint.why_lost = "weights.npy was changed after it was saved"
+    everything.checkpoint_count, everything.lost_checkpoint_count = 0, 1
+    target = tmp_path / "out"
+    result = nsml("model", "pull", "@last", "best", str(target), check=False)
+    assert (result.code, target.exists()) == (5, False)
+    assert "checkpoint best is lost" in result.stderr
+    assert "weights.npy was changed after it was saved" in result.stderr
+    assert ("--earlier" in result.stderr) == bool(digest)
+    assert nsml("model", "pull", "@last", "@last", str(target), check=False).code == 5
+    result = nsml("model", "ls", "@last")
+    assert "lost: weights.npy was changed" in result.stdout
+    assert "checkpoint best is lost: weights.npy was changed" in result.stderr
+    [record] = json.loads(nsml("model", "ls", "@last", "-j").stdout)["items"]
+    assert (record["state"], record["why_lost"]) == ("LOST", checkpoint.why_lost)
+    [listed] = json.loads(nsml("ps", "-a", "-j").stdout)["items"]
+    assert (listed["checkpoint_count"], listed["lost_checkpoint_count"]) == (0, 1)
+    assert "1 checkpoint lost" in nsml("ps", "-a", "-o", "wide").stdout
+    assert "0 (1 lost)" in nsml("ps", "-a", "-o", "wide").stdout
+    assert "1 checkpoint lost: nsml model ls" in nsml("status", "--explain", "@last").stdout
+    assert "1 checkpoint lost: nsml model ls" in nsml("events", "@last").stderr
+    if digest:
+        checkpoint.digest = blobs
+        nsml("model", "pull", "--earlier", "@last", "best", str(target))
+        assert (target / "kim_mnist_1/best/model/weights.npy").read_bytes() == b"weights"
+
+
 def test_checkpoint_names_never_leave_the_folder():
     assert folder_name("../../etc") == "..%2F..%2Fetc"
     assert folder_name("..") == "%2E%2E"

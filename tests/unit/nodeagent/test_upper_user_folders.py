@@ -118,7 +118,7 @@ async def test_one_without_files_is_sent_too(bench: Bench) -> None:
     assert bench.committed("empty") == {}
 
 
-@pytest.mark.parametrize("what", ["open_folder", "_packed", "put_tree"])
+@pytest.mark.parametrize("what", ["opened", "_packed", "put_tree"])
 async def test_what_the_node_is_short_of_costs_no_checkpoint(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -60,7 +60,8 @@ class TestSaving:
         (record,) = records(tmp_path, "checkpoint")
         assert record["time"] > 1e9
         assert record["elapsed"] >= 0
-        del record["time"], record["elapsed"]
+        assert len(record["seal"]) == 128
+        del record["time"], record["elapsed"], record["seal"]
         assert record == {
             "kind": "checkpoint",
             "name": "4",
@@ -183,6 +184,9 @@ class TestSaving:
         assert "checkpoint big is lost" in capfd.readouterr().err
         (dropped,) = records(tmp_path, "dropped")
         assert "checkpoint big is lost" in dropped["reason"]
+        (lost,) = records(tmp_path, "checkpoint")
+        assert (lost["name"], lost["folder"], lost["files"]) == ("big", "", [])
+        assert lost["lost"]
         assert names_in(tmp_path / "checkpoints") == []
 
     def test_a_folder_that_cannot_be_made_loses_the_checkpoint_too(
@@ -299,7 +303,7 @@ class TestSaving:
         checkpoints = Checkpoints(str(tmp_path))
         for _ in range(25):
             folder, _files = checkpoints.begin().commit("same")
-            assert checkpoints.newest("same") == str(tmp_path / folder)
+            assert checkpoints.newest("same") == folder
         assert checkpoints.newest("other") is None
 
     @given(st.text(max_size=300))
@@ -600,7 +604,10 @@ class TestOffPlatform:
         session.save("best")
         session.save("best")
         session.load("best")
-        assert seen == [str(tmp_path / ".nsml/checkpoints/2-best/model")]
+        (lent,) = seen
+        assert Path(lent).parents[1] == tmp_path / ".nsml/loads"
+        assert not Path(lent).exists()
+        assert [path.name for path in (tmp_path / ".nsml/checkpoints").iterdir()] == ["2-best"]
         assert names_in(tmp_path / ".nsml/checkpoints") == ["2-best"]
         with pytest.raises(KeyError):
             session.load("4", session="ben/digits/1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from nsml.view.checkpoints import state_word
+from nsml.view.checkpoints import is_lost, state_text
 from nsml.view.happenings import COLUMNS, Happening, newest, of_session
 from nsml.view.sessions import seconds_of
 from nsml.view.units import counted, size_text
@@ -60,5 +60,6 @@ class EventsTab(SessionTab):
 
 
 def _saved(one: Checkpoint) -> Happening:
-    words = f"{one.name}, {size_text(one.size_bytes)}, {state_word(one)}"
-    return Happening(seconds_of(one.saved_at), "checkpoint", one.session, words)
+    what = "checkpoint lost" if is_lost(one) else "checkpoint"
+    words = f"{one.name}, {size_text(one.size_bytes)}, {state_text(one)}"
+    return Happening(seconds_of(one.saved_at), what, one.session, words)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
-from nsml.view.checkpoints import COLUMNS
+from nsml.view.checkpoints import COLUMNS, is_lost, total_bytes
 from nsml.view.units import counted, size_text
 from tui.model import CheckpointsHeard, Detail
 from tui.screens.tabs.tab import SessionTab
@@ -65,8 +65,11 @@ class ModelsTab(SessionTab):
         nothing = "it saved nothing" if session.state in ENDED_STATES else _NOTHING_YET
         table.none = frame.none(Topic.CHECKPOINTS, nothing)
         table.show(saved)
-        size = size_text(sum(one.size_bytes for one in saved))
-        words = [f"{counted(len(saved), 'checkpoint')}, {size}"] if saved else []
+        lost = sum(map(is_lost, saved))
+        size = size_text(total_bytes(saved))
+        words = [f"{counted(len(saved) - lost, 'checkpoint')}, {size}"] if saved else []
+        if lost:
+            words.append(f"{lost} lost")
         if fetching := frame.dashboard.actions.fetching:
             words.append(fetching)
         self.say(frame, session, words, Topic.CHECKPOINTS)

@@ -15,6 +15,7 @@ from controlplane.domain.values import Cause, EndedAttempt, Replica, Session
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Channel,
+    Checkpoint,
     Chunk,
     Media,
     MediaQuery,
@@ -22,7 +23,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations.ingest import Ingestor
-from controlplane.operations.media import Overdue, why_lost
+from controlplane.operations.overdue import Overdue, why_lost
 from controlplane.operations.reports import SETTLED_WITHIN_S
 from nsml.clock import SystemClock, inline
 from tests.unit.controlplane.builders import session as made
@@ -105,12 +106,25 @@ async def test_only_what_is_overdue_is_lost(history: SqliteHistory) -> None:
             time=1.0,
         )
         await history.media.tell([one])
+        await history.catalogue.put_checkpoint(
+            Checkpoint(
+                session_id=session_id,
+                name="best",
+                saved_at=1.0,
+                size_bytes=1,
+                file_count=1,
+                attempt=1,
+            )
+        )
     known: Any = Known(over, runs)
     await Overdue(history=history, references=known, clock=Clock()).settle()
     states = {}
     for session_id in (over.id, runs.id, "removed"):
         [one] = (await history.media.list(MediaQuery(session_id=session_id))).media
         states[session_id] = one.state
+        [saved] = await history.catalogue.checkpoints(session_id)
+        assert saved.state.value == one.state.value
+        assert saved.why_lost == one.why_lost
     assert states == {
         over.id: MediaState.LOST,
         runs.id: MediaState.SAVED,

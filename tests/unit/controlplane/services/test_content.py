@@ -253,6 +253,23 @@ async def test_checkpoints_become_durable_and_are_pulled(rig: Rig) -> None:
     missing = checkpoints_pb2.GetCheckpointRequest(session=session.name, name="worst")
     code, _, details = await refused(kim.checkpoints.GetCheckpoint(missing))
     assert (code, details["try"]) == ("NOT_FOUND", "best")
+    # A later one of the name that is lost takes it from nobody.
+    loss = checkpoints_pb2.CommitCheckpointRequest(
+        session_id=session.id, attempt=1, name="best", why_lost="weights was\0 removed"
+    )
+    loss.saved_at.FromSeconds(commit.saved_at.seconds + 5)
+    assert (await refused(stranger.stubs.checkpoints.CommitCheckpoint(loss)))[0] == "NOT_FOUND"
+    for _ in range(2):
+        await agent.stubs.checkpoints.CommitCheckpoint(loss)
+    lost = (await kim.checkpoints.GetCheckpoint(get)).checkpoint
+    assert lost.state == checkpoints_pb2.CHECKPOINT_STATE_LOST
+    assert (lost.why_lost, lost.attempt) == ("weights was\ufffd removed", 1)
+    assert lost.digest == manifest.digest
+    assert lost.content_saved_at.seconds == commit.saved_at.seconds
+    newest = checkpoints_pb2.GetCheckpointRequest(session=session.name)
+    assert (await kim.checkpoints.GetCheckpoint(newest)).checkpoint == lost
+    seen = await kim.get(session.id)
+    assert (seen.checkpoint_count, seen.lost_checkpoint_count) == (0, 1)
     # From inside a session: its own, and what its user may see.
     await agent.stubs.checkpoints.GetCheckpoint(get)
     assert await read(agent.stubs, manifest.digest, *blobs) == blobs

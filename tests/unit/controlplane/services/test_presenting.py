@@ -15,7 +15,7 @@ from controlplane.domain.limits import NO_LIMITS
 from controlplane.domain.values import Cause, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
-from controlplane.history.values import NodeSample, Summary
+from controlplane.history.values import CheckpointCount, NodeSample, Summary
 from controlplane.operations.kept import Kept
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.state import LiveState
@@ -178,11 +178,11 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked: list[set[str]] = []
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, CheckpointCount] = {}
         self.may_answer = asyncio.Event()
         self.catalogue = self.streams = self.telemetry = self
 
-    async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, int]:
+    async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, CheckpointCount]:
         self.asked.append(set(session_ids))
         counts = dict(self.counts)
         await self.may_answer.wait()
@@ -219,10 +219,11 @@ async def test_who_asks_meanwhile_asks_together(desk: Desk, slow: Slow) -> None:
     seen = [session(attempt=1) for _ in range(10)]
     tasks = await viewers(slow, desk, *seen)
     # Nobody is told what was read before he asked.
-    slow.counts = {one.id: 7 for one in seen}
+    slow.counts = {one.id: CheckpointCount(there=7, lost=2) for one in seen}
     slow.may_answer.set()
     told = await asyncio.gather(*tasks)
     assert [one.checkpoint_count for one in told] == [0] + [7] * 9
+    assert [one.lost_checkpoint_count for one in told] == [0] + [2] * 9
     assert slow.asked == [{seen[0].id}, {one.id for one in seen[1:]}]
 
 
@@ -230,7 +231,7 @@ async def test_one_who_goes_leaves_the_others_their_answer(desk: Desk, slow: Slo
     seen = [session(attempt=1) for _ in range(3)]
     first, second, third = await viewers(slow, desk, *seen)
     first.cancel()
-    slow.counts = {seen[2].id: 7}
+    slow.counts = {seen[2].id: CheckpointCount(there=7)}
     while len(slow.asked) < 2:  # noqa: ASYNC110
         await asyncio.sleep(0)
     second.cancel()

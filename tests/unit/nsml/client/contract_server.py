@@ -204,6 +204,7 @@ class State:
                     summary=known.summary,
                     summary_names=values,
                     checkpoint_count=known.checkpoint_count,
+                    lost_checkpoint_count=known.lost_checkpoint_count,
                     uses={one.rank: one.use for one in known.replicas if one.HasField("use")},
                 )
             )
