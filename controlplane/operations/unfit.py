@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
-from controlplane.domain.values import WHOLE_DEVICE, Isolation
+from controlplane.domain.values import WHOLE_DEVICE, Isolation, Network
 from controlplane.scheduler import keep_to_owners, runs_nowhere
-from controlplane.scheduler.explain import describe, never_words
+from controlplane.scheduler.explain import describe, never_words, no_such_network
 from nsml.gpu_models import model_word
 from nsml.mosts import MOST_REPLICAS
 from nsml.view.units import exact_size_text, thousandths
@@ -30,10 +30,18 @@ _KEYS: Final = {
     "--memory": "memory",
     "--gpu-model": "gpu-model",
     "--pod": "pod",
+    "--network": "network",
     "--priority": "priority",
 }
 """Flags of `nsml run`, and what `--what-if` calls the same."""
 
+_SETTINGS: Final = {
+    (False, True): "host_network is never",
+    (False, False): "sessions share the node's network",
+    (True, True): "gang_network is an overlay",
+    (True, False): "gang_network is host",
+}
+"""Why nodes do not give a network, by whether a gang asks and whether it is the host network."""
 _NEVER: Final = "this can never be placed"
 _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
@@ -127,6 +135,8 @@ def _never(nearest: Nearest, request: Request, image: str) -> NsmlError:
         )
     if shut := extent.without_network(request):
         return _no_network(nearest, shut, request)
+    if words := no_such_network(extent, request):
+        return _other_network(nearest, words, request)
     return CannotEverFit(
         f"{_NEVER}: it needs {describe(request)}",
         why=never_words(extent, request),
@@ -166,19 +176,52 @@ def _flags(request: Request) -> dict[str, str]:
         "--memory": exact_size_text(memory) if memory else "",
         "--gpu-model": model_word(request.gpu_model),
         "--pod": request.pod,
+        "--network": request.network or "",
         "--image": "NAME" if request.in_container else "",
     }
 
 
+def _named(nodes: Sequence[Node]) -> str:
+    """The first few by name: `node a`, `nodes a, b`."""
+    names = sorted(node.name for node in nodes)
+    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    return f"{'nodes' if len(names) > 1 else 'node'} {named}"
+
+
+def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
+    """The refusal of a session that asks for a network that no node gives it; `words` say so."""
+    is_gang, is_host = request.replica_count > 1, request.network is Network.HOST
+    without = request._replace(network=None)
+    taking = [node for kind in nearest.extent.taking(without) for node in kind.nodes]
+    known = [node for node in taking if node.networks_for(request.replica_count)]
+    old = [] if is_gang else [node for node in taking if node not in known]
+    if is_gang:
+        setting = f'gang_network = "{"host" if is_host else "overlay:NAME"}"'
+    else:
+        setting = 'host_network = "asked"' if is_host else 'session_network = "own"'
+    reasons = []
+    if known:
+        reasons.append(f"{_named(known)}: {_SETTINGS[is_gang, is_host]}")
+    if old:
+        reasons.append(f"{_named(old)}: the agent is of an older version")
+    return CannotEverFit(
+        f"{_NEVER}: {words}",
+        why="; ".join(reasons),
+        attempt=_lines(
+            nearest.words(request),
+            f"{setting} in agent.site.toml of a node    its administrator",
+            _LOOK,
+        ),
+    )
+
+
 def _no_network(nearest: Nearest, shut: Sequence[Node], request: Request) -> NsmlError:
     """The refusal of a gang because of nodes that give gangs no network."""
-    names = sorted(node.name for node in shut)
-    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
     has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
     is_all = len(shut) == len(nearest.extent.nodes)
     return CannotEverFit(
         f"{_NEVER}: {'no node gives' if is_all else 'too few nodes give'} gangs a network",
-        why=f"{'nodes' if len(names) > 1 else 'node'} {named}: "
+        why=f"{_named(shut)}: "
         + ("containers without a gang_network" if has_containers else "gang_network is none"),
         attempt=_lines(
             nearest.words(request),

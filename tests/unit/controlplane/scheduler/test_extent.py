@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.values import Device, Drain, Isolation, Node
+from controlplane.domain.values import Device, Drain, Isolation, Network, Node
 from controlplane.scheduler import Extent, Request, can_ever_fit, keep_to_owners
 from controlplane.scheduler.explain import never_words
 from tests.examples import examples
@@ -191,6 +191,7 @@ def machines(draw: st.DrawFn) -> list[Node]:
             memory=draw(st.sampled_from([0, 10**6, GIB, 64 * GIB + 12_345, 1024 * GIB])),
             isolation=draw(st.sampled_from([Isolation.NAMESPACE] * 3 + list(Isolation))),
             gang_network=draw(st.sampled_from(["host", "host", "none", "overlay:z"])),
+            networks=draw(st.sampled_from([(), (Network.OWN,), tuple(Network)])),
             owner=draw(st.sampled_from(["kim", "lee"])),
         )
         found.append(replace(plain, devices=devices))
@@ -207,6 +208,7 @@ requests = st.builds(
     in_container=st.booleans(),
     gpu_model=st.sampled_from(["", "A100", "V100", "tesla", "H100"]),
     pod=st.sampled_from(["", "x", "y", "z"]),
+    network=st.sampled_from([None, None, None, *Network]),
 )
 
 
@@ -243,6 +245,7 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
         in_container=False,
         gpu_model="",
         pod="",
+        network=None,
     )
     if can_ever_fit(nodes, least) and not request.memory_bytes:
         assert possible
