@@ -22,6 +22,7 @@ from cli.arguments import (
     GPUS,
     IMAGE,
     MEMORY,
+    NETWORK,
     POD,
     PRIORITY,
     PROJECT,
@@ -103,6 +104,7 @@ class Wish:
     preemptible: bool
     gpu_model: str
     pod: str
+    network: str
     project: str
     visibility: str
     sends_code: bool
@@ -235,6 +237,11 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Place it anew after a lost node or GPU, or its time limit if it saved.",
 )
 @click.option("--pod", type=POD, metavar="NAME", help="Only nodes of this pod.")
+@click.option(
+    "--network",
+    type=NETWORK,
+    help="Its network; host: the node's, where the node allows it (docs/nodes.md). Default: as the node gives.",
+)
 @click.option(
     "--priority",
     type=PRIORITY,
@@ -400,6 +407,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         preemptible=given["preemptible"],
         gpu_model=given["gpu_model"] or "",
         pod=given["pod"] or "",
+        network=given["network"] or "",
         project=given["project"] or "",
         visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
@@ -659,7 +667,7 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
 
 def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
     from nsml.v1 import resources_pb2, sessions_pb2
-    from nsml.view.sessions import priority_named, visibility_named
+    from nsml.view.sessions import network_named, priority_named, visibility_named
 
     spec = sessions_pb2.SessionSpec(
         entry=wish.entry,
@@ -683,6 +691,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         preemptible=wish.preemptible,
         gpu_model=wish.gpu_model,
         pod=wish.pod,
+        network=network_named(wish.network),
     )
     if wish.shm_bytes or wish.disk_bytes or wish.process_count:
         spec.limits.shm_bytes = wish.shm_bytes
