@@ -240,7 +240,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option(
     "--network",
     type=NETWORK,
-    help="Its network; host: the node's, where the node allows it (docs/nodes.md). Default: as the node gives.",
+    help="host: the node's network, where the node allows it; own: one of its own. Default: the node's setting.",
 )
 @click.option(
     "--priority",

@@ -81,9 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nobody else reaches, and the agent does not start where that does not work; `auto`, that where it works
     (root with nftables, or pasta), else the machine's; `host`, the machine's."""
 
-    host_network: Literal["never", "asked"] = "never"
+    host_network: Literal["never", "on-request"] = "never"
     """Which sessions that are no gangs have the machine's network though sessions here have networks of their
-    own: `never` any; `asked`, those that ask for it (`nsml run --network host`), of every user, with
+    own: `never` any; `on-request`, those that ask for it (`nsml run --network host`), of every user, with
     `gang_devices`, `gang_memlock` and `gang_environment`."""
 
     session_subnet: str = "198.18.0.0/15"

@@ -35,13 +35,17 @@ _KEYS: Final = {
 }
 """Flags of `nsml run`, and what `--what-if` calls the same."""
 
-_SETTINGS: Final = {
-    (False, True): "host_network is never",
-    (False, False): "sessions share the node's network",
-    (True, True): "gang_network is an overlay",
-    (True, False): "gang_network is host",
+_IN_SETTINGS: Final = " in agent.site.toml of a node    its administrator"
+_NETWORKS: Final = {
+    (False, True): ("host_network is never", f'host_network = "on-request"{_IN_SETTINGS}'),
+    (False, False): (
+        "sessions share the node's network",
+        "nsml doctor node    on the node: what it lacks for networks of sessions",
+    ),
+    (True, True): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
+    (True, False): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),
 }
-"""Why nodes do not give a network, by whether a gang asks and whether it is the host network."""
+"""By whether a gang asks, and whether for the host network: why nodes do not give it, and what changes that."""
 _NEVER: Final = "this can never be placed"
 _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
@@ -195,13 +199,10 @@ def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
     taking = [node for kind in nearest.extent.taking(without) for node in kind.nodes]
     known = [node for node in taking if node.networks_for(request.replica_count)]
     old = [] if is_gang else [node for node in taking if node not in known]
-    if is_gang:
-        setting = f'gang_network = "{"host" if is_host else "overlay:NAME"}"'
-    else:
-        setting = 'host_network = "asked"' if is_host else 'session_network = "own"'
+    setting, change = _NETWORKS[is_gang, is_host]
     reasons = []
     if known:
-        reasons.append(f"{_named(known)}: {_SETTINGS[is_gang, is_host]}")
+        reasons.append(f"{_named(known)}: {setting}")
     if old:
         reasons.append(f"{_named(old)}: the agent is of an older version")
     return CannotEverFit(
@@ -209,7 +210,7 @@ def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
         why="; ".join(reasons),
         attempt=_lines(
             nearest.words(request),
-            f"{setting} in agent.site.toml of a node    its administrator",
+            change,
             _LOOK,
         ),
     )

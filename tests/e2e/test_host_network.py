@@ -114,7 +114,7 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, targets
         assert interfaces == ["eth0", "lo"]
 
         platform.nsml("down", "-y")
-        platform.environment["NSML_AGENT_HOST_NETWORK"] = "asked"
+        platform.environment["NSML_AGENT_HOST_NETWORK"] = "on-request"
         platform.up()
         [node] = platform.json("node", "ls")["items"]
         assert node["networks"] == ["own", "host"]

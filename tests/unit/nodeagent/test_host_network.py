@@ -83,7 +83,7 @@ def test_nothing_but_the_setting_allows_the_host_network() -> None:
     for level in (Isolation.NAMESPACE, Isolation.CONTAINER):
         assert offered(settings(), level).networks == [OWN]
         assert offered(settings(gang_network="host"), level).networks == [OWN]
-        allowed = offered(settings(host_network="asked", gang_network="none"), level)
+        allowed = offered(settings(host_network="on-request", gang_network="none"), level)
         assert allowed.networks == [OWN, HOST]
         assert allowed.host is not None
         assert (allowed.host.mode, allowed.host.devices) == ("host", ())
@@ -105,7 +105,7 @@ def test_where_all_sessions_have_the_machines_network_none_is_offered_of_their_o
     found = offered(settings(**chosen, **more), level, has_network=has_network)
     assert found == NetworkOffer(host=GangNetwork()), "no more than all sessions have"
     found = offered(
-        settings(**chosen, **more, host_network="asked"), level, has_network=has_network
+        settings(**chosen, **more, host_network="on-request"), level, has_network=has_network
     )
     assert found.networks == [HOST]
     assert found.host is not None
@@ -122,7 +122,7 @@ def test_where_all_sessions_have_the_machines_network_none_is_offered_of_their_o
 )
 def test_interfaces_are_those_of_the_machine(gangs: str, environment: dict[str, str]) -> None:
     chosen = settings(
-        host_network="asked", gang_network=gangs, gang_environment=("NCCL_SOCKET_IFNAME=ib0",)
+        host_network="on-request", gang_network=gangs, gang_environment=("NCCL_SOCKET_IFNAME=ib0",)
     )
     found = offered(chosen, Isolation.CONTAINER)
     assert found.host is not None
@@ -148,10 +148,12 @@ def test_ports_of_the_node_are_looked_at_for_those_that_are_told_one() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["always", "ASKED", "gangs"])
+@pytest.mark.parametrize("value", ["always", "asked", "gangs"])
 def test_a_value_that_the_setting_cannot_have(value: str, tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text('node = "n"\nserver = "unix:/x"\ndata = "d"\n')
     with pytest.raises(SettingsError, match="host_network"):
         read_settings(file, {"NSML_AGENT_HOST_NETWORK": value})
-    assert read_settings(file, {"NSML_AGENT_HOST_NETWORK": "asked"}).host_network == "asked"
+    assert (
+        read_settings(file, {"NSML_AGENT_HOST_NETWORK": "on-request"}).host_network == "on-request"
+    )

@@ -122,13 +122,13 @@ def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed
             [node("a", networks=(Network.OWN,)), node("b")],
             asked(network=Network.HOST),
             "node a: host_network is never; node b: the agent is of an older version",
-            'host_network = "asked" in agent.site.toml of a node',
+            'host_network = "on-request" in agent.site.toml of a node',
         ),
         (
             [node("a", networks=(Network.HOST,)), node("b", networks=(Network.HOST,))],
             asked(network=Network.OWN),
             "nodes a, b: sessions share the node's network",
-            'session_network = "own" in agent.site.toml of a node',
+            "nsml doctor node    on the node",
         ),
         (
             [node("a", 4, gang_network="overlay:x")],
