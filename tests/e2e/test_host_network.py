@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.config import METADATA_ADDRESSES
-from tests.e2e.hosts import Host, two_hosts
+from tests.e2e.hosts import Host, engine_on, two_hosts
 from tests.e2e.programs import wait_for, write_program
+from tests.engines import required_image
 from tests.in_process import Platform
 
 METADATA = METADATA_ADDRESSES[0]
@@ -98,10 +99,28 @@ def found_by(platform: Platform, code: Path, targets: list[tuple[str, int]], *fl
     return json.loads(printed.splitlines()[-1])
 
 
+@pytest.fixture(
+    params=[
+        "namespace",
+        pytest.param("container", marks=[pytest.mark.variant]),
+    ]
+)
+def level(request: pytest.FixtureRequest, host: Host) -> Iterator[dict[str, str]]:
+    """Settings of an agent whose sessions are processes, or containers of an engine on the host."""
+    settings = {"NSML_AGENT_ISOLATION": request.param}
+    if request.param == "namespace":
+        yield settings
+        return
+    image = required_image()
+    with engine_on(host, image) as socket:
+        settings |= {"NSML_AGENT_ENGINE_SOCKET": str(socket), "NSML_AGENT_DEFAULT_IMAGE": image}
+        yield settings
+
+
 @pytest.mark.long("a platform that is started twice, with either policy")
-def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, targets, tmp_path):
+def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, level, targets, tmp_path):
     code = write_program(tmp_path / "code", ASKS)
-    settings = {"NSML_AGENT_ISOLATION": "namespace", "NSML_AGENT_HOST": host.address}
+    settings = {**level, "NSML_AGENT_HOST": host.address}
     asked = ("--network", "host")
     with Platform(simulate_gpus=1, environment=settings, by=host.enter) as platform:
         refused = platform.nsml("run", "-g", "0", *asked, cwd=code, check=False)
@@ -111,7 +130,8 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, targets
         assert "try: nsml run ...    without --network" in refused.stderr
         answers, interfaces, _, uid = found_by(platform, code, targets)
         assert "here" not in answers
-        assert interfaces == ["eth0", "lo"]
+        assert set(interfaces) <= {"eth0", "lo"}
+        own_interfaces = interfaces
 
         platform.nsml("down", "-y")
         platform.environment["NSML_AGENT_HOST_NETWORK"] = "on-request"
@@ -121,13 +141,12 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, targets
         answers, interfaces, world, asking_uid = found_by(platform, code, targets, *asked)
         assert answers[0] == "here", "the host's loopback"
         assert answers[1] != "here", "no session reaches a metadata service"
-        assert not {"eth0"} & set(interfaces)
-        assert len(interfaces) > 2
+        assert set(interfaces) - {"eth0", "lo"}, "those of the host"
         assert world == host.address
         assert asking_uid == uid != os.getuid()
         for flags in ((), ("--network", "own")):
             answers, interfaces, _, _ = found_by(platform, code, targets, *flags)
             assert "here" not in answers
-            assert interfaces == ["eth0", "lo"]
+            assert interfaces == own_interfaces
         command = platform.nsml("command", "@last").stdout
         assert "--network own" in command
