@@ -206,9 +206,11 @@ class Extent:
         replica fits on a node: at most as many as replicas are asked for, for each number of devices
         that a node has.
         """
+        # A session of one replica has another network than a gang: `_smaller` looks at it by itself.
+        least = 2 if request.network and request.replica_count > 1 else 1
         if not request.whole_devices:
             replicas = min(request.replica_count, self.together(request).replicas)
-            return request._replace(replica_count=replicas) if replicas else None
+            return request._replace(replica_count=replicas) if replicas >= least else None
         shapes = self._shapes(request)
         sizes = {
             min(shape.several // count, request.whole_devices)
@@ -216,9 +218,10 @@ class Extent:
             for count in range(1, request.replica_count + 1)
         }
         found = [(size, _replicas(shapes, size, request)) for size in {*sizes, 1} - {0}]
-        gpus, size = max((size * count, size) for size, count in found)
-        if not gpus:
+        possible = [(size * count, size) for size, count in found if count >= least]
+        if not possible:
             return None
+        gpus, size = max(possible)
         return request._replace(gpu_thousandths=size * WHOLE_DEVICE, replica_count=gpus // size)
 
     def _shapes(self, request: Request) -> Counter[_Shape]:

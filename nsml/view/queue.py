@@ -255,6 +255,7 @@ COLUMNS: tuple[Column[QueuedSession], ...] = (
         cell=lambda row, _: network_word(row.network) or "-",
         is_wide=True,
         is_worth=lambda row: row.network != resources_pb2.NETWORK_UNSPECIFIED,
+        is_optional=True,
     ),
     Column(key="share", title="Share", cell=lambda row, _: _share(row), is_wide=True),
 )

@@ -130,6 +130,16 @@ def test_a_gang_that_cannot_be_one_is_a_single_replica() -> None:
     assert nearest(shut, asked(1, 3)) == (asked(1, 2),)
 
 
+def test_one_replica_of_a_gang_is_proposed_where_it_would_have_the_network() -> None:
+    gang = asked(8, 2, network=Network.HOST)
+    older = [node("a", 8)]  # gives the host network to gangs alone
+    assert nearest(older, gang) == (asked(4, 2, network=Network.HOST),)
+    allows = [node("a", 8, networks=(Network.OWN, Network.HOST))]
+    assert nearest(allows, gang) == (asked(8, network=Network.HOST),)
+    few = asked(2, 3, cpu_thousandths=5000, network=Network.HOST)
+    assert nearest([node("a", 8)], few)[0].network is None
+
+
 @pytest.mark.parametrize(
     ("request_", "possible"),
     [

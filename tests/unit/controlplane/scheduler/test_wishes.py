@@ -249,13 +249,18 @@ def test_withheld_devices_of_other_models_are_not_what_it_waits_for() -> None:
 
 MODELS = st.sampled_from([A100, V100, P40])
 PODS = st.sampled_from(["", "x", "y"])
-NODES = st.lists(st.tuples(st.lists(MODELS, max_size=4), PODS), min_size=1, max_size=6)
+GIVEN = st.sampled_from([(), OWN, BOTH, SHARED])
+GANGS = st.sampled_from(["host", "none", "overlay:z"])
+NODES = st.lists(
+    st.tuples(st.lists(MODELS, max_size=4), PODS, GIVEN, GANGS), min_size=1, max_size=6
+)
 WISHES = st.lists(
     st.tuples(
         st.sampled_from([250, 500, 1000, 2000]),
         st.integers(1, 3),
         st.sampled_from(["", "A100", "V100", "tesla", "P40|A100"]),
         PODS,
+        st.sampled_from([None, None, *Network]),
     ),
     max_size=12,
 )
@@ -263,17 +268,19 @@ WISHES = st.lists(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(nodes=NODES, wishes=WISHES)
-def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
-    nodes: list[tuple[list[str], str]], wishes: list[tuple[int, int, str, str]]
+def test_nobody_gets_another_model_pod_or_network_or_more_than_there_is(
+    nodes: list[tuple[list[str], str, tuple[Network, ...], str]],
+    wishes: list[tuple[int, int, str, str, Network | None]],
 ) -> None:
     machines = {
-        f"n{number}": mixed(f"n{number}", *models, pod=pod)
-        for number, (models, pod) in enumerate(nodes)
+        f"n{number}": mixed(f"n{number}", *models, pod=pod, networks=given, gang_network=gangs)
+        for number, (models, pod, given, gangs) in enumerate(nodes)
     }
-    queue = {
-        one.id: one
-        for one in (wants(gpu, count, gpu_model=m, pod=pod) for gpu, count, m, pod in wishes)
-    }
+    asked = [
+        wants(gpu, count, gpu_model=model, pod=pod, network=network)
+        for gpu, count, model, pod, network in wishes
+    ]
+    queue = {one.id: one for one in asked}
     plan = schedule(cluster(*machines.values(), *queue.values()), NOW)
     used = Counter[str]()
     for placement in plan.placements:
@@ -282,6 +289,7 @@ def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
         for replica in placement.replicas:
             machine = machines[replica.node]
             assert spec.pod in ("", machine.pod)
+            assert spec.network in (None, *machine.networks_for(spec.replica_count))
             models = {device.uuid: device.model for device in machine.devices}
             for share in replica.devices:
                 assert is_model(models[share.uuid], spec.gpu_model)
