@@ -74,29 +74,52 @@ def interface_variables(mode: str, interface: str) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": interface} if mode == HOST and interface else {}
 
 
-def gang_variables(replica: ReplicaId, hosts: Sequence[str], world: int) -> dict[str, str]:
-    """The variables of torch's `env://` and of NSML's constants for one replica.
+def gang_variables(
+    replica: ReplicaId, hosts: Sequence[str], world: int, devices: int
+) -> dict[str, str]:
+    """Return the variables of torch's `env://` and of NSML's constants for one replica.
 
-    Each replica counts as a node of its own, wherever it was placed: it sees its own devices only,
-    from 0 on, so that LOCAL_RANK is 0 and NODE_RANK its rank. A replica with several devices starts
-    `torchrun --node-rank $NODE_RANK --nnodes $WORLD_SIZE`, which counts anew below it.
+    A replica counts as a node, wherever it was placed: it sees its own devices only, numbered from
+    0. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` describe a process, so they are set only where each
+    replica is one: Lightning and accelerate read them as a launcher's, and start no processes for
+    further devices.
 
     Args:
-        replica: who is told.
+        replica: the replica that gets them.
         hosts: of all replicas by rank, as other nodes reach them.
-        world: how many replicas there are.
+        world: number of replicas.
+        devices: number of devices of each replica.
     """
     port = meeting_port(replica)
-    return {
+    variables = {
         "NSML_WORLD_SIZE": str(world),
         "NSML_PARALLEL_WORLD": ",".join(hosts),
         "NSML_PARALLEL_PORTS": ",".join(str(port + rank) for rank in range(world)),
         "MASTER_ADDR": hosts[0] if world > 1 else "127.0.0.1",
         "MASTER_PORT": str(port),
-        "RANK": str(replica.rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_RANK": "0",
         "NODE_RANK": str(replica.rank),
+    }
+    if world > 1 and devices <= 1:
+        variables |= {"RANK": str(replica.rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0"}
+    return variables
+
+
+def launcher_variables(gang: Mapping[str, str], world: int, devices: int) -> dict[str, str]:
+    """Return defaults for launchers, which a session may set otherwise.
+
+    torchrun reads the defaults of its options from `PET_*` (torch.distributed.argparse_util), so
+    that `torchrun train.py` starts a process for each device of each replica.
+
+    Args:
+        gang: the replica's `gang_variables`.
+        world: number of replicas.
+        devices: number of devices of each replica.
+    """
+    return {
+        "NNODES": str(world),
+        "PET_NNODES": str(world),
+        "PET_NPROC_PER_NODE": str(max(devices, 1)),
+        **{f"PET_{name}": gang[name] for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")},
     }
 
 

@@ -30,7 +30,12 @@ from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gang_network import GangNetwork, gang_variables, own_port
+from nodeagent.gang_network import (
+    GangNetwork,
+    gang_variables,
+    launcher_variables,
+    own_port,
+)
 from nodeagent.host_network import shares_ports
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
@@ -357,13 +362,18 @@ def environment_of(
     hosts = hosts or ["127.0.0.1"]
     world = max(len(hosts), assignment.spec.replica_count, 1)
     names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
-    env = {**(network.environment if network else {}), **assignment.spec.environment}
+    gang = gang_variables(replica, hosts, world, len(grants))
+    env = {
+        **launcher_variables(gang, world, len(grants)),
+        **(network.environment if network else {}),
+        **assignment.spec.environment,
+    }
     env.update(
         {
             "NSML_SESSION_NAME": assignment.session_name,
             "NSML_GPU_NUM": str(len(grants)),
             "NSML_DATASET_NAME": os.pathsep.join(names),
-            **gang_variables(replica, hosts, world),
+            **gang,
         }
     )
     simulated = [grant.uuid for grant in grants if grant.simulated]

@@ -353,8 +353,14 @@ def _name(checkpoint: Name) -> str:
 
 
 def _is_first() -> bool:
-    """Whether this process is the one of its gang that saves; torchrun counts its workers in RANK."""
-    return (os.environ.get("RANK") or os.environ.get("NSML_RANK") or "0") == "0"
+    """Whether this process is the one of its gang that saves.
+
+    A launcher that starts one for each device numbers them in RANK (torchrun, accelerate) or, within
+    its node, in LOCAL_RANK alone (Lightning).
+    """
+    rank = os.environ.get("RANK")
+    ranks = [rank] if rank else [os.environ.get("NSML_RANK"), os.environ.get("LOCAL_RANK")]
+    return all(rank in (None, "", "0") for rank in ranks)
 
 
 def _no_model(session: str, name: str) -> KeyError:

@@ -44,12 +44,15 @@ def join_gang(backend: str) -> Reducer:
     """Meet the other replicas.
 
     Args:
-        backend: "gloo", "sockets", or "auto" for gloo where torch can be imported.
+        backend: "gloo", "sockets", or "auto" for gloo where torch can be imported and this process
+            has a rank: of the platform, or of torchrun.
     """
     if backend == "auto":
-        backend = "gloo" if torch else "sockets"
+        backend = "gloo" if torch and "RANK" in os.environ else "sockets"
     if backend == "gloo" and not torch:
         raise SystemExit("--backend gloo needs torch, which cannot be imported here")
+    if backend == "gloo" and "RANK" not in os.environ:
+        raise SystemExit("--backend gloo needs a rank: start it with torchrun")
     return Gloo() if backend == "gloo" else Ring()
 
 

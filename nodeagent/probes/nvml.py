@@ -259,13 +259,12 @@ class NvmlProbe:
         if uuid is None:
             return None
         rates = _ask("nvmlDeviceGetUtilizationRates", handle)
-        memory = _ask("nvmlDeviceGetMemoryInfo", handle)
         milliwatts = _ask("nvmlDeviceGetPowerUsage", handle)
         celsius = _ask("nvmlDeviceGetTemperature", whole, pynvml.NVML_TEMPERATURE_GPU)
         return DeviceSample(
             uuid=_text(uuid),
             utilization_percent=None if rates is None else float(rates.gpu),
-            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_used_bytes=_memory_used(handle),
             power_watts=None if milliwatts is None else milliwatts / 1000,
             temperature_celsius=None if celsius is None else float(celsius),
             processes=_processes(handle),
@@ -334,6 +333,13 @@ def _recovery_action(handle: Any) -> int | None:
 def _ecc_errors(handle: Any, kind: int) -> int | None:
     count = _ask("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC)
     return None if count is None else int(count)
+
+
+def _memory_used(handle: Any) -> int | None:
+    """Bytes that programs hold; only drivers before 510 count what they reserve for themselves."""
+    memory = _ask("nvmlDeviceGetMemoryInfo", handle, getattr(pynvml, "nvmlMemory_v2", None))
+    memory = memory or _ask("nvmlDeviceGetMemoryInfo", handle)
+    return None if memory is None else int(memory.used)
 
 
 def _throttled(handle: Any) -> str:

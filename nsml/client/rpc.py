@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -190,17 +192,29 @@ class Rpc:
         return failure
 
     async def upload(self, method: str, requests: AsyncIterable[Message], response: type[R]) -> R:
-        """Send many requests, with no deadline of their own, and return the one response."""
+        """Send many requests, with no deadline of their own, and return the one response.
+
+        What `requests` raises ends the call and is raised here. (Given to gRPC, an iterator that
+        fails shows as a call that was cancelled.)
+        """
         address = self.ways.now
         opened = self.ways.channel(address).stream_unary(
             f"/nsml.v1.{method}",
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=response.FromString,
         )
+        call = opened(metadata=self._metadata_for(address))
         try:
-            answer: R = await opened(requests, metadata=self._metadata_for(address))
+            # where the call has ended before its requests have, its status says why
+            with suppress(asyncio.InvalidStateError):
+                async for request in requests:
+                    await call.write(request)
+                await call.done_writing()
+            answer: R = await call
         except grpc.RpcError as error:
             raise self._failed(address, error) from error
+        finally:
+            call.cancel()
         return answer
 
     def duplex(

@@ -131,7 +131,8 @@ class ChunkSource:
             raise errors.Unreadable(place.path, _unreadable(place.path, error)) from error
         if digest_of(data) != digest:
             raise errors.ChangedWhilePacking(
-                place.path, f"{place.path} changed while it was being sent; run the command again"
+                place.path,
+                f"{place.path} changed while it was sent; run the command again once nothing writes to it",
             )
         return data
 

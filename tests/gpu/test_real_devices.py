@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -104,6 +105,17 @@ def test_readings_are_sound(probe: NvmlProbe, device: Device) -> None:
     assert sample.temperature_celsius is None or 0 < sample.temperature_celsius < 120
     assert sample.power_watts is None or 0 < sample.power_watts < 2000
     assert sample.clock_mhz is None or 0 < sample.clock_mhz < 10_000
+
+
+def test_used_memory_is_what_nvidia_smi_shows(probe: NvmlProbe, device: Device) -> None:
+    smi = shutil.which("nvidia-smi")
+    if smi is None or device.parent_uuid:
+        pytest.skip("needs nvidia-smi and a whole GPU")
+    query = [smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", device.uuid]
+    shown = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+    used = sample_of(probe, device).memory_used_bytes
+    assert used is not None
+    assert abs(used / 2**20 - int(shown)) <= 1
 
 
 def test_a_programs_memory_is_seen(

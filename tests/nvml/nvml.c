@@ -1,6 +1,6 @@
 /* Answers as NVML does, with what the file named by FAKE_NVML says at the time of each call:
  *
- *   gpu uuid=GPU-0 name=Fake memory=1000 used=10 minor=0 util=50 power=1000 temp=40 clock=1400
+ *   gpu uuid=GPU-0 name=Fake memory=1000 used=10 reserved=0 minor=0 util=50 power=1000 temp=40 clock=1400
  *       ecc=0 corrected=0 pending=0 remap=0 action=0 mig=0 throttle=0 lost=0
  *   mig gpu=0 uuid=MIG-0 gi=1 ci=0 memory=100 used=10     a part of the gpu of that number
  *   process gpu=0 pid=7 memory=1    or mig=0 for one of an instance
@@ -21,6 +21,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND
 
 typedef struct { char text[LINE]; } line_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gi, ci; } process_t;
 typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event_t;
@@ -113,8 +114,18 @@ int nvmlDeviceGetName(void *device, char *out, unsigned size) { DEVICE(); return
 int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
     DEVICE();
     memory->total = number(line.text, "memory", 1000);
-    memory->used = number(line.text, "used", 0);
+    memory->used = number(line.text, "used", 0) + number(line.text, "reserved", 0);
     memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2_t *memory) {
+    DEVICE();
+    if (memory->version != (sizeof *memory | 2 << 24)) return INVALID;
+    memory->total = number(line.text, "memory", 1000);
+    memory->reserved = number(line.text, "reserved", 0);
+    memory->used = number(line.text, "used", 0);
+    memory->free = memory->total - memory->used - memory->reserved;
     return SUCCESS;
 }
 

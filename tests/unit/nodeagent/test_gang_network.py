@@ -17,6 +17,7 @@ from nodeagent.gang_network import (
     NONE,
     gang_variables,
     interface_variables,
+    launcher_variables,
     meeting_port,
     own_port,
 )
@@ -36,7 +37,8 @@ def replica(rank: int = 0, attempt: int = 1, session: str = S) -> ReplicaId:
 
 def test_all_replicas_of_an_attempt_agree_and_share_no_port() -> None:
     told = [
-        gang_variables(replica(rank), ["10.0.0.1", "10.0.0.2", "10.0.0.1"], 3) for rank in (0, 1, 2)
+        gang_variables(replica(rank), ["10.0.0.1", "10.0.0.2", "10.0.0.1"], 3, devices=1)
+        for rank in (0, 1, 2)
     ]
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NSML_PARALLEL_WORLD"):
         assert len({one[name] for one in told}) == 1
@@ -54,7 +56,27 @@ def test_all_replicas_of_an_attempt_agree_and_share_no_port() -> None:
 
 
 def test_a_single_replica_meets_itself_on_the_loopback() -> None:
-    assert gang_variables(replica(), ["10.0.0.1"], 1)["MASTER_ADDR"] == "127.0.0.1"
+    assert gang_variables(replica(), ["10.0.0.1"], 1, devices=1)["MASTER_ADDR"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("devices", [0, 1, 2, 8])
+def test_only_a_replica_that_is_one_process_of_several_has_a_rank(world: int, devices: int) -> None:
+    mine = replica(world - 1)
+    gang = gang_variables(mine, ["10.0.0.1"] * world, world, devices)
+    rank = {name: gang[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in gang}
+    is_process = world > 1 and devices <= 1
+    assert rank == (
+        {"RANK": str(mine.rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0"} if is_process else {}
+    )
+    assert launcher_variables(gang, world, devices) == {
+        "NNODES": str(world),
+        "PET_NNODES": str(world),
+        "PET_NPROC_PER_NODE": str(devices or 1),
+        "PET_NODE_RANK": gang["NODE_RANK"],
+        "PET_MASTER_ADDR": gang["MASTER_ADDR"],
+        "PET_MASTER_PORT": gang["MASTER_PORT"],
+    }
 
 
 def test_the_next_attempt_has_other_ports_below_those_of_the_system() -> None:

@@ -308,7 +308,13 @@ def test_a_program_that_runs_is_told_step_by_step(tmp_path: Path) -> None:
 
 def test_a_program_is_told_who_it_is(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        order = assignment(S, "true", rank=1, replica_count=2, environment={"RANK": "9", "A": "b"})
+        order = assignment(
+            S,
+            "true",
+            rank=1,
+            replica_count=2,
+            environment={"RANK": "9", "A": "b", "PET_NNODES": "7"},
+        )
         order.hosts.extend(["other"])
         order.device_uuids.append("SIM-0")
         async with world.agent():
@@ -317,6 +323,7 @@ def test_a_program_is_told_who_it_is(tmp_path: Path) -> None:
         env = world.started[0].env
         assert env["A"] == "b"
         assert (env["RANK"], env["WORLD_SIZE"], env["MASTER_ADDR"]) == ("1", "2", "localhost")
+        assert (env["PET_NNODES"], env["PET_NODE_RANK"], env["NNODES"]) == ("7", "1", "2")
         assert env["NSML_PARALLEL_WORLD"] == "localhost,other"
         assert env["NSML_PARALLEL_PORTS"].split(",")[0] == env["MASTER_PORT"]
         assert (env["NSML_GPU_NUM"], env["NSML_DEVICES"]) == ("1", "SIM-0")

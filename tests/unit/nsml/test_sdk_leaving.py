@@ -20,7 +20,7 @@ NAME = "anna/digits/3"
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("RANK", "NSML_RANK", "NSML_RESUME"):
+    for variable in ("RANK", "LOCAL_RANK", "NSML_RANK", "NSML_RESUME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NSML_ATTEMPT", "2")
     monkeypatch.setattr(_leaving, "LOOK_S", 0.0)
@@ -148,6 +148,9 @@ def test_only_the_first_of_a_gang_saves(
     session.reporter.report(step=1)
     monkeypatch.setenv("NSML_RANK", "0")
     monkeypatch.setenv("RANK", "3")  # a worker of torchrun
+    session.reporter.report(step=2)
+    monkeypatch.delenv("RANK")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # a process that Lightning started
     session.reporter.report(step=2)
     assert not saved
     monkeypatch.setenv("RANK", "0")

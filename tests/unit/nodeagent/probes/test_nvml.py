@@ -55,6 +55,31 @@ def test_what_the_driver_tells(driver: FakeDriver, probe: NvmlProbe) -> None:
     assert second.throttled == ""
 
 
+@pytest.mark.parametrize(
+    ("lines", "used"),
+    [
+        pytest.param([], 10, id="without what the driver reserves"),
+        pytest.param(
+            ["deny function=nvmlDeviceGetMemoryInfo_v2 error=3"], 500, id="an older driver"
+        ),
+        pytest.param(
+            [
+                "deny function=nvmlDeviceGetMemoryInfo_v2 error=3",
+                "deny function=nvmlDeviceGetMemoryInfo error=3",
+            ],
+            None,
+            id="unknown",
+        ),
+    ],
+)
+def test_used_memory_is_what_nvidia_smi_shows(
+    driver: FakeDriver, probe: NvmlProbe, lines: list[str], used: int | None
+) -> None:
+    driver.say(GPU0 + " reserved=490", *lines)
+    (sample,) = probe.sample()
+    assert sample.memory_used_bytes == used
+
+
 def test_devices_come_and_go(driver: FakeDriver, probe: NvmlProbe) -> None:
     assert probe.devices().reason == "the driver knows no devices"
     driver.say(GPU0)

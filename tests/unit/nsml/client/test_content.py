@@ -1,11 +1,17 @@
 import os
+from pathlib import Path
 
 import pytest
 
 from nsml.client import errors
 from nsml.client.content import download, upload
 from nsml.clock import inline
-from nsml.content.errors import BlobCorrupt, ManifestRefused
+from nsml.content.errors import (
+    BlobCorrupt,
+    ChangedWhilePacking,
+    ManifestRefused,
+    Unreadable,
+)
 from nsml.content.packing import pack
 
 
@@ -46,6 +52,41 @@ async def test_only_what_is_missing_travels(client, server, folder):
     changed = await upload(client, pack(folder), run=inline)
     assert changed.digest != first.digest
     assert (changed.files_sent, changed.bytes_sent) == (1, 17)
+
+
+def _overwritten(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"changed")
+
+
+@pytest.mark.parametrize("name", ["large.bin", "run.sh"])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda path: path.write_bytes(b""), ChangedWhilePacking),
+        (lambda path: path.write_bytes(path.read_bytes()[::-1]), ChangedWhilePacking),
+        (lambda path: path.unlink(), Unreadable),
+        (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), Unreadable),
+        (lambda path: (path.unlink(), path.mkdir()), Unreadable),
+    ],
+    ids=["emptied", "reversed", "removed", "a link", "a folder"],
+)
+async def test_a_file_that_changes_while_it_is_sent_is_named(client, folder, name, change, error):
+    packed = pack(folder)
+    change(folder / name)
+    with pytest.raises(error) as caught:
+        await upload(client, packed, run=inline)
+    assert caught.value.path == name
+
+
+async def test_a_change_far_into_a_file_is_seen_after_messages_were_sent(client, server, folder):
+    packed = pack(folder)
+    _overwritten(folder / "large.bin")
+    sent = []
+    with pytest.raises(ChangedWhilePacking, match=r"large\.bin changed while it was sent"):
+        await upload(client, packed, progress=sent.append, run=inline)
+    assert sent
 
 
 async def test_changed_bytes_are_refused_and_nothing_is_left(client, server, folder, tmp_path):
