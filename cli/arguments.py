@@ -405,6 +405,10 @@ PRIORITIES = ("idle", "low", "normal", "high")
 """Classes of the queue, the last one first in turn."""
 PRIORITY = _OneOf(PRIORITIES, case_sensitive=False)
 
+NETWORKS = ("own", "host")
+"""Networks that a session may ask for."""
+NETWORK = _OneOf(NETWORKS, case_sensitive=False)
+
 SESSION = _Completed("session")
 DATASET = _Completed("dataset")
 NODE = _Completed("node")

@@ -140,7 +140,7 @@ def status(
 
     --explain says of a session that waits its place, the reason, who holds what it waits for and until when
     at most, and when enough is free. --what-if takes gpus, cpus, memory, nodes, priority, time-limit,
-    gpu-model and pod.
+    gpu-model, pod and network.
 
     What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
     code 0 when all is well, 1 when something is wrong, 3 when no control plane answers. The term of a

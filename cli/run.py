@@ -23,6 +23,7 @@ from cli.arguments import (
     GPUS,
     IMAGE,
     MEMORY,
+    NETWORK,
     POD,
     PRIORITY,
     PROJECT,
@@ -105,6 +106,7 @@ class Wish:
     preemptible: bool
     gpu_model: str
     pod: str
+    network: str
     project: str
     visibility: str
     sends_code: bool
@@ -237,6 +239,11 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Place it anew after a lost node or GPU, or its time limit if it saved.",
 )
 @click.option("--pod", type=POD, metavar="NAME", help="Only nodes of this pod.")
+@click.option(
+    "--network",
+    type=NETWORK,
+    help="host: the node's network, where the node allows it; own: one of its own. Default: the node's setting.",
+)
 @click.option(
     "--priority",
     type=PRIORITY,
@@ -430,6 +437,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         preemptible=given["preemptible"],
         gpu_model=given["gpu_model"] or "",
         pod=given["pod"] or "",
+        network=given["network"] or "",
         project=given["project"] or "",
         visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
@@ -689,7 +697,7 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
 
 def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
     from nsml.v1 import resources_pb2, sessions_pb2
-    from nsml.view.sessions import priority_named, visibility_named
+    from nsml.view.sessions import network_named, priority_named, visibility_named
 
     spec = sessions_pb2.SessionSpec(
         entry=wish.entry,
@@ -713,6 +721,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         preemptible=wish.preemptible,
         gpu_model=wish.gpu_model,
         pod=wish.pod,
+        network=network_named(wish.network),
     )
     if wish.shm_bytes or wish.disk_bytes or wish.process_count:
         spec.limits.shm_bytes = wish.shm_bytes

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cli.arguments import CPUS, GPU_MODEL, GPUS, MEMORY, POD, PRIORITY, TIME_LIMIT, WholeRange
+from cli.arguments import (
+    CPUS,
+    GPU_MODEL,
+    GPUS,
+    MEMORY,
+    NETWORK,
+    POD,
+    PRIORITY,
+    TIME_LIMIT,
+    WholeRange,
+)
 from cli.group import BadValue, near
 from nsml.mosts import MOST_REPLICAS
 
@@ -25,10 +35,18 @@ _KINDS: Final[dict[str, click.ParamType[Any]]] = {
     "time-limit": TIME_LIMIT,
     "gpu-model": GPU_MODEL,
     "pod": POD,
+    "network": NETWORK,
 }
 """Each key with what its values are: as the flag of `nsml run`."""
 
-_MAY_BE_EMPTY: Final = {"cpus": 0, "memory": 0, "time-limit": 0.0, "gpu-model": "", "pod": ""}
+_MAY_BE_EMPTY: Final = {
+    "cpus": 0,
+    "memory": 0,
+    "time-limit": 0.0,
+    "gpu-model": "",
+    "pod": "",
+    "network": "",
+}
 """Those that mean the default, none or any when nothing is said: what the request then has."""
 
 
@@ -112,7 +130,7 @@ def message_of(change: Change) -> WhatIf:
     from google.protobuf.duration_pb2 import Duration
 
     from nsml.v1 import sessions_pb2 as pb
-    from nsml.view.sessions import priority_named
+    from nsml.view.sessions import network_named, priority_named
 
     values = change.values
     message = pb.WhatIf(
@@ -124,6 +142,8 @@ def message_of(change: Change) -> WhatIf:
         gpu_model=values.get("gpu-model"),
         pod=values.get("pod"),
     )
+    if "network" in values:
+        message.network = network_named(values["network"])
     seconds = values.get("time-limit")
     if seconds is not None:
         message.time_limit.CopyFrom(Duration(seconds=int(seconds), nanos=round(seconds % 1 * 1e9)))

@@ -217,6 +217,7 @@ class Agent:
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,
+            networks=machine.networks.networks,
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
             limits=machine.limits,
@@ -302,7 +303,7 @@ class Agent:
         ]
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
-            hooks.insert(0, PortHook(self._gangs_before, is_port_free, parts.run))
+            hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))
         return Place(
             runtime=parts.runtime,
             hooks=[*hooks, *parts.hooks],
@@ -310,6 +311,7 @@ class Agent:
             isolation=self._machine.isolation,
             accounts=parts.accounts,
             gangs=self._machine.gangs,
+            networks=self._machine.networks,
             mps_folder=self._settings.mps_folder,
             sdk_folder=parts.sdk_folder,
             grants=self._grants,
@@ -332,8 +334,8 @@ class Agent:
             process_count=settings.processes or max(_PROCESSES, _PROCESSES_PER_CORE * cores),
         )
 
-    def _gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
-        return self._replicas.gangs_before(replica_id)
+    def _at_ports_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
+        return self._replicas.at_ports_before(replica_id)
 
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
         return self._devices.grants(uuids)

@@ -81,6 +81,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nobody else reaches, and the agent does not start where that does not work; `auto`, that where it works
     (root with nftables, or pasta), else the machine's; `host`, the machine's."""
 
+    host_network: Literal["never", "on-request"] = "never"
+    """Which sessions that are no gangs have the machine's network though sessions here have networks of their
+    own: `never` any; `on-request`, those that ask for it (`nsml run --network host`), of every user, with
+    `gang_devices`, `gang_memlock` and `gang_environment`."""
+
     session_subnet: str = "198.18.0.0/15"
     """Where the addresses of such networks come from; a free part of it is taken, and seen on this machine only."""
 
@@ -99,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     or containers of a network with a bridge on the machine."""
 
     gang_devices: tuple[str, ...] = ()
-    """Nodes or folders of /dev that gangs get, for example /dev/infiniband."""
+    """Nodes or folders of /dev that gangs get, for example /dev/infiniband; see `host_network`."""
 
     gang_memlock: bool = False
     """Whether gangs in containers may lock as much memory as they like, as RDMA needs."""

@@ -31,7 +31,8 @@ class ContainerNetworks:
     def __init__(self, engine: Engine, settings: Settings, own: str) -> None:
         gangs = GangNetwork(mode=settings.gang_network or NONE).engine_network
         self._engine = engine
-        self._sessions = {settings.container_network or own, gangs}
+        asked = {HOST} if settings.host_network == "on-request" else set()
+        self._sessions = {settings.container_network or own, gangs, *asked}
         self._builds = settings.build_network or settings.container_network or own
         self._ways = Ways()
 

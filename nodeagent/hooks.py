@@ -1,7 +1,7 @@
 """The steps before a replica's program starts: each safe alone, and to be repeated.
 
 resume  what an attempt after the first goes on from is known
-port    of a gang: the port at which others find the replica is free
+port    in the node's network: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 code    a working copy of the bundle is in app/
 python  the environment that the code's requirements ask for exists, where there are no containers
@@ -36,6 +36,7 @@ from nodeagent.gang_network import (
     launcher_variables,
     own_port,
 )
+from nodeagent.host_network import shares_ports
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
@@ -303,7 +304,7 @@ def _not_honoured(wanted: Requirements) -> list[str]:
 
 
 class PortHook:
-    """The port at which a replica of a gang may listen is nobody's.
+    """The port of the node at which a replica may be reached is nobody's.
 
     `earlier` gives the replicas of this node that began before the given one and have not ended:
     theirs may be taken without anybody listening there yet.
@@ -320,8 +321,8 @@ class PortHook:
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Gangs: the others would meet nobody, or a stranger."""
-        return spec.replica_count > 1
+        """Gangs, whose others would meet nobody, or a stranger; and sessions that ask for the node's network."""
+        return shares_ports(spec)
 
     async def prepare(self, draft: Draft) -> None:
         """Look; a further attempt has other ports."""
@@ -329,8 +330,8 @@ class PortHook:
         port = own_port(replica)
         holder = next((one for one in self._earlier(replica) if own_port(one) == port), None)
         if holder is not None or not await self._run(partial(self._is_free, port)):
-            whose = "another program" if holder is None else "another gang"
-            text = f"port {port} of the node, at which its gang would meet, is taken by {whose}"
+            whose = "another program" if holder is None else "another session"
+            text = f"port {port} of the node, at which it is to be reached, is taken by {whose}"
             raise PreparationFailed(sessions.CAUSE_PORT_TAKEN, text)
 
 
@@ -349,16 +350,22 @@ def environment_of(
     assignment: pb.Assignment,
     replica: ReplicaId,
     grants: Sequence[DeviceGrant],
-    gangs: GangNetwork,
+    network: GangNetwork | None,
 ) -> dict[str, str]:
-    """The variables that tell a program who it is; the runtime adds folders and devices."""
-    hosts = gangs.hosts(replica, assignment.hosts) or ["127.0.0.1"]
+    """The variables that tell a program who it is; the runtime adds folders and devices.
+
+    `network` is what the replica shares with others; None: its own.
+    """
+    hosts = list(assignment.hosts)
+    if network is not None:
+        hosts = network.hosts(replica, hosts)
+    hosts = hosts or ["127.0.0.1"]
     world = max(len(hosts), assignment.spec.replica_count, 1)
     names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
     gang = gang_variables(replica, hosts, world, len(grants))
     env = {
         **launcher_variables(gang, world, len(grants)),
-        **(gangs.environment if world > 1 else {}),
+        **(network.environment if network else {}),
         **assignment.spec.environment,
     }
     env.update(

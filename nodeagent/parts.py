@@ -12,6 +12,7 @@ from nodeagent.accounts import Accounts
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.hooks import Hook
+from nodeagent.host_network import NetworkOffer
 from nodeagent.link import ChannelFactory
 from nodeagent.pressure import Store
 from nodeagent.probes.interface import DeviceProbe
@@ -75,6 +76,7 @@ class Machine:
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""
     gangs: GangNetwork = field(default_factory=GangNetwork)
+    networks: NetworkOffer = field(default_factory=NetworkOffer)
     limits: resources.KeptLimits = field(default_factory=resources.KeptLimits)
 
 

@@ -181,7 +181,9 @@ def probe_pasta(
     metadata: Sequence[str],
 ) -> NetworkFacts:
     """Make such a network and try a connection through it; blocks for some 200 ms. The caller is not root."""
-    open_reason = "gangs have the machine's network, and the agent is not root"
+    open_reason = (
+        "gangs and sessions that ask for it have the machine's network, and the agent is not root"
+    )
     try:
         network = _tried(data, subnet, nameservers, metadata)
     except (NoNetwork, OSError) as error:

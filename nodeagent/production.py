@@ -41,6 +41,7 @@ from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
+from nodeagent.host_network import NetworkOffer
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.network_rules import NetworkRules, NoNetwork
@@ -745,12 +746,15 @@ def _machine(
     networks: NetworkFacts,
 ) -> Machine:
     host = settings.host or reachable_host(settings.servers[0], facts.host)
+    interface = interface_of(host)
+    gangs = _gangs(settings, isolation.level, interface)
     return Machine(
         boot_id=facts.boot_id,
         host=host,
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
-        gangs=_gangs(settings, isolation.level, interface_of(host)),
+        gangs=gangs,
+        networks=_offer(settings, isolation.level, networks, gangs, interface),
         isolation_note="; ".join(
             filter(None, [isolation.reason, _network_note(settings, isolation, networks)])
         ),
@@ -776,6 +780,26 @@ def _gangs(settings: Settings, isolation: Isolation, interface: str) -> GangNetw
             **dict(one.split("=", 1) for one in settings.gang_environment),
         },
     )
+
+
+def _offer(
+    settings: Settings,
+    isolation: Isolation,
+    found: NetworkFacts,
+    gangs: GangNetwork,
+    interface: str,
+) -> NetworkOffer:
+    """What sessions that are no gangs may ask for: the host network where it is allowed, or all have it."""
+    if isolation is Isolation.CONTAINER:
+        has_own = settings.container_network != HOST
+    else:
+        has_own = isolation is Isolation.NAMESPACE and found.network is not None
+    if settings.host_network == "never":
+        return NetworkOffer(has_own=has_own, host=None if has_own else GangNetwork(mode=HOST))
+    # those for an overlay name interfaces that the machine has not
+    chosen = {} if gangs.is_overlay else gangs.environment
+    environment = {**interface_variables(HOST, interface), **chosen}
+    return NetworkOffer(has_own=has_own, host=replace(gangs, mode=HOST, environment=environment))
 
 
 def _sdk(folder: Path) -> Path:

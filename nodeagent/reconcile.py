@@ -12,6 +12,7 @@ import structlog
 from nodeagent.assignments import keep_assignment, read_assignment
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.given import GivenSecrets, taken_from
+from nodeagent.host_network import shares_ports
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.progress import Progress
 from nodeagent.reports import exit_of, exit_without_start, report_of
@@ -95,13 +96,13 @@ class Replicas:
         ]
         return [*(runner.introduction() for runner in self._runners.values()), *waiting]
 
-    def gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
-        """Replicas of gangs that began before this one and have not ended."""
+    def at_ports_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
+        """Replicas with a port of the node that began before this one and have not ended."""
         earlier = takewhile(lambda one: one.replica_id != replica_id, self._runners.values())
         return [
             one.replica_id
             for one in earlier
-            if one.is_running and one.assignment.spec.replica_count > 1
+            if one.is_running and shares_ports(one.assignment.spec)
         ]
 
     def running(self) -> list[Runner]:

@@ -19,9 +19,10 @@ from nodeagent.assignments import note_unstarted, owner_of, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
-from nodeagent.gang_network import NONE, GangNetwork
+from nodeagent.gang_network import GangNetwork
 from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, cause_of, environment_of
+from nodeagent.host_network import NetworkOffer, network_of
 from nodeagent.outbox import Outbox
 from nodeagent.preparation import PreparationLog
 from nodeagent.progress import LOOKS_S, TOLD_EVERY_S, Looks, Progress, read_progress
@@ -97,6 +98,7 @@ class Place:
     isolation: Isolation
     accounts: Accounts | None
     gangs: GangNetwork
+    networks: NetworkOffer
     mps_folder: Path | None
     sdk_folder: Path | None
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
@@ -305,13 +307,14 @@ class Runner:
         spec = self.assignment.spec
         grants = self.place.grants(self.assignment.device_uuids)
         given, limits = self.assignment.resources, spec.limits
+        network = network_of(spec, self.place.gangs, self.place.networks)
         defaults = self.place.defaults
         return ReplicaSpec(
             replica_id=self.replica_id,
             argv=argv_of(spec),
             secrets=self.secrets.values,
             env={
-                **environment_of(self.assignment, self.replica_id, grants, self.place.gangs),
+                **environment_of(self.assignment, self.replica_id, grants, network),
                 **({"NSML_RESUME": draft.resumes_from} if draft.resumes_from else {}),
             },
             mounts=draft.mounts,
@@ -334,15 +337,8 @@ class Runner:
             gid=uid,
             groups=draft.groups,
             image=draft.image,
-            gang=self._gang(),
+            gang=network,
         )
-
-    def _gang(self) -> GangNetwork | None:
-        if self.assignment.spec.replica_count <= 1:
-            return None
-        if self.place.gangs.mode == NONE:
-            raise StartRefused("this node gives gangs no network: see gang_network of its agent")
-        return self.place.gangs
 
     async def _linger(self) -> ExitRecord | None:
         """The end of a program that ends at once; None for one that runs."""

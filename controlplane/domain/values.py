@@ -47,6 +47,13 @@ class Isolation(enum.StrEnum):
     CONTAINER = "CONTAINER"
 
 
+class Network(enum.StrEnum):
+    """Which network a replica has: one of its own, or its node's."""
+
+    OWN = "own"
+    HOST = "host"
+
+
 class Cause(enum.StrEnum):
     """Why an attempt ended; see nsml.v1.Cause."""
 
@@ -179,7 +186,8 @@ class SessionSpec:
     """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never.
 
     `preemptible`: its owner allows it to be ended without a save. `gpu_model` and `pod` keep it to
-    devices of that model (see `domain.models`) and to nodes of that pod; "": any.
+    devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
+    nodes that give its replicas that one; None: any.
     """
 
     entry: str = ""
@@ -201,6 +209,7 @@ class SessionSpec:
     preemptible: bool = False
     gpu_model: str = ""
     pod: str = ""
+    network: Network | None = None
 
     @property
     def may_be_preempted(self) -> bool:
@@ -516,6 +525,9 @@ class Node:
     only_owner: str = ""
     """Why its agent cannot keep users apart; "" when it can, or runs sessions without isolation."""
     gang_network: str = HOST_NETWORK
+    networks: tuple[Network, ...] = ()
+    """What sessions that are no gangs may ask for there, in the order of Network; none where its agent
+    would not look at that."""
     isolation_note: str = ""
     setting_note: str = ""
     registered_at: float = 0.0
@@ -532,6 +544,14 @@ class Node:
         if self.hold is not None:
             return "held"
         return "drained" if self.drain is not None else ""
+
+    def networks_for(self, replica_count: int) -> tuple[Network, ...]:
+        """The networks that the replicas of a session may have there, where it asks for one."""
+        if replica_count == 1:
+            return self.networks
+        if self.gang_network == NO_NETWORK:
+            return ()
+        return (Network.HOST if self.gang_network == HOST_NETWORK else Network.OWN,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

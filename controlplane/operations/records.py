@@ -33,6 +33,7 @@ from controlplane.domain.values import (
     Keeping,
     KeptLimits,
     Limits,
+    Network,
     Node,
     PlacedAs,
     Priority,
@@ -225,6 +226,7 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         preemptible=spec.preemptible,
         gpu_model=spec.gpu_model,
         pod=spec.pod,
+        network=spec.network or "",
     )
 
 
@@ -254,6 +256,7 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         preemptible=record.preemptible,
         gpu_model=record.gpu_model,
         pod=record.pod,
+        network=Network(record.network) if record.network else None,
     )
 
 
@@ -549,6 +552,7 @@ def encode_node(node: Node) -> bytes:
         device_note=node.device_note,
         only_owner=node.only_owner,
         gang_network=node.gang_network,
+        networks=node.networks,
         isolation_note=node.isolation_note,
         setting_note=node.setting_note,
         registered_at=node.registered_at,
@@ -580,6 +584,7 @@ def decode_node(value: bytes) -> Node:
         device_note=record.device_note,
         only_owner=record.only_owner,
         gang_network=record.gang_network or HOST_NETWORK,
+        networks=tuple(Network(one) for one in record.networks),
         isolation_note=record.isolation_note,
         setting_note=record.setting_note,
         registered_at=record.registered_at,

@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
-from controlplane.domain.values import WHOLE_DEVICE, Isolation
+from controlplane.domain.values import WHOLE_DEVICE, Isolation, Network
 from controlplane.scheduler import keep_to_owners, runs_nowhere
-from controlplane.scheduler.explain import describe, never_words
+from controlplane.scheduler.explain import describe, never_words, no_such_network
 from nsml.gpu_models import model_word
 from nsml.mosts import MOST_REPLICAS
 from nsml.view.units import exact_size_text, thousandths
@@ -30,10 +30,22 @@ _KEYS: Final = {
     "--memory": "memory",
     "--gpu-model": "gpu-model",
     "--pod": "pod",
+    "--network": "network",
     "--priority": "priority",
 }
 """Flags of `nsml run`, and what `--what-if` calls the same."""
 
+_IN_SETTINGS: Final = " in agent.site.toml of a node    its administrator"
+_NETWORKS: Final = {
+    (False, True): ("host_network is never", f'host_network = "on-request"{_IN_SETTINGS}'),
+    (False, False): (
+        "sessions share the node's network",
+        "nsml doctor node    on the node: what it lacks for networks of sessions",
+    ),
+    (True, True): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
+    (True, False): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),
+}
+"""By whether a gang asks, and whether for the host network: why nodes do not give it, and what changes that."""
 _NEVER: Final = "this can never be placed"
 _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
@@ -127,6 +139,8 @@ def _never(nearest: Nearest, request: Request, image: str) -> NsmlError:
         )
     if shut := extent.without_network(request):
         return _no_network(nearest, shut, request)
+    if words := no_such_network(extent, request):
+        return _other_network(nearest, words, request)
     return CannotEverFit(
         f"{_NEVER}: it needs {describe(request)}",
         why=never_words(extent, request),
@@ -166,19 +180,49 @@ def _flags(request: Request) -> dict[str, str]:
         "--memory": exact_size_text(memory) if memory else "",
         "--gpu-model": model_word(request.gpu_model),
         "--pod": request.pod,
+        "--network": request.network or "",
         "--image": "NAME" if request.in_container else "",
     }
 
 
+def _named(nodes: Sequence[Node]) -> str:
+    """The first few by name: `node a`, `nodes a, b`."""
+    names = sorted(node.name for node in nodes)
+    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    return f"{'nodes' if len(names) > 1 else 'node'} {named}"
+
+
+def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
+    """The refusal of a session that asks for a network that no node gives it; `words` say so."""
+    is_gang, is_host = request.replica_count > 1, request.network is Network.HOST
+    without = request._replace(network=None)
+    taking = [node for kind in nearest.extent.taking(without) for node in kind.nodes]
+    known = [node for node in taking if node.networks_for(request.replica_count)]
+    old = [] if is_gang else [node for node in taking if node not in known]
+    setting, change = _NETWORKS[is_gang, is_host]
+    reasons = []
+    if known:
+        reasons.append(f"{_named(known)}: {setting}")
+    if old:
+        reasons.append(f"{_named(old)}: the agent is of an older version")
+    return CannotEverFit(
+        f"{_NEVER}: {words}",
+        why="; ".join(reasons),
+        attempt=_lines(
+            nearest.words(request),
+            change,
+            _LOOK,
+        ),
+    )
+
+
 def _no_network(nearest: Nearest, shut: Sequence[Node], request: Request) -> NsmlError:
     """The refusal of a gang because of nodes that give gangs no network."""
-    names = sorted(node.name for node in shut)
-    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
     has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
     is_all = len(shut) == len(nearest.extent.nodes)
     return CannotEverFit(
         f"{_NEVER}: {'no node gives' if is_all else 'too few nodes give'} gangs a network",
-        why=f"{'nodes' if len(names) > 1 else 'node'} {named}: "
+        why=f"{_named(shut)}: "
         + ("containers without a gang_network" if has_containers else "gang_network is none"),
         attempt=_lines(
             nearest.words(request),

@@ -15,6 +15,7 @@ from controlplane.domain.names import check_digest, check_request_id, check_secr
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Limits,
+    Network,
     Priority,
     Resources,
     SecretUse,
@@ -95,6 +96,7 @@ class Submission:
     preemptible: bool = False
     gpu_model: str = ""
     pod: str = ""
+    network: Network | None = None
     limits: Limits = field(default_factory=Limits)
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
@@ -157,6 +159,7 @@ def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
         preemptible=wish.preemptible,
         gpu_model=" ".join(wish.gpu_model.split()),
         pod=wish.pod,
+        network=wish.network,
     )
 
 

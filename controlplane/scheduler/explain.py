@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.closed import closed_words
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import Explanation, Shortage
-from controlplane.domain.values import WHOLE_DEVICE, Cause
+from controlplane.domain.values import WHOLE_DEVICE, Cause, Network
 from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import (
     AVOIDED,
     NO_CONTAINERS,
     NO_GANGS,
+    NO_HOST_NETWORK,
+    NO_OWN_NETWORK,
     NO_SUCH_GPU,
     OTHER_POD,
     OWNERS_ONLY,
@@ -43,7 +45,16 @@ _MOST_LISTED = 5
 _DEFAULT_SHARE = "a share of a node's cores"
 _CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
 _NEVER_TORN = "since a gang runs either in containers or without, all of it"
-_WITH_NETWORK = " that gives gangs a network"
+_NETWORKS: Final = {
+    Network.HOST: ("the host network", "allows the host network"),
+    Network.OWN: ("a network of its own", "gives sessions a network of their own"),
+}
+"""What a session asks for, and what a node does that gives it."""
+_GANG_NETWORKS: Final = {
+    None: "gives gangs a network",
+    Network.HOST: "gives gangs the host network",
+    Network.OWN: "gives gangs an overlay network",
+}
 _HAS_ROOM = "has room for it"
 _HAS_ROOM_FOR_SOME = "has room for some of its replicas"
 OF_ONE_AND_OF_SEVERAL = {
@@ -51,6 +62,8 @@ OF_ONE_AND_OF_SEVERAL = {
     NO_GANGS: (NO_GANGS, "give gangs no network"),
     NO_SUCH_GPU: (NO_SUCH_GPU, "have no such GPU"),
     OTHER_POD: (OTHER_POD, "are in other pods"),
+    NO_HOST_NETWORK: (NO_HOST_NETWORK, "do not allow the host network"),
+    NO_OWN_NETWORK: (NO_OWN_NETWORK, "give sessions no network of their own"),
     AVOIDED: (AVOIDED, "failed it before"),
     KEPT: (KEPT, "are kept for others"),
     HELD: (HELD, "are held for a session that waits longer"),
@@ -150,14 +163,17 @@ def gave_way_words(reason: str) -> str:
 def never_words(extent: Extent, request: Request) -> str:
     """Why a request would not fit if nothing else ran."""
     nodes = extent.nodes
+    is_single = request.replica_count == 1
+    one = request._replace(replica_count=1, network=None)
     return (
         keep_to_owners(nodes, request)
         or _avoided(extent, request)
         or ("no node runs containers" if runs_nowhere(nodes, request) else "")
         or _none_such(extent, request)
-        or _too_large(extent, request._replace(replica_count=1))
+        or no_such_network(extent, request)
+        or _too_large(extent, request if is_single else one, _giving(request) if is_single else "")
         or _no_network(extent, request)
-        or _too_large(extent, request, _WITH_NETWORK)
+        or _too_large(extent, request, _giving(request))
         or _too_many(extent, request)
     )
 
@@ -180,6 +196,25 @@ def _none_such(extent: Extent, request: Request) -> str:
         return ""
     others = f"there are: {_names(models)}" if models else "there are no GPUs"
     return f"no node{_pod(request)} has GPU model {request.gpu_model}; {others}"
+
+
+def no_such_network(extent: Extent, request: Request) -> str:
+    """That no node of all that would take it gives the network that it asks for; "" where one does."""
+    if request.network is None:
+        return ""
+    taking = [kind.room.node for kind in extent.taking(request._replace(network=None))]
+    if not taking or any(
+        request.network in one.networks_for(request.replica_count) for one in taking
+    ):
+        return ""
+    return f"no node{_pod(request)}{_giving(request).replace(' that', '')}"
+
+
+def _giving(request: Request) -> str:
+    """What nodes have in common that take it, as to its network: " that allows the host network"."""
+    if request.replica_count > 1:
+        return f" that {_GANG_NETWORKS[request.network]}"
+    return f" that {_NETWORKS[request.network][1]}" if request.network else ""
 
 
 def _no_network(extent: Extent, request: Request) -> str:
@@ -273,14 +308,15 @@ def _unlike(extent: Extent, request: Request) -> str:
 def describe(request: Request) -> str:
     """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
+    where = _pod(request) + (f" with {_NETWORKS[request.network][0]}" if request.network else "")
     if request.replica_count == 1 and not one:
-        return (_CONTAINED_SHARE if request.in_container else _DEFAULT_SHARE) + _pod(request)
+        return (_CONTAINED_SHARE if request.in_container else _DEFAULT_SHARE) + where
     one = one or _DEFAULT_SHARE
     if request.in_container:
         one = f"{one} in a container"
     if request.replica_count > 1:
-        return f"{request.replica_count} x {one}{_pod(request)}"
-    return f"{one} on one node{_pod(request)}"
+        return f"{request.replica_count} x {one}{where}"
+    return f"{one} on one node{where}"
 
 
 def _pod(request: Request) -> str:

@@ -146,7 +146,7 @@ class Extent:
         """Possible requests in place of an impossible one, the nearest first; none where nothing is.
 
         Smaller or fewer replicas in the same place, those that have most GPUs in all and of equal ones
-        larger replicas; and the same replicas in another one: of another pod, of another model. Where
+        larger replicas; and the same replicas in another one: of another pod, of another model, in any network. Where
         neither is possible the smaller ones elsewhere, then any without containers, and last without a
         GPU.
         """
@@ -161,7 +161,7 @@ class Extent:
         return tuple(dict.fromkeys(found))
 
     def _last(self, request: Request) -> Iterator[Request]:
-        anywhere = request._replace(pod="", gpu_model="")
+        anywhere = request._replace(pod="", gpu_model="", network=None)
         loosened = [one for way in self._loosened(request) for one in way]
         kept = [request, *loosened, anywhere]
         bare = [one._replace(in_container=False) for one in kept if one.in_container]
@@ -171,7 +171,7 @@ class Extent:
                 yield smaller
 
     def _loosened(self, request: Request) -> list[list[Request]]:
-        """The same in other pods, and on other models, the likest names first and without a name last."""
+        """The same in other pods, and on other models, the likest names first and without a name last; in any network."""
         ways = []
         if request.pod:
             pods = self.pods()
@@ -184,6 +184,8 @@ class Extent:
                 del models[model]
             names = [*_likest(request.gpu_model, models), ""]
             ways.append([request._replace(gpu_model=name) for name in names])
+        if request.network:
+            ways.append([request._replace(network=None)])
         return ways
 
     def _smaller(self, request: Request) -> Request | None:
@@ -204,9 +206,11 @@ class Extent:
         replica fits on a node: at most as many as replicas are asked for, for each number of devices
         that a node has.
         """
+        # A session of one replica has another network than a gang: `_smaller` looks at it by itself.
+        least = 2 if request.network and request.replica_count > 1 else 1
         if not request.whole_devices:
             replicas = min(request.replica_count, self.together(request).replicas)
-            return request._replace(replica_count=replicas) if replicas else None
+            return request._replace(replica_count=replicas) if replicas >= least else None
         shapes = self._shapes(request)
         sizes = {
             min(shape.several // count, request.whole_devices)
@@ -214,9 +218,10 @@ class Extent:
             for count in range(1, request.replica_count + 1)
         }
         found = [(size, _replicas(shapes, size, request)) for size in {*sizes, 1} - {0}]
-        gpus, size = max((size * count, size) for size, count in found)
-        if not gpus:
+        possible = [(size * count, size) for size, count in found if count >= least]
+        if not possible:
             return None
+        gpus, size = max(possible)
         return request._replace(gpu_thousandths=size * WHOLE_DEVICE, replica_count=gpus // size)
 
     def _shapes(self, request: Request) -> Counter[_Shape]:
@@ -245,6 +250,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
         node.capacity,
         node.isolation,
         node.gang_network,
+        node.networks,
         node.pod,
         node.owner if owner_words(node) else None,
     )

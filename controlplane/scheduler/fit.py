@@ -7,9 +7,9 @@ from typing import NamedTuple
 from controlplane.domain.closed import owner_words
 from controlplane.domain.models import is_model
 from controlplane.domain.values import (
-    NO_NETWORK,
     WHOLE_DEVICE,
     Isolation,
+    Network,
     Node,
     Resources,
     Session,
@@ -43,6 +43,8 @@ class Request(NamedTuple):
     """The model of its devices, as `domain.models` reads it; "": any."""
     pod: str = ""
     """The pod of its nodes; "": any, and none."""
+    network: Network | None = None
+    """The network that its nodes give it; None: any."""
     avoids: frozenset[str] = frozenset()
     """Devices, by uuid, and nodes that it is not to have: they failed it."""
 
@@ -69,6 +71,7 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         in_container=spec.image != "",
         gpu_model=spec.gpu_model,
         pod=spec.pod,
+        network=spec.network,
         avoids=avoids,
     )
 
@@ -105,6 +108,8 @@ NO_CONTAINERS = "runs no containers"
 NO_GANGS = "gives gangs no network"
 NO_SUCH_GPU = "has no such GPU"
 OTHER_POD = "is in another pod"
+NO_HOST_NETWORK = "does not allow the host network"
+NO_OWN_NETWORK = "gives sessions no network of their own"
 AVOIDED = "failed it before"
 
 
@@ -114,8 +119,8 @@ def refusal(node: Node, request: Request) -> str:
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return NO_CONTAINERS
-    if request.replica_count > 1 and node.gang_network == NO_NETWORK:
-        return NO_GANGS
+    if (request.replica_count > 1 or request.network) and (words := _unconnected(node, request)):
+        return words
     if request.gpu_model and not any(
         is_model(one.model, request.gpu_model) for one in node.devices
     ):
@@ -123,6 +128,16 @@ def refusal(node: Node, request: Request) -> str:
     if request.pod and node.pod != request.pod:
         return OTHER_POD
     return AVOIDED if node.name in request.avoids else ""
+
+
+def _unconnected(node: Node, request: Request) -> str:
+    """Why the node does not give it the network that it needs; "" when it does."""
+    given = node.networks_for(request.replica_count)
+    if request.replica_count > 1 and not given:
+        return NO_GANGS
+    if request.network in (None, *given):
+        return ""
+    return NO_HOST_NETWORK if request.network is Network.HOST else NO_OWN_NETWORK
 
 
 MOST_ON_ONE_NODE = 4096

@@ -243,6 +243,7 @@ class Rooms:
             node.capacity,
             node.isolation,
             node.gang_network,
+            node.networks,
             node.owner if owner_words(node) else "",
         )
         kind = self._kinds.setdefault(key, len(self._kinds))

@@ -28,6 +28,7 @@ from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
     kept_message,
+    network_name,
     resources_message,
     sample_message,
 )
@@ -280,6 +281,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             fence=fence_message(node.fence),
             hold=hold_message(node.hold, names_replicas=who.is_admin),
             gang_network=node.gang_network,
+            networks=map(network_name, node.networks),
             limits=kept_message(node.limits),
         )
 

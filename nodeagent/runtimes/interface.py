@@ -88,6 +88,9 @@ class ReplicaSpec:
     `disk_bytes` is what `app/`, `tmp/`, `run/`, an image's volumes and `output` hold at one time. None: no limit. A
     runtime keeps each one, or refuses the start.
 
+    `gang` is the network that the replica shares: that of its gang, or the machine's where the session asked for
+    that. None: what the runtime gives it, one of its own where it can.
+
     `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders
     and log are given to; None: the agent's own user. `groups` are further groups, for what it may read.
 

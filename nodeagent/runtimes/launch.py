@@ -187,7 +187,8 @@ def this_machine(*, with_pid: bool) -> Machine:
 def has_own_network(spec: ReplicaSpec) -> bool:
     """Whether a program has a network of its own where the machine can give it one.
 
-    A gang has the machine's: its replicas are reached at their node, and collectives need its speed.
+    A gang has the machine's, as its replicas are reached at their node and collectives need its speed, and so has a
+    session that asked for it.
     """
     return spec.isolation is Isolation.NAMESPACE and spec.gang is None
 

@@ -35,7 +35,7 @@ class ProcessDriver(ShimDriver):
     """`RuntimeDriver` over shims that fork.
 
     `levels` are the isolation levels that were tried and work here (`isolation.py`). `network` makes those
-    of sessions with a root of their own that are no gangs; without, all have the machine's.
+    of sessions with a root of their own that share none (`ReplicaSpec.gang`); without, all have the machine's.
     """
 
     def __init__(

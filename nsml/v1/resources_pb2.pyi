@@ -20,6 +20,12 @@ class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ISOLATION_NAMESPACE: _ClassVar[Isolation]
     ISOLATION_CONTAINER: _ClassVar[Isolation]
 
+class Network(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NETWORK_UNSPECIFIED: _ClassVar[Network]
+    NETWORK_OWN: _ClassVar[Network]
+    NETWORK_HOST: _ClassVar[Network]
+
 class Keeping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     KEEPING_UNSPECIFIED: _ClassVar[Keeping]
@@ -35,6 +41,9 @@ ISOLATION_NONE: Isolation
 ISOLATION_USER: Isolation
 ISOLATION_NAMESPACE: Isolation
 ISOLATION_CONTAINER: Isolation
+NETWORK_UNSPECIFIED: Network
+NETWORK_OWN: Network
+NETWORK_HOST: Network
 KEEPING_UNSPECIFIED: Keeping
 KEEPING_NONE: Keeping
 KEEPING_WATCHED: Keeping

@@ -135,7 +135,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class SessionSpec(_message.Message):
     PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
     POD_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -183,7 +184,8 @@ class SessionSpec(_message.Message):
     preemptible: bool
     gpu_model: str
     pod: str
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
+    network: _resources_pb2.Network
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("rank", "node", "devices", "resources", "near_data", "use")
@@ -874,7 +876,7 @@ class Waiting(_message.Message):
     def __init__(self, place: _Optional[int] = ..., queued: _Optional[int] = ..., reason: _Optional[str] = ..., shortages: _Optional[_Iterable[_Union[Shortage, _Mapping]]] = ..., never: _Optional[bool] = ..., short: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[_Union[FairShare, _Mapping]] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ...) -> None: ...
 
 class WhatIf(_message.Message):
-    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "replica_count", "priority", "time_limit", "gpu_model", "pod")
+    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "replica_count", "priority", "time_limit", "gpu_model", "pod", "network")
     GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
     CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -883,6 +885,7 @@ class WhatIf(_message.Message):
     TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
     POD_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     gpu_thousandths: int
     cpu_thousandths: int
     memory_bytes: int
@@ -891,7 +894,8 @@ class WhatIf(_message.Message):
     time_limit: _duration_pb2.Duration
     gpu_model: str
     pod: str
-    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
+    network: _resources_pb2.Network
+    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ...) -> None: ...
 
 class ExplainSessionRequest(_message.Message):
     __slots__ = ("session", "what_if")
@@ -934,7 +938,7 @@ class ListQueueRequest(_message.Message):
     def __init__(self, owners: _Optional[_Iterable[str]] = ..., project: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class QueuedSession(_message.Message):
-    __slots__ = ("place", "session", "owner", "project", "resources", "replica_count", "priority", "gpu_model", "pod", "created_at", "reason", "expected_start", "share", "budget_renews", "room_is_held")
+    __slots__ = ("place", "session", "owner", "project", "resources", "replica_count", "priority", "gpu_model", "pod", "created_at", "reason", "expected_start", "share", "budget_renews", "room_is_held", "network")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -950,6 +954,7 @@ class QueuedSession(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     BUDGET_RENEWS_FIELD_NUMBER: _ClassVar[int]
     ROOM_IS_HELD_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     place: int
     session: str
     owner: str
@@ -965,7 +970,8 @@ class QueuedSession(_message.Message):
     share: float
     budget_renews: _timestamp_pb2.Timestamp
     room_is_held: bool
-    def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ...) -> None: ...
+    network: _resources_pb2.Network
+    def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ...) -> None: ...
 
 class ListQueueResponse(_message.Message):
     __slots__ = ("sessions", "next_cursor", "queued", "chosen", "asked_gpu_thousandths", "free_gpu_thousandths", "largest_hole", "largest_hole_node", "hidden")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from nsml.view.sessions import plain, priority_word
+from nsml.view.sessions import network_word, plain, priority_word
 from nsml.view.text import width
 from nsml.view.units import memory_text, number_text, thousandths
 
@@ -250,6 +250,7 @@ def _settings(session: Session) -> Iterator[tuple[str, str]]:
         "nodes": str(max(spec.replica_count, 1)),
         "gpu-model": spec.gpu_model,
         "pod": spec.pod,
+        "network": network_word(spec.network),
         "priority": priority_word(session),
         **{f"env {key}": value for key, value in sorted(spec.environment.items())},
         **{f"secret {use.variable}": use.name for use in spec.secrets},

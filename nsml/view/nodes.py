@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
-from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, seconds_of
+from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, network_word, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import ago, ago_within, duration_text, memory_text, moment, thousandths
 
@@ -361,6 +361,8 @@ def record(node: Node) -> dict[str, Any]:
         "state": state_word(node).upper(),
         "host": node.host,
         "pod": node.pod or None,
+        "networks": [network_word(one) for one in node.networks],
+        "gang_network": node.gang_network or None,
         "isolation": isolation_word(node).upper(),
         "agent_version": node.agent_version,
         "last_contact_at": (
@@ -482,6 +484,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("host", node.host),
         ("pod", node.pod),
         ("isolation", _isolation_and_why(node)),
+        ("network", _networks(node)),
         ("limits", _limits_and_why(node)),
         ("agent", node.agent_version),
         ("contact", contact),
@@ -496,6 +499,14 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         *zip_longest(("foreign",), foreign_lines(node, now), fillvalue=""),
     ]
     return [node.name, *(line for title, text in rows if text for line in _wrapped(title, text))]
+
+
+def _networks(node: Node) -> str:
+    """What sessions and gangs get there: "own, host on request; gangs: host"."""
+    asked = ", ".join(map(network_word, node.networks))
+    asked += " on request" if len(node.networks) > 1 else ""
+    gangs = node.gang_network and f"gangs: {node.gang_network}"
+    return "; ".join(filter(None, [asked, gangs]))
 
 
 def _wrapped(title: str, text: str) -> list[str]:

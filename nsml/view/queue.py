@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsml.v1 import sessions_pb2
+from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.view.enums import enum_word
-from nsml.view.sessions import moment_of, seconds_of
+from nsml.view.sessions import moment_of, network_word, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import counted, duration_text, memory_text, thousandths
 
@@ -30,6 +30,8 @@ _OF_SEVERAL_NODES = {
     "gives gangs no network": "give gangs no network",
     "has no such GPU": "have no such GPU",
     "is in another pod": "are in other pods",
+    "does not allow the host network": "do not allow the host network",
+    "gives sessions no network of their own": "give sessions no network of their own",
     "failed it before": "failed it before",
     "is kept for another": "are kept for others",
     "is held for a session that waits longer": "are held for a session that waits longer",
@@ -247,6 +249,14 @@ COLUMNS: tuple[Column[QueuedSession], ...] = (
         key="gpu_model", title="GPU model", cell=lambda row, _: row.gpu_model or "-", is_wide=True
     ),
     Column(key="pod", title="Pod", cell=lambda row, _: row.pod or "-", is_wide=True),
+    Column(
+        key="network",
+        title="Network",
+        cell=lambda row, _: network_word(row.network) or "-",
+        is_wide=True,
+        is_worth=lambda row: row.network != resources_pb2.NETWORK_UNSPECIFIED,
+        is_optional=True,
+    ),
     Column(key="share", title="Share", cell=lambda row, _: _share(row), is_wide=True),
 )
 
@@ -265,6 +275,7 @@ def record(row: QueuedSession) -> dict[str, Any]:
         "priority": None if not row.priority else _priority(row),
         "gpu_model": row.gpu_model or None,
         "pod": row.pod or None,
+        "network": network_word(row.network) or None,
         "created_at": moment_of(row, "created_at"),
         "reason": row.reason or None,
         "expected_start": moment_of(row, "expected_start"),

@@ -559,6 +559,14 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_optional=True,
     ),
     Column(
+        key="network",
+        title="Network",
+        cell=lambda s, _: network_word(s.spec.network) or "-",
+        is_wide=True,
+        is_worth=lambda s: s.spec.network != resources_pb2.NETWORK_UNSPECIFIED,
+        is_optional=True,
+    ),
+    Column(
         key="time_limit",
         title="Limit",
         cell=_limit,
@@ -679,6 +687,21 @@ def priority_named(word: str) -> sessions_pb2.Priority:
     return values[word]
 
 
+def network_word(number: int) -> str:
+    """`own` or `host`; "" where none was asked for."""
+    return enum_word(resources_pb2.Network, number, "NETWORK_") if number else ""
+
+
+def network_named(word: str) -> resources_pb2.Network:
+    """The network that `own` or `host` names; "": any."""
+    values: dict[str, resources_pb2.Network] = {
+        "": resources_pb2.NETWORK_UNSPECIFIED,
+        "own": resources_pb2.NETWORK_OWN,
+        "host": resources_pb2.NETWORK_HOST,
+    }
+    return values[word]
+
+
 def record(session: Session) -> dict[str, Any]:
     """Everything of a session in raw values: bytes, seconds, RFC 3339, full names.
 
@@ -717,6 +740,7 @@ def record(session: Session) -> dict[str, Any]:
         "preemptible": spec.preemptible,
         "gpu_model": spec.gpu_model or None,
         "pod": spec.pod or None,
+        "network": network_word(spec.network) or None,
         "limits": {
             "shm_bytes": spec.limits.shm_bytes or None,
             "disk_bytes": spec.limits.disk_bytes or None,
@@ -866,6 +890,8 @@ def _queue_words(session: Session) -> list[str]:
         words += ["--gpu-model", spec.gpu_model]
     if spec.pod:
         words += ["--pod", spec.pod]
+    if network := network_word(spec.network):
+        words += ["--network", network]
     if session.project not in {"", session.owner}:
         words += ["--project", session.project]
     if session.visibility in _SHARED:

@@ -54,6 +54,7 @@ def test_a_file_that_is_named_exists(place: str):
 
 def test_the_defaults_keep_what_the_page_says():
     assert agent().session_network == "auto"
+    assert agent().host_network == "never"
     assert agent().allowed_images == ("*",)
     assert "169.254.169.254" in agent().metadata_addresses
 

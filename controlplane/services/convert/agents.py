@@ -28,7 +28,7 @@ from controlplane.history.values import (
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
-from controlplane.services.convert.resources import to_isolation, to_kept
+from controlplane.services.convert.resources import to_isolation, to_kept, to_networks
 from controlplane.services.convert.sessions import CAUSES, spec_message
 from controlplane.services.convert.times import duration, seconds_of, time_of
 from controlplane.services.parts import parts_of
@@ -85,6 +85,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         device_note=message.device_note[:MOST_NOTE_CHARS],
         only_owner=message.only_owner[:MOST_NOTE_CHARS],
         gang_network=message.gang_network or HOST_NETWORK,
+        networks=to_networks(message.networks),
         isolation_note=message.isolation_note[:MOST_NOTE_CHARS],
         setting_note=message.setting_note[:MOST_NOTE_CHARS],
         registered_at=now,

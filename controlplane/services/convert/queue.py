@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.domain.identity import may_see
-from controlplane.services.convert.resources import resources_message
+from controlplane.services.convert.resources import network_name, resources_message, to_network
 from controlplane.services.convert.sessions import PRIORITIES, to_priority
 from controlplane.services.convert.shares import share_message
 from controlplane.services.convert.times import seconds_of, timestamp
@@ -76,6 +76,7 @@ def queued_message(
             priority=PRIORITIES[spec.priority],
             gpu_model=spec.gpu_model,
             pod=spec.pod,
+            network=network_name(spec.network),
             reason=reason,
             expected_start=timestamp(start.at),
             budget_renews=timestamp(start.renews_at),
@@ -106,4 +107,5 @@ def to_supposed(change: pb.WhatIf, spec: SessionSpec) -> SessionSpec:
         if change.HasField("gpu_model")
         else spec.gpu_model,
         pod=change.pod if change.HasField("pod") else spec.pod,
+        network=to_network(change.network) if change.HasField("network") else spec.network,
     )

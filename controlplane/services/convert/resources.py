@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.values import (
@@ -10,11 +10,15 @@ from controlplane.domain.values import (
     Isolation,
     Keeping,
     KeptLimits,
+    Network,
     Resources,
     Visibility,
 )
 from controlplane.history.values import DeviceSample
 from nsml.v1 import resources_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # The contract's names of our values, by value; messages take them as they are.
 VISIBILITIES: Final = {one: f"VISIBILITY_{one.name}" for one in Visibility}
@@ -22,6 +26,7 @@ _ISOLATIONS: Final = {level: f"ISOLATION_{level.value}" for level in Isolation}
 _ISOLATIONS_BACK: Final = {
     resources_pb2.Isolation.Value(_ISOLATIONS[one]): one for one in Isolation
 }
+_NETWORKS_BACK: Final = {resources_pb2.Network.Value(f"NETWORK_{one.name}"): one for one in Network}
 _KEEPINGS: Final = {keeping: f"KEEPING_{keeping.value}" for keeping in Keeping}
 _KEEPINGS_BACK: Final = {resources_pb2.Keeping.Value(_KEEPINGS[one]): one for one in Keeping}
 
@@ -78,6 +83,24 @@ def to_isolation(number: int) -> Isolation:
         return _ISOLATIONS_BACK[number]
     except KeyError:
         raise InvalidRequest(f"there is no isolation {number}") from None
+
+
+def network_name(network: Network | None) -> str:
+    """The contract's name of a network; None: any."""
+    return f"NETWORK_{'UNSPECIFIED' if network is None else network.name}"
+
+
+def to_network(number: int) -> Network | None:
+    """A network that is asked for; None: any."""
+    if number not in resources_pb2.Network.values():
+        raise InvalidRequest(f"there is no network {number}")
+    return _NETWORKS_BACK.get(number)
+
+
+def to_networks(numbers: Iterable[int]) -> tuple[Network, ...]:
+    """Those that a node lets sessions ask for, each once; one that is newer than we are is one that we do not know."""
+    known = {_NETWORKS_BACK.get(number) for number in numbers}
+    return tuple(one for one in Network if one in known)
 
 
 def kept_message(kept: KeptLimits) -> resources_pb2.KeptLimits:

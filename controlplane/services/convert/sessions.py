@@ -27,7 +27,9 @@ from controlplane.operations.validation import Submission
 from controlplane.services.convert.resources import (
     VISIBILITIES,
     device_message,
+    network_name,
     resources_message,
+    to_network,
     to_resources,
     to_visibility,
 )
@@ -77,6 +79,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         preemptible=spec.preemptible,
         gpu_model=spec.gpu_model,
         pod=spec.pod,
+        network=to_network(spec.network),
         limits=Limits(
             shm_bytes=spec.limits.shm_bytes,
             disk_bytes=spec.limits.disk_bytes,
@@ -153,6 +156,7 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
         preemptible=spec.may_be_preempted,
         gpu_model=spec.gpu_model,
         pod=spec.pod,
+        network=network_name(spec.network),
     )
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))

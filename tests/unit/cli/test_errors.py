@@ -76,6 +76,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "--gpu-model", "- "], 2, "'- ' is not the name of a GPU model"),
         (["run", "--gpu-model", "A100", "-g", "0"], 2, "--gpu-model names GPUs, and -g 0 asks"),
         (["run", "--pod", ""], 2, "it names no pod: leave it out for any"),
+        (["run", "--network", "hots"], 2, "'hots' is none of own, host"),
         (["run", "-g", "1.5"], 2, "only whole GPUs"),
         (["run", "-g", "-1"], 2, "try: nsml run --gpus 0 ..."),
         (["run", "-g", "1.5"], 2, "try: nsml run --gpus 1 ...\n       nsml run --gpus 2 ..."),

@@ -149,7 +149,7 @@ def test_how_many_of_others_wait_in_ones_project_is_told():
 
 def test_what_if(nsml, state):
     waiting(state, 1)
-    change = "gpus=0.5,priority=high,time-limit=1h30m,nodes=2,gpu-model=A100,pod=,cpus=4,memory=2G"
+    change = "gpus=0.5,priority=high,time-limit=1h30m,nodes=2,gpu-model=A100,pod=,cpus=4,memory=2G,network="
     shown = nsml("status", "--explain", "@last", "--what-if", change).stdout
     assert shown.splitlines()[-1] == f"with {change} it would start now: gpu-1"
     [asked] = state.supposed
@@ -160,6 +160,7 @@ def test_what_if(nsml, state):
         pb.PRIORITY_HIGH,
     )
     assert (asked.gpu_model, asked.HasField("pod"), asked.pod) == ("A100", True, "")
+    assert (asked.HasField("network"), asked.network) == (True, 0)
     assert (asked.cpu_thousandths, asked.memory_bytes) == (4000, 2_000_000_000)
     shown = json.loads(nsml("status", "--explain", "@last", "--what-if", "gpus=4", "-j").stdout)
     assert shown["what_if"] == {"starts": True, "nodes": ["gpu-1"], "queue": None}
@@ -275,7 +276,10 @@ def test_what_is_no_change_is_refused_with_what_would_be_one(nsml, state, change
     assert result.code == 2
     assert said in result.stderr
     if "KEY=VALUE" in said or "has no" in said:
-        assert "gpus, cpus, memory, nodes, priority, time-limit, gpu-model, pod" in result.stderr
+        assert (
+            "gpus, cpus, memory, nodes, priority, time-limit, gpu-model, pod, network"
+            in result.stderr
+        )
     assert not state.supposed
 
 

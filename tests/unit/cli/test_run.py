@@ -128,7 +128,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         *("run", "-d", "mnist@1", "-e", "train.py", "-g", "0.5", "-c", "1.5", "--memory", "2Gi"),
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
         *("--retry", "2", "--no-queue", "--team", "--priority", "High", "--preemptible"),
-        *("--gpu-model", "A100 80GB", "--pod", "p1", "--", "--flag", "-x"),
+        *("--gpu-model", "A100 80GB", "--pod", "p1", "--network", "Host", "--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
     assert spec == pb.SessionSpec(
@@ -149,6 +149,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         preemptible=True,
         gpu_model="A100 80GB",
         pod="p1",
+        network=resources_pb2.NETWORK_HOST,
     )
 
 
@@ -177,7 +178,7 @@ def test_who_says_nothing_asks_for_nothing(nsml, state, project):
     nsml("run", "--queue")
     spec = only_session(state).spec
     assert (spec.priority, spec.preemptible, spec.no_queue) == (0, False, False)
-    assert (spec.gpu_model, spec.pod) == ("", "")
+    assert (spec.gpu_model, spec.pod, spec.network) == ("", "", 0)
 
 
 def test_a_session_is_repeated_with_its_place_in_the_queue(nsml, state, everything):
@@ -186,7 +187,11 @@ def test_a_session_is_repeated_with_its_place_in_the_queue(nsml, state, everythi
     spec.priority, spec.preemptible = pb.PRIORITY_LOW, True
     spec.gpu_model, spec.pod, session.project = "A100 80GB", "p1", "vision"
     del session.command[:]
-    asked = "--priority low --preemptible --gpu-model 'A100 80GB' --pod p1 --project vision -m"
+    spec.network = resources_pb2.NETWORK_HOST
+    asked = (
+        "--priority low --preemptible --gpu-model 'A100 80GB' --pod p1 --network host"
+        " --project vision -m"
+    )
     assert asked in nsml("command", session.name).stdout
     spec.priority, session.project = pb.PRIORITY_IDLE, session.owner
     told = nsml("command", session.name).stdout

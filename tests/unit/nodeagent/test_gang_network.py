@@ -24,6 +24,7 @@ from nodeagent.gang_network import (
 from nodeagent.hooks import Draft, PortHook, PreparationFailed
 from nodeagent.preparation import PreparationLog
 from nsml.clock import inline
+from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as sessions
 from tests.scripted_platform import assignment, session_id
 
@@ -140,8 +141,10 @@ def test_a_port_that_is_taken_ends_the_attempt_before_it_begins(tmp_path: Path) 
     assert prepared(tmp_path, mine, earlier=[same_port], is_free=True) == sessions.CAUSE_PORT_TAKEN
 
 
-def test_a_session_of_one_replica_needs_no_port() -> None:
-    assert not PortHook(lambda _: [], is_port_free, inline).applies(sessions.SessionSpec())
+def test_a_session_needs_a_port_in_the_nodes_network_alone() -> None:
+    hook = PortHook(lambda _: [], is_port_free, inline)
+    assert not hook.applies(sessions.SessionSpec())
+    assert hook.applies(sessions.SessionSpec(network=resources_pb2.NETWORK_HOST))
 
 
 def test_a_node_is_reached_where_it_reaches_the_control_plane(

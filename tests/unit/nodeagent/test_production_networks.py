@@ -102,6 +102,7 @@ def networks_of_containers(
     made = ContainerNetworks(Engine(Path("/nowhere")), settings(**more), "nsml")
     assert made.bridges() == ways.bridges
     networks = {more.get("container_network", "nsml"), more.get("gang_network", "none")}
+    networks |= {"host"} if more.get("host_network") == "on-request" else set()
     assert asked == [
         networks | {more.get("build_network") or more.get("container_network", "nsml")}
     ]
@@ -114,6 +115,8 @@ def networks_of_containers(
         ({}, (), False, ""),
         ({"gang_network": "host"}, (), True, ""),
         ({"gang_network": "host"}, (), False, "no ids of their own"),
+        ({"host_network": "on-request"}, (), True, ""),
+        ({"host_network": "on-request"}, (), False, "no ids of their own"),
         ({"container_network": "host"}, (), True, "builds of images have the machine's network"),
         ({"build_network": "host"}, (), True, "builds of images have the machine's network"),
         ({"container_network": "lan"}, ("lan",), True, "no bridge of this machine (network lan)"),

@@ -23,6 +23,7 @@ from nodeagent.config import Settings
 from nodeagent.environments.setup_reader import install_requires
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
+from nodeagent.host_network import NetworkOffer
 from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
 from nodeagent.preparation import PreparationLog
@@ -138,6 +139,7 @@ MACHINE = Machine(
     isolation=Isolation.NAMESPACE,
     isolation_note="",
     capacity=resources.Resources(cpu_thousandths=4000),
+    networks=NetworkOffer(has_own=True),
 )
 
 
@@ -182,6 +184,22 @@ def test_registers_what_the_node_is(tmp_path: Path) -> None:
         async with world.agent():
             await world.platform.until(lambda: len(world.platform.registrations) == 2)
         assert world.platform.registrations[1].cluster_id == "test"
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_network_that_the_node_does_not_give_is_refused_whatever_is_ordered(
+    tmp_path: Path,
+) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            host = resources.NETWORK_HOST
+            await world.platform.order(assignment(S, "true", network=host))
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert list(world.platform.registrations[0].networks) == [resources.NETWORK_OWN]
+        assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert "does not allow the host network" in report.exit.message
+        assert not world.started
 
     on_virtual_time(tmp_path, test)
 

@@ -15,6 +15,7 @@ from controlplane.domain.values import (
     Keeping,
     KeptLimits,
     Limits,
+    Network,
     Priority,
     Project,
     Quota,
@@ -124,14 +125,21 @@ def test_limits_and_how_a_node_keeps_them_are_kept() -> None:
     assert decode_node(encode_node(machine)) == machine
 
 
-def test_priority_model_and_pod_are_kept() -> None:
+def test_priority_model_pod_and_network_are_kept() -> None:
     one = session()
     for priority in Priority:
         wishes = replace(
             one.spec, priority=priority, preemptible=True, gpu_model="A100 80GB", pod="p1"
         )
+        wishes = replace(wishes, network=Network.HOST)
         asked = replace(one, spec=wishes)
         assert decode_session(encode_session(asked)) == asked
+
+
+def test_the_networks_of_a_node_are_kept() -> None:
+    for networks in ((), (Network.OWN,), (Network.OWN, Network.HOST)):
+        one = node("n1", networks=networks)
+        assert decode_node(encode_node(one)) == one
 
 
 def test_a_record_without_a_priority_is_of_a_normal_session() -> None:

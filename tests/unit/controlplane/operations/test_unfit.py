@@ -9,7 +9,7 @@ from hypothesis import event, given, settings
 
 from cli.run import run
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
-from controlplane.domain.values import Isolation, Node
+from controlplane.domain.values import Isolation, Network, Node
 from controlplane.operations.unfit import MOST_DEVICES, Nearest, refusal_of
 from controlplane.scheduler import Extent, Request, can_ever_fit
 from nsml.mosts import MOST_REPLICAS
@@ -46,6 +46,8 @@ def applied(request: Request, command: str) -> Request:
                 request = request._replace(gpu_model="")
             case "--pod":
                 request = request._replace(pod="")
+            case "--network":
+                request = request._replace(network=None)
             case _:
                 pytest.fail(f"{command!r} leaves out {flag}")
     return request
@@ -111,6 +113,67 @@ def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed
     assert refused is not None
     assert "too few nodes give gangs a network" in refused.message
     assert commands(refused.attempt)[0] == "nsml run --nodes 4 ..."
+
+
+@pytest.mark.parametrize(
+    ("nodes", "request_", "why", "setting"),
+    [
+        (
+            [node("a", networks=(Network.OWN,)), node("b")],
+            asked(network=Network.HOST),
+            "node a: host_network is never; node b: the agent is of an older version",
+            'host_network = "on-request" in agent.site.toml of a node',
+        ),
+        (
+            [node("a", networks=(Network.HOST,)), node("b", networks=(Network.HOST,))],
+            asked(network=Network.OWN),
+            "nodes a, b: sessions share the node's network",
+            "nsml doctor node    on the node",
+        ),
+        (
+            [node("a", 4, gang_network="overlay:x")],
+            asked(1, 2, network=Network.HOST),
+            "node a: gang_network is an overlay",
+            'gang_network = "host" in agent.site.toml of a node',
+        ),
+        (
+            [node("a", 4)],
+            asked(1, 2, network=Network.OWN),
+            "node a: gang_network is host",
+            'gang_network = "overlay:NAME" in agent.site.toml of a node',
+        ),
+    ],
+)
+def test_a_network_that_no_node_gives_is_told_with_the_setting_that_would(
+    nodes: list[Node], request_: Request, why: str, setting: str
+) -> None:
+    refused = refusal_of(Nearest(Extent(nodes)), request_)
+    assert isinstance(refused, CannotEverFit)
+    assert refused.message.startswith("this can never be placed: no node ")
+    assert refused.why == why
+    first, administrators, look = refused.attempt.splitlines()
+    assert first == "nsml run ...    without --network"
+    assert administrators.startswith(setting)
+    assert look == "nsml node ls"
+
+
+def test_beside_what_is_too_large_the_network_may_be_left_out() -> None:
+    nodes = [node("a", 8, networks=(Network.OWN,)), node("b", 2, networks=tuple(Network))]
+    refused = refusal_of(Nearest(Extent(nodes)), asked(4, network=Network.HOST))
+    assert refused is not None
+    assert refused.message.endswith("it needs 4 GPUs on one node with the host network")
+    assert commands(refused.attempt) == [
+        "nsml run -g 2 ...",
+        "nsml run ...    without --network",
+    ]
+    own = asked(1, network=Network.HOST)
+    told = Nearest(Extent(nodes), session="kim/None/3", own=own).words(
+        asked(4, network=Network.HOST)
+    )
+    assert told.splitlines() == [
+        "nsml status --explain kim/None/3 --what-if gpus=2",
+        "nsml status --explain kim/None/3 --what-if gpus=4,network=",
+    ]
 
 
 def test_on_nodes_of_others_nothing_is_proposed() -> None:

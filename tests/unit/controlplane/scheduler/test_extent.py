@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.values import Device, Drain, Isolation, Node
+from controlplane.domain.values import Device, Drain, Isolation, Network, Node
 from controlplane.scheduler import Extent, Request, can_ever_fit, keep_to_owners
 from controlplane.scheduler.explain import never_words
 from tests.examples import examples
@@ -130,6 +130,16 @@ def test_a_gang_that_cannot_be_one_is_a_single_replica() -> None:
     assert nearest(shut, asked(1, 3)) == (asked(1, 2),)
 
 
+def test_one_replica_of_a_gang_is_proposed_where_it_would_have_the_network() -> None:
+    gang = asked(8, 2, network=Network.HOST)
+    older = [node("a", 8)]  # gives the host network to gangs alone
+    assert nearest(older, gang) == (asked(4, 2, network=Network.HOST),)
+    allows = [node("a", 8, networks=(Network.OWN, Network.HOST))]
+    assert nearest(allows, gang) == (asked(8, network=Network.HOST),)
+    few = asked(2, 3, cpu_thousandths=5000, network=Network.HOST)
+    assert nearest([node("a", 8)], few)[0].network is None
+
+
 @pytest.mark.parametrize(
     ("request_", "possible"),
     [
@@ -191,6 +201,7 @@ def machines(draw: st.DrawFn) -> list[Node]:
             memory=draw(st.sampled_from([0, 10**6, GIB, 64 * GIB + 12_345, 1024 * GIB])),
             isolation=draw(st.sampled_from([Isolation.NAMESPACE] * 3 + list(Isolation))),
             gang_network=draw(st.sampled_from(["host", "host", "none", "overlay:z"])),
+            networks=draw(st.sampled_from([(), (Network.OWN,), tuple(Network)])),
             owner=draw(st.sampled_from(["kim", "lee"])),
         )
         found.append(replace(plain, devices=devices))
@@ -207,6 +218,7 @@ requests = st.builds(
     in_container=st.booleans(),
     gpu_model=st.sampled_from(["", "A100", "V100", "tesla", "H100"]),
     pod=st.sampled_from(["", "x", "y", "z"]),
+    network=st.sampled_from([None, None, None, *Network]),
 )
 
 
@@ -243,6 +255,7 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
         in_container=False,
         gpu_model="",
         pod="",
+        network=None,
     )
     if can_ever_fit(nodes, least) and not request.memory_bytes:
         assert possible

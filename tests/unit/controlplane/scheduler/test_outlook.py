@@ -23,6 +23,7 @@ from controlplane.domain.snapshot import (
 from controlplane.domain.values import (
     Budget,
     Drain,
+    Network,
     Priority,
     Project,
     Quota,
@@ -105,6 +106,7 @@ def specs(data: st.DataObject) -> SessionSpec:
         time_limit_s=data.draw(st.sampled_from([0.0, HOUR, HOUR, 2 * HOUR])),
         gpu_model=data.draw(st.sampled_from(MODELS)) if gpu else "",
         pod=data.draw(st.sampled_from(["", "", "", "x"])),
+        network=data.draw(st.sampled_from([None, None, None, *Network])),
     )
 
 
@@ -115,6 +117,7 @@ def a_cluster(data: st.DataObject) -> Cluster:
         facts = {
             "model": data.draw(st.sampled_from(["M", "M", "old"])),
             "pod": data.draw(st.sampled_from(["", "x"])),
+            "networks": data.draw(st.sampled_from([(), (Network.OWN,), tuple(Network)])),
         }
         made = node(f"n{i}", data.draw(st.sampled_from([0, 1, 2, 4, 8])), **facts)
         world.happen(NodeChanged(node=made))

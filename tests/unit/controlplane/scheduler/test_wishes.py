@@ -1,4 +1,4 @@
-"""GPU models and pods that sessions ask for."""
+"""GPU models, pods and networks that sessions ask for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import Plan
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
-from controlplane.domain.values import Device, Node, Priority, Session, SessionSpec
+from controlplane.domain.values import Device, Drain, Network, Node, Priority, Session, SessionSpec
 from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of, schedule
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from tests.examples import examples
@@ -32,7 +32,7 @@ def mixed(name: str, *models: str, **facts: object) -> Node:
 
 
 def wants(gpu: int = 1000, replicas: int = 1, **facts: object) -> Session:
-    spec = {key: facts.pop(key) for key in ("gpu_model", "pod") if key in facts}
+    spec = {key: facts.pop(key) for key in ("gpu_model", "pod", "network") if key in facts}
     return session(gpu, replicas, spec=spec, **facts)
 
 
@@ -156,6 +156,81 @@ def test_why_it_can_never_be_placed_names_the_model_or_the_pod(
     assert not plan.deferrals[0].explanation.can_ever_fit
 
 
+OWN, BOTH, SHARED = (Network.OWN,), (Network.OWN, Network.HOST), (Network.HOST,)
+
+
+def test_only_a_node_that_gives_a_network_gets_a_session_that_asks_for_it() -> None:
+    nodes = (
+        node("a", 1),  # of an older agent, which would not look at what is asked for
+        node("b", 2, networks=OWN),
+        node("c", 4, networks=BOTH),
+        node("d", 8, networks=SHARED),
+    )
+    two = [wants(network=Network.HOST, id=f"s{number}") for number in range(12)]
+    assert set(places(schedule(cluster(*nodes, *two), NOW))) == {"c", "d"}
+    assert places(schedule(cluster(*nodes, wants(network=Network.OWN)), NOW)) == ["b"]
+    assert places(schedule(cluster(*nodes, wants()), NOW)) == ["a"]
+    # nodes that differ in nothing else are not taken for one another
+    alike = (node("a", networks=OWN), node("b", networks=BOTH), node("c", networks=OWN))
+    assert places(schedule(cluster(*alike, wants(network=Network.HOST)), NOW)) == ["b"]
+
+
+def test_a_gang_has_the_network_of_gangs() -> None:
+    nodes = (node("a", 1), node("b", 1), node("c", 1, gang_network="overlay:x", networks=BOTH))
+    asks = {network: wants(1000, 2, network=network) for network in Network}
+    assert places(schedule(cluster(*nodes, asks[Network.HOST]), NOW)) == ["a", "b"]
+    plan = schedule(cluster(*nodes, asks[Network.OWN]), NOW)
+    assert not plan.placements
+    assert reason(plan) == (
+        "needs 2 x 1 GPU with a network of its own;"
+        " at most 1 replica fits together: 1 node with 1 GPU"
+    )
+    plan = schedule(cluster(*nodes[:2], asks[Network.OWN]), NOW)
+    assert reason(plan).endswith("; no node gives gangs an overlay network")
+
+
+def test_why_it_waits_names_the_network() -> None:
+    nodes = (node("a", networks=OWN), node("b", networks=OWN), node("c", networks=BOTH))
+    taken = held("c", ("c-0", 1000), ("c-1", 1000))
+    plan = schedule(cluster(*nodes, taken, wants(network=Network.HOST)), NOW)
+    assert reason(plan) == (
+        "needs 1 GPU on one node with the host network; no whole GPU is free for it"
+    )
+    [deferral] = plan.deferrals
+    assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [
+        ("does not allow the host network", 2),
+        ("GPUs", 1),
+    ]
+    shut = (*nodes[:2], replace(nodes[2], drain=Drain(asked_by="root")))
+    words = "2 nodes do not allow the host network, 1 is drained"
+    assert f"with the host network; {words}" in reason(
+        schedule(cluster(*shut, wants(network=Network.HOST)), NOW)
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "networks", "gpu", "words"),
+    [
+        (Network.HOST, (OWN, OWN), 1000, "no node allows the host network"),
+        (Network.HOST, ((), ()), 0, "no node allows the host network"),
+        (Network.OWN, (SHARED, ()), 0, "no node gives sessions a network of their own"),
+        (
+            Network.HOST,
+            (OWN, BOTH),
+            4000,
+            "no node that allows the host network has 4 GPUs; the largest has 2 (node b)",
+        ),
+    ],
+)
+def test_why_it_can_never_be_placed_names_the_network(
+    network: Network, networks: tuple[tuple[Network, ...], ...], gpu: int, words: str
+) -> None:
+    nodes = (node("a", 4, networks=networks[0]), node("b", 2, networks=networks[1]))
+    plan = schedule(cluster(*nodes, wants(gpu, network=network)), NOW)
+    assert reason(plan).endswith(f"; {words}")
+    assert not plan.deferrals[0].explanation.can_ever_fit
+
+
 def test_the_hole_is_told_of_the_model_alone() -> None:
     several = mixed("a", V100, A100, V100, A100)
     plan = schedule(cluster(several, held("a", ("a-1", 1)), wants(2000, gpu_model="A100")), NOW)
@@ -174,13 +249,18 @@ def test_withheld_devices_of_other_models_are_not_what_it_waits_for() -> None:
 
 MODELS = st.sampled_from([A100, V100, P40])
 PODS = st.sampled_from(["", "x", "y"])
-NODES = st.lists(st.tuples(st.lists(MODELS, max_size=4), PODS), min_size=1, max_size=6)
+GIVEN = st.sampled_from([(), OWN, BOTH, SHARED])
+GANGS = st.sampled_from(["host", "none", "overlay:z"])
+NODES = st.lists(
+    st.tuples(st.lists(MODELS, max_size=4), PODS, GIVEN, GANGS), min_size=1, max_size=6
+)
 WISHES = st.lists(
     st.tuples(
         st.sampled_from([250, 500, 1000, 2000]),
         st.integers(1, 3),
         st.sampled_from(["", "A100", "V100", "tesla", "P40|A100"]),
         PODS,
+        st.sampled_from([None, None, *Network]),
     ),
     max_size=12,
 )
@@ -188,17 +268,19 @@ WISHES = st.lists(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(nodes=NODES, wishes=WISHES)
-def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
-    nodes: list[tuple[list[str], str]], wishes: list[tuple[int, int, str, str]]
+def test_nobody_gets_another_model_pod_or_network_or_more_than_there_is(
+    nodes: list[tuple[list[str], str, tuple[Network, ...], str]],
+    wishes: list[tuple[int, int, str, str, Network | None]],
 ) -> None:
     machines = {
-        f"n{number}": mixed(f"n{number}", *models, pod=pod)
-        for number, (models, pod) in enumerate(nodes)
+        f"n{number}": mixed(f"n{number}", *models, pod=pod, networks=given, gang_network=gangs)
+        for number, (models, pod, given, gangs) in enumerate(nodes)
     }
-    queue = {
-        one.id: one
-        for one in (wants(gpu, count, gpu_model=m, pod=pod) for gpu, count, m, pod in wishes)
-    }
+    asked = [
+        wants(gpu, count, gpu_model=model, pod=pod, network=network)
+        for gpu, count, model, pod, network in wishes
+    ]
+    queue = {one.id: one for one in asked}
     plan = schedule(cluster(*machines.values(), *queue.values()), NOW)
     used = Counter[str]()
     for placement in plan.placements:
@@ -207,6 +289,7 @@ def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
         for replica in placement.replicas:
             machine = machines[replica.node]
             assert spec.pod in ("", machine.pod)
+            assert spec.network in (None, *machine.networks_for(spec.replica_count))
             models = {device.uuid: device.model for device in machine.devices}
             for share in replica.devices:
                 assert is_model(models[share.uuid], spec.gpu_model)

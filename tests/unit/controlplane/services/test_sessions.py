@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
 from controlplane.operations import searching
-from nsml.v1 import agents_pb2, datasets_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 
@@ -49,14 +49,57 @@ async def ended(rig: Rig, user: Stubs, session: str) -> pb.Session:
     return await user.reaches(session, "SUCCEEDED", "FAILED", "STOPPED")
 
 
+async def test_a_session_waits_for_a_node_that_allows_the_host_network(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    host, own = resources_pb2.NETWORK_HOST, resources_pb2.NETWORK_OWN
+    older = await rig.agent("old")
+    await older.connect()
+    refusal = await refused(kim.submit(network=host))
+    assert refusal[:2] == ("FAILED_PRECONDITION", "CANNOT_EVER_FIT")
+    assert refusal[2]["why"] == "node old: the agent is of an older version"
+    other = await rig.agent("shut", networks=[own, 99])  # of a newer agent
+    await other.connect()
+    allows = await rig.agent("open", gpus=1, networks=[own, host])
+    await allows.connect()
+    asked = await kim.submit(network=host)
+    await kim.reaches(asked.id, "PREPARING", "RUNNING")
+    [replica] = (await kim.get(asked.id)).replicas
+    assert replica.node == "open"
+
+    async def ordered() -> bool:
+        return allows.orders is not None and bool(allows.orders.assignments)
+
+    await until(ordered, "the agent has its orders")
+    assert allows.orders is not None
+    assert [one.spec.network for one in allows.orders.assignments] == [host]
+    waits = await kim.submit(network=host)
+
+    async def reason() -> str:
+        request = pb.ExplainSessionRequest(session=waits.id)
+        return (await kim.sessions.ExplainSession(request)).waiting.reason
+
+    assert "with the host network" in await until(reason, "it waits")
+    shown = (await kim.nodes.GetNode(nodes_pb2.GetNodeRequest(name="shut"))).node
+    assert list(shown.networks) == [own]
+
+
 async def test_priority_model_and_pod_come_back_as_they_were_asked(rig: Rig) -> None:
     kim = await rig.user("kim")
     asked = {"gpu_model": "A100  80gb ", "pod": "p1", "priority": pb.PRIORITY_HIGH}
+    asked["network"] = resources_pb2.NETWORK_HOST
     spec = (await kim.submit(**asked, request_id="r1")).spec
     assert (spec.priority, spec.preemptible) == (pb.PRIORITY_HIGH, False)
     assert (spec.gpu_model, spec.pod) == ("A100 80gb", "p1")
+    assert spec.network == resources_pb2.NETWORK_HOST
+    assert (await refused(kim.submit(network=9)))[0] == "INVALID_ARGUMENT"
     assert (await kim.submit(**asked, request_id="r1")).name == "kim/None/1"
-    for other in ({"pod": "p2"}, {"gpu_model": ""}, {"priority": 0}, {"preemptible": True}):
+    for other in (
+        {"network": 0},
+        {"pod": "p2"},
+        {"gpu_model": ""},
+        {"priority": 0},
+        {"preemptible": True},
+    ):
         again = kim.submit(**{**asked, **other}, request_id="r1")
         assert (await refused(again))[0] == "ALREADY_EXISTS"
 

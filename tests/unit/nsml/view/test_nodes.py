@@ -44,6 +44,20 @@ def test_a_node_says_how_it_keeps_limits_and_why_not_by_the_kernel():
     assert nodes.record(node)["limits"]["disk"] == "watched"
 
 
+def test_a_node_says_which_networks_sessions_have_there():
+    node = nodes_pb2.Node(name="a", gang_network="none")
+    node.networks.extend([resources_pb2.NETWORK_OWN, resources_pb2.NETWORK_HOST])
+    answer = nodes_pb2.GetNodeResponse(node=node)
+    assert "  network   own, host on request; gangs: none" in nodes.shown_lines(answer, now=NOW)
+    record = nodes.record(answer.node)
+    assert (record["networks"], record["gang_network"]) == (["own", "host"], "none")
+    del answer.node.networks[1:]
+    assert "  network   own; gangs: none" in nodes.shown_lines(answer, now=NOW)
+    answer.node.gang_network = ""
+    del answer.node.networks[:]
+    assert not [line for line in nodes.shown_lines(answer, now=NOW) if "network" in line]
+
+
 def test_a_node_says_why_its_isolation_is_no_stronger():
     node = nodes_pb2.Node(name="a", isolation=resources_pb2.ISOLATION_NAMESPACE)
     answer = nodes_pb2.GetNodeResponse(node=node)
