@@ -9,7 +9,8 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
-from cli.exits import CommandError, ExitCode
+from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.exits import CommandError
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sending import files_text, made_of, pack_folder, send
@@ -155,20 +156,31 @@ def info(app: App, *, name: str) -> None:
 
 @command("rm", examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"])
 @click.argument("name", type=DATASET)
+@confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
     """Remove a dataset, or with @N one version of it.
 
-    Running and queued sessions that use it go on. The object store gives its room back within minutes.
+    Asks first. Running and queued sessions that use it go on. The object store gives its room back within minutes.
     """
+    from nsml.view.confirmation import Plan, Target
     from nsml.view.units import counted
 
     plain, version = split_dataset(name)
-    what = f"version {version} of {plain}" if version else f"{plain} with all its versions"
-    if not app.agrees(f"remove {what}?", flag="-y"):
-        raise CommandError("nothing is removed", code=ExitCode.USAGE)
-    answer = app.call(lambda client: client.datasets.remove(plain, version))
-    text = f"removed {counted(answer.removed, 'version')} of {plain}"
+    found = app.call(lambda client: client.datasets.get(plain, version))
+    full = f"{found.owner}/{found.name}"
+    target = Target(f"{full}@{version}" if version else full, found.owner)
+    plan = Plan(
+        rule=rule_of("dataset rm"),
+        targets=[target],
+        noun="dataset",
+        loses=[] if version else ["all its versions"],
+        user=app.call(lambda client: client.accounts.caller()).user.name,
+    )
+    if not go_ahead(app, plan):
+        return
+    answer = app.call(lambda client: client.datasets.remove(full, version))
+    text = f"removed {counted(answer.removed, 'version')} of {full}"
     if answer.live_sessions:
         text += f"; {counted(answer.live_sessions, 'live session')} can use it until the end"
     app.say(text)

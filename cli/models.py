@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,16 +12,18 @@ import click
 
 from cli.app import App
 from cli.arguments import session_argument
+from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
 
 
 @click.group("model", cls=Group)
@@ -102,21 +105,56 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
 )
 @session_argument()
 @click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
+@click.option(
+    "--confirm", type=int, metavar="N", help="Do not ask if N checkpoints fit; else do nothing."
+)
+@confirmed
 @pass_app
-def rm(app: App, *, session: str, checkpoints: tuple[str, ...]) -> None:
-    """Remove checkpoints of a session, by names or globs in quotes.
+def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | None) -> None:
+    """Remove checkpoints of a session, by names or globs in quotes. Asks first.
 
     The newest one of a live session stays, since the session resumes from it. The object store gives the room back
     within minutes.
     """
+    from nsml.view.confirmation import Plan, Target
     from nsml.view.text import visible
-    from nsml.view.units import counted
+    from nsml.view.units import counted, size_text
 
-    shown = ", ".join(map(visible, checkpoints))
-    if not app.agrees(f"remove {shown} of {session}?", flag="-y"):
-        raise CommandError("nothing is removed", code=ExitCode.USAGE)
-    gone = app.call(lambda client: client.checkpoints.remove(session, checkpoints))
+    async def look(client: Client) -> tuple[Session, str, list[Checkpoint]]:
+        found = await client.sessions.get(session)
+        user = await client.accounts.caller()
+        return found, user.user.name, await client.checkpoints.every(found.id)
+
+    of, user, there = app.call(look)
+    chosen = _fitting(checkpoints, there, of.name)
+    plan = Plan(
+        rule=rule_of("model rm"),
+        targets=[Target(one.name, of.owner, size_text(one.size_bytes)) for one in chosen],
+        user=user,
+        noun="checkpoint",
+        last=f"from {of.name}",
+    )
+    if not go_ahead(app, plan, expected=confirm):
+        return
+    gone = app.call(lambda client: client.checkpoints.remove(of.id, [one.name for one in chosen]))
     app.say(f"removed {counted(len(gone), 'checkpoint')}: {', '.join(map(visible, gone))}")
+
+
+def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) -> list[Checkpoint]:
+    """The checkpoints that fit, in order; CommandError for a glob that fits none."""
+    for glob in globs:
+        if not any(one.name == glob or fnmatchcase(one.name, glob) for one in there):
+            raise CommandError(
+                f"{session} has no checkpoint {glob!r}",
+                code=ExitCode.NOT_FOUND,
+                reason="NOT_FOUND",
+                advice=f"nsml model ls {session}",
+            )
+    return [
+        one
+        for one in there
+        if any(one.name == glob or fnmatchcase(one.name, glob) for glob in globs)
+    ]
 
 
 @contextmanager

@@ -371,14 +371,19 @@ class Checkpoints:
         return answer.checkpoint
 
     async def remove(self, reference: str, names: Sequence[str]) -> list[str]:
-        """Remove checkpoints by names or globs; the names of those that are gone."""
+        """Remove checkpoints; the names of those that are gone. Each call removes _PAGE of them, all or none."""
         from nsml.v1 import checkpoints_pb2 as pb
 
-        request = pb.RemoveCheckpointsRequest(session=reference, names=names)
-        answer = await self._rpc.unary(
-            "CheckpointService/RemoveCheckpoints", request, pb.RemoveCheckpointsResponse
-        )
-        return list(answer.removed)
+        removed: list[str] = []
+        for start in range(0, len(names), _PAGE):
+            request = pb.RemoveCheckpointsRequest(
+                session=reference, names=names[start : start + _PAGE]
+            )
+            answer = await self._rpc.unary(
+                "CheckpointService/RemoveCheckpoints", request, pb.RemoveCheckpointsResponse
+            )
+            removed += answer.removed
+        return removed
 
 
 class Media:

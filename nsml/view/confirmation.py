@@ -51,6 +51,8 @@ COMMANDS: Final[Mapping[str, Rule]] = {
     "requeue": Rule(Asks.SEVERAL, "requeue", "requeued"),
     "memo": Rule(Asks.SEVERAL, "change the memo of", "changed"),
     "rm": Rule(Asks.LOSS, "remove", "removed"),
+    "model rm": Rule(Asks.LOSS, "remove", "removed"),
+    "dataset rm": Rule(Asks.LOSS, "remove", "removed"),
     "secret rm": Rule(Asks.LOSS, "remove", "removed"),
     "webhook rm": Rule(Asks.LOSS, "remove", "removed"),
     "project rm": Rule(Asks.LOSS, "remove", "removed"),

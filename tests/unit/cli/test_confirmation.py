@@ -12,7 +12,7 @@ import click
 import pytest
 
 from cli.app import App
-from nsml.v1 import accounts_pb2, checkpoints_pb2, nodes_pb2, projects_pb2
+from nsml.v1 import accounts_pb2, checkpoints_pb2, datasets_pb2, nodes_pb2, projects_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.confirmation import COMMANDS
 from tests.unit.cli.test_every_command import ALL
@@ -24,6 +24,8 @@ LINES = {
     "requeue": ["kim/mnist/1", "kim/mnist/2"],
     "memo": ["kim/mnist/*", "mine"],
     "rm": ["kim/ended/1"],
+    "model rm": ["kim/ended/1", "a"],
+    "dataset rm": ["cifar"],
     "secret rm": ["TOKEN"],
     "webhook rm": [],
     "project rm": ["vision"],
@@ -51,6 +53,7 @@ def platform(state):
     state.checkpoints[ended.id] = [
         checkpoints_pb2.Checkpoint(name=name, size_bytes=1_500_000_000) for name in ("a", "b")
     ]
+    state.datasets.append(datasets_pb2.Dataset(name="cifar", owner="kim", version=2))
     state.secrets["TOKEN"] = b"secret"
     state.webhook = "https://hooks.example.org/x"
     settings = projects_pb2.ProjectSettings(owner="kim")
@@ -70,7 +73,7 @@ def platform(state):
 def kept(state):
     """All that a command could have changed."""
     parts = (state.sessions, state.secrets, state.webhook, state.projects, state.users)
-    return str((parts, state.nodes, state.tokens))
+    return str((parts, state.nodes, state.tokens, state.datasets, state.checkpoints))
 
 
 def test_the_table_has_every_command_that_ends_or_destroys_something():
@@ -195,6 +198,14 @@ def test_what_was_confirmed_is_what_is_removed(nsml, platform, between):
     assert (done.code, done.stdout) == (9, "kim/ended/1\n")
     names = {one.name for one in platform.sessions.values()}
     assert {"kim/ended/2", "kim/mnist/1"} <= names
+
+
+def test_checkpoints_that_are_saved_meanwhile_stay(nsml, platform, between):
+    saved = next(iter(platform.checkpoints.values()))
+    between(lambda: saved.append(checkpoints_pb2.Checkpoint(name="ab")))
+    nsml("model", "rm", "kim/ended/1", "a*", terminal=True)
+    left = next(iter(platform.checkpoints.values()))
+    assert [one.name for one in left] == ["b", "ab"]
 
 
 def test_what_was_confirmed_is_what_is_stopped(nsml, platform, between):
