@@ -17,6 +17,8 @@ LOOK_EVERY_S: Final = 5.0
 COUNT_EVERY_S: Final = 6 * 3600.0
 """As old as a count becomes when nobody asks for another."""
 LEAST_REST_S: Final = 60.0
+FAILED_REST_S: Final = 300.0
+"""After one that failed: what it could not read may be lost."""
 REST: Final = 10.0
 """After a count so many times as long as it took, and at least `LEAST_REST_S`: it looks at everything."""
 
@@ -44,9 +46,10 @@ class CountingKept:
                 except NsmlError as error:
                     self._log.warning("kept.not_counted", reason=f"{error.message}: {error.why}")
                 took_s = self._clock.monotonic() - begun
-                if self._counted_at == begun:
+                has_counted = self._counted_at == begun
+                if has_counted:
                     self._log.info("kept.counted", seconds=round(took_s, 1))
-                rest_s = max(LEAST_REST_S, REST * took_s)
+                rest_s = max(LEAST_REST_S if has_counted else FAILED_REST_S, REST * took_s)
             await self._clock.sleep(rest_s)
 
     def is_due(self) -> bool:

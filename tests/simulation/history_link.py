@@ -132,6 +132,7 @@ class HistoryLink:
         self.media: Any = _Part(history.media, way)
         self.ledger: Any = _Part(history.ledger, way)
         self.sent: Any = _Part(history.sent, way)
+        self.kept: Any = _Part(history.kept, way)
         self._whole = _Part(history, way)
 
     async def mark(self, fresh: str = "") -> str:

@@ -22,7 +22,7 @@ from controlplane.history.errors import HistoryFenced
 from controlplane.history.sqlite import open_history, tally
 from controlplane.history.sqlite.tally import Tally, TallyFailed
 from controlplane.history.values import Checkpoint, CheckpointState, SessionRecord
-from controlplane.loops.counting import LEAST_REST_S, CountingKept
+from controlplane.loops.counting import FAILED_REST_S, LEAST_REST_S, CountingKept
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import collecting, records
 from controlplane.operations.admission import Admission
@@ -495,6 +495,29 @@ async def test_a_leader_counts_when_it_is_asked_to_and_rests_between(world: Worl
     assert slept[1] < LEAST_REST_S, "nobody asked for another one"
     assert slept[2] == LEAST_REST_S
     assert plane.kept.use("kim").used == 0
+
+
+async def test_a_leader_goes_on_when_a_count_fails(world: World) -> None:
+    plane = Plane(world, kept_bytes=LIMIT)
+    await plane.push("kim", "data", "a")
+    root = tree("a")[0]
+    await plane.kept.look()
+    await world.objects.put_aside(root, lambda: True)
+    await world.objects.delete(root)
+    loop = CountingKept(collector=world.collector(), kept=plane.kept, clock=world.clock)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise RuntimeError
+        await world.objects.put_many(tree("a")[1])
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    with contextlib.suppress(RuntimeError):
+        await loop.run()
+    assert slept == [FAILED_REST_S, LEAST_REST_S]
+    assert await world.counted("kim") == {"DATASETS": BLOB + 4096}
 
 
 class Life:
