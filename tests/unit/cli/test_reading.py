@@ -342,6 +342,16 @@ def test_a_model_that_is_lost_says_so_everywhere(nsml, everything, state, tmp_pa
         assert (target / "kim_mnist_1/best/model/weights.npy").read_bytes() == b"weights"
 
 
+def test_all_checkpoints_are_listed_page_by_page(nsml, everything, state):
+    made = state.checkpoints[everything.id]
+    for name in ("second", "third"):
+        made.append(checkpoints_pb2.Checkpoint())
+        made[-1].CopyFrom(made[0])
+        made[-1].name = name
+    listed = json.loads(nsml("model", "ls", "@last", "-j").stdout)["items"]
+    assert [one["name"] for one in listed] == ["best", "second", "third"]
+
+
 def test_checkpoint_names_never_leave_the_folder():
     assert folder_name("../../etc") == "..%2F..%2Fetc"
     assert folder_name("..") == "%2E%2E"

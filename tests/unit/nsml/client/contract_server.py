@@ -735,8 +735,11 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
 
     def ListCheckpoints(self, request, context):
         session = self.state.find(request.session, context)
+        every = self.state.checkpoints.get(session.id, [])
+        start = int(request.cursor or 0)
         return checkpoints_pb2.ListCheckpointsResponse(
-            checkpoints=self.state.checkpoints.get(session.id, [])
+            checkpoints=every[start : start + 1],
+            next_cursor=str(start + 1) if start + 1 < len(every) else "",
         )
 
     def GetCheckpoint(self, request, context):
