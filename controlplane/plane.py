@@ -135,20 +135,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    import grpc.aio
-
     from controlplane.access.authority import Authority
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
     from controlplane.access.webhooks import Post
+    from controlplane.access.wrapping import Wrapper
     from controlplane.domain.cluster import Restore
     from controlplane.history.interface import History, Telemetry
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock, Offload
-
-    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
 
 _READING: Final = 4
 """Pages that are read from the history and made into messages at one time,"""
@@ -635,7 +632,7 @@ class ControlPlane:
             if self.leading.elsewhere() is not None:
                 await self._on.clock.sleep(_SUCCESSOR_FIRST_S)
 
-    def interceptors(self) -> tuple[Interceptor, ...]:
+    def interceptors(self) -> tuple[Wrapper, ...]:
         """What every call passes, in this order; the first is the door."""
         door = AccessInterceptor(
             self.identities, TABLE, limiter=self.limiter, refuse=refuse, audit=self._audit

@@ -39,6 +39,7 @@ from controlplane.access.listeners import (
 )
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.table import TABLE
+from controlplane.access.wrapping import Wrapper
 from controlplane.claim import StartRefused
 from controlplane.config import (
     LEASE_ALONE_S,
@@ -73,8 +74,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
     from controlplane.access.authority import Authority
+    from controlplane.access.wrapping import Handler
     from controlplane.domain.cluster import Cluster
-    from controlplane.plane import Interceptor, Surroundings
+    from controlplane.plane import Surroundings
     from controlplane.web import Web
 
 _log = structlog.get_logger("controlplane.server")
@@ -432,16 +434,17 @@ async def _write_tokens(settings: Settings, plane: ControlPlane) -> None:
         await ensure_node_file(settings.data, plane.accounts, plane.identities, settings.node)
 
 
-class _Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class _Door(Wrapper):
     """Stands before the interceptors until there are some.
 
     The server must exist before the ports are known, and they before the control plane is made.
     """
 
     def __init__(self) -> None:
-        self._behind: tuple[Interceptor, ...] = ()
+        super().__init__()
+        self._behind: tuple[Wrapper, ...] = ()
 
-    def open(self, behind: tuple[Interceptor, ...]) -> None:
+    def open(self, behind: tuple[Wrapper, ...]) -> None:
         """Pass calls on."""
         self._behind = behind
 
@@ -449,10 +452,13 @@ class _Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Serve nothing before the door is there."""
         if not self._behind:
             return None
-        inner = continuation
-        for interceptor in reversed(self._behind):
-            inner = functools.partial(interceptor.intercept_service, inner)
-        return await inner(handler_call_details)
+        return await super().intercept_service(continuation, handler_call_details)
+
+    def wrap(self, handler: Handler, method: str) -> Handler:
+        """Return the method's handler behind all of them, the first of them first."""
+        for wrapper in reversed(self._behind):
+            handler = wrapper.wrap(handler, method)
+        return handler
 
 
 def _add_standard_services(server: grpc.aio.Server) -> Any:

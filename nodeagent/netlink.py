@@ -171,18 +171,19 @@ def new_namespace(prepare: Callable[[int], None]) -> int:
 
     Who closes it last, of those with processes in it and with descriptors, ends it.
     """
+    return in_thread_that_ends(lambda: enter_new_namespace(prepare))
 
-    def make() -> int:
-        namespaces.new_network()
-        descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            prepare(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
 
-    return _in_thread_that_ends(make)
+def enter_new_namespace(prepare: Callable[[int], None]) -> int:
+    """`new_namespace` that leaves the calling thread in it, which is to do nothing else any more."""
+    namespaces.new_network()
+    descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        prepare(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def inside(namespace: int, work: Callable[[], T]) -> T:
@@ -192,10 +193,11 @@ def inside(namespace: int, work: Callable[[], T]) -> T:
         namespaces.enter_network(namespace)
         return work()
 
-    return _in_thread_that_ends(enter)
+    return in_thread_that_ends(enter)
 
 
-def _in_thread_that_ends(work: Callable[[], T]) -> T:
+def in_thread_that_ends(work: Callable[[], T]) -> T:
+    """What `work` gives in a thread that does nothing else, which may enter namespaces."""
     results: list[T] = []
     errors: list[BaseException] = []
 

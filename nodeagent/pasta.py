@@ -98,6 +98,10 @@ class SessionPasta:
         """The same with this machine open."""
         return self._described([])
 
+    def ready(self) -> None:
+        """None is made ahead."""
+        return
+
     def namespace(self) -> None:
         """There is none yet: the shim makes it."""
         return

@@ -24,8 +24,9 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -33,7 +34,14 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from nodeagent.folders import write_atomically
-from nodeagent.netlink import Netlink, inside, new_namespace
+from nodeagent.namespace_pool import NamespacePool
+from nodeagent.netlink import (
+    Netlink,
+    enter_new_namespace,
+    in_thread_that_ends,
+    inside,
+    new_namespace,
+)
 from nodeagent.network_rules import (
     NetworkRules,
     NoNetwork,
@@ -62,6 +70,9 @@ there is one for each that an interface forwards for, which did not before."""
 _TRIAL_WITHIN_S = 3.0
 _INTERFACE = "eth0"
 _PROGRAM_WITHIN_S = 20
+_HOSTS = Path("/etc/hosts")
+_SHOWN_AFTER_NS = 2_000_000_000
+"""Two changes of a file that are closer together than the clock of its file system counts look like one."""
 _ROUTES = Path("/proc/net/route")
 _CONNECTIONS = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _FORWARDS_ALL = "ipv4/ip_forward"
@@ -144,10 +155,6 @@ def _run(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-READY = 8
-"""Namespaces that are kept for the next sessions."""
-
-
 class SessionNetwork:
     """Makes the namespaces of sessions behind this agent's bridge. Blocking; used by several threads.
 
@@ -163,14 +170,12 @@ class SessionNetwork:
     ) -> None:
         self.bridge = name_of(data)
         self.subnet = subnet
-        self._folder = data / "network"
         self._mtu = mtu
-        self._nameservers = nameservers
         self._gateway = subnet[1]
         self._next = random.randrange(subnet.num_addresses)  # noqa: S311 - an order, no secret
         self._turn = threading.Lock()
-        self._ready: list[int] = []
-        self._is_refilling = self._is_closed = False
+        self._pool = NamespacePool(self._made)
+        self._files = WrittenFiles(data / "network", lambda: machines_names(nameservers))
 
     def create(self) -> None:
         """Make the bridge, where it is not there. Raises OSError."""
@@ -191,60 +196,40 @@ class SessionNetwork:
 
     def files(self) -> Mapping[str, Path]:
         """What stands in the place of files in /etc, as the machine's are now. Raises OSError."""
-        try:
-            names = machines_names(self._nameservers)
-        except NoNetwork as error:
-            raise OSError(errno.ENETUNREACH, str(error)) from error
-        return write_files(self._folder, names)
+        return self._files.places()
 
     def content(self) -> None:
         """A shim is told nothing: it is given a namespace."""
         return
 
+    def ready(self) -> int | None:
+        """A descriptor of a namespace that was made ahead, at once; None: there is none."""
+        return self._pool.take()
+
     def namespace(self) -> int:
-        """A descriptor of a new namespace with an address of its own, from those kept ready. Raises OSError."""
-        with self._turn:
-            descriptor = self._ready.pop() if self._ready else None
-            is_to_refill = not (self._is_refilling or self._is_closed)
-            self._is_refilling |= is_to_refill
-        if is_to_refill:
-            threading.Thread(target=self._refill, name="nsml-networks", daemon=True).start()
-        return self._make() if descriptor is None else descriptor
+        """A descriptor of a new namespace with an address of its own. Raises OSError."""
+        ready = self._pool.take()
+        return self._make() if ready is None else ready
 
     def close(self) -> None:
         """Give back the namespaces that are ready; none is kept from now on."""
-        with self._turn:
-            self._is_closed = True
-            ready, self._ready = self._ready, []
-        for descriptor in ready:
-            os.close(descriptor)
-
-    def _refill(self) -> None:
-        """Keep some ready: a start would else wait while the kernel takes down those of ended sessions."""
-        descriptor = -1
-        while True:
-            with self._turn:
-                if descriptor >= 0 and not self._is_closed:
-                    self._ready.append(descriptor)
-                    descriptor = -1
-                if self._is_closed or len(self._ready) >= READY:
-                    self._is_refilling = False
-                    break
-            try:
-                descriptor = self._make()
-            except OSError as error:
-                # The next session tries again, and fails for the same reason.
-                log.warning("network.none_ready", reason=str(error))
-                with self._turn:
-                    self._is_refilling = False
-                break
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._pool.close()
 
     def _make(self) -> int:
+        def make() -> int:
+            with closing(self._made()) as made:
+                return next(made)
+
+        return in_thread_that_ends(make)
+
+    def _made(self) -> Generator[int]:
+        """New namespaces; the calling thread is in the last of them afterwards."""
         bridge = socket.if_nametoindex(self.bridge)
         with Netlink() as host:
-            return new_namespace(lambda descriptor: self._furnish(host, bridge, descriptor))
+            while True:
+                yield enter_new_namespace(
+                    lambda descriptor: self._furnish(host, bridge, descriptor)
+                )
 
     def _furnish(self, host: Netlink, bridge: int, descriptor: int) -> None:
         for _ in range(self.subnet.num_addresses):
@@ -297,6 +282,9 @@ class Networks(Protocol):
     def content(self) -> PastaNetwork | None:
         """What a shim is told of a network that it makes. Raises OSError."""
 
+    def ready(self) -> int | None:
+        """A descriptor of a namespace that was made ahead, at once; None: there is none."""
+
     def namespace(self) -> int | None:
         """A descriptor of a new namespace; None: the shim makes it. Raises OSError."""
 
@@ -334,7 +322,7 @@ def machines_names(wanted: Sequence[str]) -> dict[str, str]:
     texts = [text_of(path) for path in RESOLVED_BY]
     return {
         "/etc/resolv.conf": resolv_conf(texts, wanted),
-        "/etc/hosts": hosts_file(text_of(Path("/etc/hosts")), socket.gethostname()),
+        "/etc/hosts": hosts_file(text_of(_HOSTS), socket.gethostname()),
     }
 
 
@@ -348,6 +336,61 @@ def write_files(folder: Path, names: Mapping[str, str]) -> Mapping[str, Path]:
             write_atomically(place, text.encode())
             place.chmod(0o644)
     return places
+
+
+class WrittenFiles:
+    """Files in the place of the machine's in /etc: made anew once something has changed, and not at each start.
+
+    Args:
+        folder: where they are.
+        names: gives their texts, path to text, as they should be now; may raise NoNetwork.
+    """
+
+    def __init__(self, folder: Path, names: Callable[[], Mapping[str, str]]) -> None:
+        self._folder = folder
+        self._names = names
+        self._turn = threading.Lock()
+        self._places: Mapping[str, Path] = {}
+        self._seen: object = None
+
+    def places(self) -> Mapping[str, Path]:
+        """Path in /etc to file. Raises OSError."""
+        with self._turn:
+            seen = self._look()
+            if seen is None or seen != self._seen:
+                try:
+                    self._places = write_files(self._folder, self._names())
+                except NoNetwork as error:
+                    raise OSError(errno.ENETUNREACH, str(error)) from error
+                # what changes while it is read counts as changed the next time, too
+                is_same = seen is not None and seen[0] == self._look_at_machine()
+                self._seen = self._look() if is_same else None
+            return self._places
+
+    def _look(self) -> tuple[object, object] | None:
+        """What shows a change of the machine's files and of those here; None: it may not show yet."""
+        machine, own = self._look_at_machine(), _stamps(self._places.values())
+        return None if machine is None else (machine, own)
+
+    @staticmethod
+    def _look_at_machine() -> object:
+        now = time.time_ns()
+        stamps = _stamps([*RESOLVED_BY, _HOSTS])
+        if any(stamp is not None and now - stamp[0] < _SHOWN_AFTER_NS for stamp in stamps):
+            return None
+        return socket.gethostname(), stamps
+
+
+def _stamps(paths: Iterable[Path]) -> list[tuple[int, int, int, int] | None]:
+    """What changes with a file of each path: times of change, number and size; None: there is no file."""
+    stamps: list[tuple[int, int, int, int] | None] = []
+    for path in paths:
+        try:
+            found = path.stat()
+            stamps.append((found.st_ctime_ns, found.st_mtime_ns, found.st_ino, found.st_size))
+        except OSError:
+            stamps.append(None)
+    return stamps
 
 
 def text_of(path: Path) -> str:

@@ -31,7 +31,8 @@ def main() -> None:
         (_RETURN, 0, 0, _ALLOW),
     )
     namespaces.prctl(namespaces.PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.attach(b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
+    filtering = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    seccomp.Filter(filtering).attach()
     os.execv(sys.argv[1], sys.argv[1:])
 
 

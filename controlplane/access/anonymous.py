@@ -7,12 +7,14 @@ gives way: the oldest of the address with the most.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NsmlError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
@@ -39,8 +41,8 @@ REQUEST_WITHIN_S: Final = 10.0
 class _Pool:
     room: Room
     open: Counter[str] = field(default_factory=Counter)
-    waiting: dict[AnonymousCall, asyncio.Timeout] = field(default_factory=dict)
-    """Those whose request has not come, the oldest first."""
+    waiting: dict[AnonymousCall, Callable[[], None]] = field(default_factory=dict)
+    """Those whose request has not come, the oldest first, and what ends each."""
 
     def has_room(self, address: str) -> bool:
         return self.open[address] < self.room.each and self.open.total() < self.room.all
@@ -51,9 +53,9 @@ class _Pool:
         among = [one for one in self.waiting if not is_own or one.address == address]
         if among:
             last = max(among, key=lambda one: self.open[one.address])  # the first of equals
-            ending = self.waiting[last]
+            end = self.waiting[last]
             last.leave()
-            ending.reschedule(asyncio.get_running_loop().time())
+            end()
         return self.has_room(address)
 
 
@@ -88,10 +90,10 @@ class AnonymousCall:
         self.counts = True
         return None
 
-    def waits(self, ending: asyncio.Timeout) -> None:
-        """Its request has not come: it gives way by `ending`."""
+    def waits(self, end: Callable[[], None]) -> None:
+        """Its request has not come: it gives way by `end`."""
         if self.counts:
-            self.pool.waiting[self] = ending
+            self.pool.waiting[self] = end
 
     def goes_on(self) -> None:
         """Its request has come."""

@@ -39,6 +39,7 @@ from controlplane.operations.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Set as AbstractSet
     from types import TracebackType
     from typing import Protocol
 
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 _BEARER = "Bearer "
+_NO_CHANGE: Final = Change()
 
 REQUEST_WITHIN_S: Final = 60.0
 """How long a call may take to send the one request that it has: 4 MiB at most."""
@@ -185,7 +187,7 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
 class _Shown:
     """What a call shows of its caller: the same as long as it lasts, whatever becomes of its worth.
 
@@ -199,21 +201,29 @@ class _Shown:
 
     @classmethod
     def by(cls, context: Context) -> Self:
-        authorization = metadata_of(context, "authorization")
+        # gRPC makes a copy of all metadata for each question.
+        said = _metadata_of(context, {"authorization", ON_BEHALF_OF})
+        authorization = said.get("authorization")
         return cls(
-            authorization=authorization,
-            certificate=_certificate(context) if authorization is None else None,
-            on_behalf_of=metadata_of(context, ON_BEHALF_OF) or "",
-            address=address_of(context.peer()),
+            authorization,
+            _certificate(context) if authorization is None else None,
+            said.get(ON_BEHALF_OF, ""),
+            address_of(context.peer()),
         )
 
 
 def metadata_of(context: Context, name: str) -> str | None:
     """What a call says under a name; None where it says nothing, "" for what is not text."""
+    return _metadata_of(context, {name}).get(name)
+
+
+def _metadata_of(context: Context, names: AbstractSet[str]) -> dict[str, str]:
+    """The same of several names: what is said first under each."""
+    said: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
-        if key == name:
-            return value if isinstance(value, str) else ""
-    return None
+        if key in names and key not in said:
+            said[key] = value if isinstance(value, str) else ""
+    return said
 
 
 def token_of(context: Context) -> str:
@@ -242,7 +252,7 @@ class _Record:
     ) -> None:
         self._audit = audit if change else None
         self._method = method
-        self._change = change or Change()
+        self._change = change or _NO_CHANGE
         self._context = context
         self._request: Any = None
         self._is_done = False
@@ -282,6 +292,27 @@ class _Record:
             return
         unset = "OK" if error is None else "UNKNOWN"
         await self.write(who, code_name(self._context.code(), unset))
+
+
+class _Ending:
+    """Cancels what the current task waits for, once, and knows whether that is why it was cancelled."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancelled = self._task.cancelling() if self._task is not None else 0
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Cancel it."""
+        if self._task is not None and not self._has_begun:
+            self._has_begun = True
+            self._task.cancel()
+
+    def is_cause(self) -> bool:
+        """Whether nobody else cancelled the task, which then goes on: to be asked once, when it was."""
+        return (
+            self._has_begun and self._task is not None and self._task.uncancel() <= self._cancelled
+        )
 
 
 class _Admission:
@@ -394,15 +425,21 @@ class _Admission:
     async def _read_in_time(self) -> Any:
         stranger = self._stranger
         within_s = anonymous.REQUEST_WITHIN_S if stranger.counts else REQUEST_WITHIN_S
-        # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
+        # asyncio.timeout costs as much as all else that is done for a small call.
+        ending = _Ending()
+        timer = asyncio.get_running_loop().call_later(within_s, ending.begin)
+        stranger.waits(ending.begin)
         try:
-            async with asyncio.timeout(within_s) as ending:
-                stranger.waits(ending)
-                data = await self._read()
-        except TimeoutError:
-            raise Unavailable(
-                f"no whole request came within {within_s:g} s, or others needed the room"
-            ) from None
+            # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
+            data = await self._read()
+        except asyncio.CancelledError:
+            if ending.is_cause():
+                raise Unavailable(
+                    f"no whole request came within {within_s:g} s, or others needed the room"
+                ) from None
+            raise
+        finally:
+            timer.cancel()
         stranger.goes_on()
         return data
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -63,6 +64,7 @@ class FailureLimiter:
         return failures
 
 
+@lru_cache(maxsize=1024)  # each connection asks with each of its calls
 def address_of(peer: str) -> str:
     """Return whom limits count a gRPC peer for: see `client_of`; `unix` for those of this machine's sockets."""
     kind, _, rest = unquote(peer).partition(":")

@@ -61,8 +61,8 @@ _ETC = [
     "vulkan",
 ]
 """What libraries read in /etc. Not the folder itself: an agent that is root could read all of it."""
+_GROUPS = "/sys/fs/cgroup"
 _HIDDEN = (
-    "/sys/fs/cgroup",
     "/sys/fs/bpf",
     "/sys/fs/pstore",
     "/sys/firmware",
@@ -304,8 +304,13 @@ def _kernel_entries(
 ) -> list[MountEntry]:
     """/sys, without what it says of other sessions and of the machine's insides."""
     hidden = [*_HIDDEN, *(_INTERFACES if has_own_network else ())]
+    hidden = [path for path in hidden if os.path.isdir(path)]  # noqa: PTH112 - at each start
+    # one empty folder for all: each file system of its own would cost as much as several mounts
     entries = [_bind("/sys", "/sys")]
-    entries += [_entry("tmpfs", _EMPTY, path) for path in hidden if Path(path).is_dir()]
+    entries += [_entry("tmpfs", _EMPTY, path) for path in hidden[:1]]
+    entries += [_entry("same", hidden[0], path) for path in hidden[1:]]
+    if os.path.isdir(_GROUPS):  # noqa: PTH112
+        entries.append(_entry("tmpfs", _EMPTY, _GROUPS))
     if limits.groups is not None:
         group = Group(limits.groups, str(spec.replica_id))
         entries += [_entry("bind", source, target) for target, source in group.view().items()]

@@ -88,7 +88,8 @@ class ProcessDriver(ShimDriver):
     async def _network_of(self, spec: ReplicaSpec) -> int | None:
         if self._network is None or not has_own_network(spec):
             return None
-        return await self._run(self._network.namespace)
+        ready = self._network.ready()
+        return await self._run(self._network.namespace) if ready is None else ready
 
     def _sweep(self) -> None:
         groups = self._machine.limits.groups

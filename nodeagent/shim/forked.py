@@ -429,10 +429,11 @@ def _be_first_process(spec: dict, report: int, shim: int) -> NoReturn:  # type: 
 
 def close_all_but(*kept: int) -> None:
     """Close every descriptor of this process that is not in `kept`, standard streams included."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+    first = 0
+    for one in sorted(kept):
+        namespaces.close_range(first, one - 1)
+        first = one + 1
+    namespaces.close_range(first, namespaces.LAST_DESCRIPTOR)
 
 
 def _report(descriptor: int, kind: str, text: str) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
         """One line of a plan; targets are absolute inside the new root, parents before children.
 
         kind: `bind` (source, a folder of the host), `file` (source, any other file of the host),
-        `tmpfs` (source = its options), `symlink` (source = what it says), `folder`, `proc`, `devpts`.
+        `tmpfs` (source = its options), `same` (source = the target of an earlier entry, which is seen here
+        too, and not to be written to), `symlink` (source = what it says), `folder`, `proc`, `devpts`.
         `write`: for what is the host's, whether it can be written to. `device`: for device nodes.
         """
 
@@ -79,6 +80,8 @@ _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 
+LAST_DESCRIPTOR = (1 << 31) - 1
+
 FIRST_OWNER = 0xFF000000
 """With the pid of a shim added: the id that its program's user namespace belongs to. No account has such an id."""
 _COUNTS = {
@@ -102,10 +105,13 @@ _TERMINALS = 32
 """Pseudo terminals that one program may have open; the machine has some thousand."""
 
 # These numbers are the same on every architecture with the generic system call table.
+_SYS_CLOSE_RANGE = 436
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
 
 class _MountAttributes(ctypes.Structure):
@@ -128,6 +134,17 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 def prctl(option: int, argument: int | bytes = 0, second: int = 0) -> None:
     """Set a process attribute, by the call of that name; raises OSError."""
     _check(_libc.prctl(option, argument, second, 0, 0), f"prctl {option}")
+
+
+def close_range(first: int, last: int) -> None:
+    """Close all descriptors of this process with these numbers, both included."""
+    if first > last or _libc.syscall(_SYS_CLOSE_RANGE, first, last, 0) == 0:
+        return
+    # Linux before 5.9
+    for name in os.listdir("/proc/self/fd"):
+        if first <= int(name) <= last:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def new_network() -> None:
@@ -282,17 +299,14 @@ def drop_privileges(account: Account | None = None) -> None:
     """
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError:
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
             break  # past the last capability that this kernel knows
     prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     if account is not None:
         os.setgroups(account["groups"])
         os.setresgid(account["gid"], account["gid"], account["gid"])
         os.setresuid(account["uid"], account["uid"], account["uid"])
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
 
 
 def _apply(root: str, entry: MountEntry) -> None:
@@ -309,6 +323,10 @@ def _apply(root: str, entry: MountEntry) -> None:
         _set_attributes(target, _bind_attributes(entry), recursive=True)
     elif kind == "tmpfs":
         _mount("nsml", target, "tmpfs", _MS_NOSUID | _MS_NODEV, source)
+    elif kind == "same":
+        _mount(root + source, target, None, _MS_BIND)
+        attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
+        _set_attributes(target, attributes, recursive=False)
     elif kind == "proc":
         _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=False)

@@ -112,21 +112,38 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _SECCOMP_MODE_FILTER = 2
 _PR_SET_SECCOMP = 22
 
+_assembled: list[Filter] = []
 
-def load(machine: str | None = None) -> None:
-    """Put the filter on the caller and all that it starts, for good. Raises OSError.
 
-    The caller has no way to new privileges (PR_SET_NO_NEW_PRIVS).
+class Filter:
+    """A filter as the kernel takes it, in memory that stays where it is."""
+
+    def __init__(self, code: bytes) -> None:
+        self._code = ctypes.create_string_buffer(code, len(code))
+        header = struct.pack("@HP", len(code) // 8, ctypes.addressof(self._code))
+        self._header = ctypes.create_string_buffer(header, len(header))
+
+    def attach(self) -> None:
+        """Put it on the caller and all that it starts, for good. Raises OSError.
+
+        The caller has no way to new privileges (PR_SET_NO_NEW_PRIVS).
+        """
+        namespaces.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header))
+
+
+def load() -> None:
+    """Put the filter for this machine on the caller and all that it starts, for good. Raises OSError."""
+    assemble().attach()
+
+
+def assemble() -> Filter:
+    """The filter for this machine, made once: what forks shims does that, so that none of them has to.
+
+    Raises OSError.
     """
-    attach(program(machine or os.uname().machine))
-
-
-def attach(code: bytes) -> None:
-    """Put a filter that is assembled on the caller and all that it starts, for good. Raises OSError."""
-    kept = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
-    pointer = ctypes.create_string_buffer(header, len(header))
-    namespaces.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(pointer))
+    if not _assembled:
+        _assembled.append(Filter(program(os.uname().machine)))
+    return _assembled[0]
 
 
 def program(machine: str) -> bytes:

@@ -1,5 +1,8 @@
 """Forks shims on request, so that starting one costs a fork and not an interpreter.
 
+What is the same for all of them is made here once, before the first: a page of memory that a shim writes to
+costs it a copy.
+
 One small, single-threaded process with all that `shim.py` imports, started by the process runtime.
 It reads one folder per message from the socket whose number is its last argument, with a descriptor
 that becomes the shim's standard input and perhaps one of its program's network, and answers `b"ok <pid>"` with a pidfd of the new shim, or
@@ -18,7 +21,7 @@ import signal
 import socket
 import sys
 
-from nodeagent.shim import forked, namespaces, shim
+from nodeagent.shim import forked, namespaces, seccomp, shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ def main() -> NoReturn:
         signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     )
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-zygote")
+    with contextlib.suppress(OSError):  # a shim that needs it says why there is none
+        seccomp.assemble()
     gc.disable()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[-1])))

@@ -33,8 +33,10 @@ from nodeagent import session_network
 from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
+from nodeagent.namespace_pool import READY
 from nodeagent.netlink import inside
 from nodeagent.network_rules import NetworkRules
+from nodeagent.runtimes import launch
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
@@ -709,6 +711,23 @@ print(json.dumps({
 }))
 """
 
+HIDDEN = """found = {}
+for path in %s:
+    if os.path.isdir(path):
+        for work in (lambda: os.chmod(path, 0o777), lambda: open(path + "/x", "w").close()):
+            try: work()
+            except OSError: pass
+        found[path] = os.listdir(path)
+print(json.dumps(found))
+"""
+
+
+async def test_what_is_hidden_of_the_kernel_is_empty_and_stays_so(sessions: Sessions) -> None:
+    hidden = [*launch._HIDDEN, *launch._INTERFACES]
+    found = await sessions.answer(HIDDEN % hidden)
+    assert len(found) > 1
+    assert not any(found.values())
+
 
 async def test_a_session_sees_its_own_control_group_alone(
     sessions: Sessions, limits: LimitFacts
@@ -826,12 +845,12 @@ def test_namespaces_are_kept_ready_and_given_back(machine: Machine) -> None:
     assert network is not None
 
     def ready() -> int:
-        return len(network._ready)
+        return len(network._pool._ready)
 
     try:
-        taken = [network.namespace() for _ in range(session_network.READY + 2)]
+        taken = [network.namespace() for _ in range(READY + 2)]
         assert len({os.fstat(one).st_ino for one in taken}) == len(taken)
-        wait_for(lambda: ready() == session_network.READY, what="as many are ready")
+        wait_for(lambda: ready() >= READY // 2, what="some are ready")
         for one in taken:
             os.close(one)
     finally:

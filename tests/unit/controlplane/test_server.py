@@ -12,17 +12,19 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controlplane import surroundings
+from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.claim import StartRefused, choose_coordination
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.values import Priority
-from controlplane.server import serve
+from controlplane.server import _Door, serve
 from nsml.ends import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
@@ -311,3 +313,41 @@ def test_the_environment_overrides(tmp_path: Path) -> None:
     assert settings.data == tmp_path / "d"
     with pytest.raises(SettingsError):
         read_settings(tmp_path / "none.toml", {})
+
+
+class _Naming(Wrapper):
+    """Adds a name to what a handler answers; `wrapped` are the methods that it was asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self.wrapped: list[str] = []
+
+    def wrap(self, handler: Any, method: str) -> Any:
+        self.wrapped.append(method)
+        inner = method_of(handler)
+
+        async def answer(request: Any, context: Any) -> Any:
+            return [self._name, *await inner(request, context)]
+
+        return with_method(handler, answer)
+
+
+async def test_a_method_is_put_behind_the_door_once_and_not_with_each_call() -> None:
+    async def method(*_: Any) -> list[str]:
+        return ["method"]
+
+    served = grpc.unary_unary_rpc_method_handler(method)
+
+    async def found(details: SimpleNamespace) -> Any:
+        return served if details.method == "/a/B" else None
+
+    first, second, door = _Naming("first"), _Naming("second"), _Door()
+    called = SimpleNamespace(method="/a/B")
+    assert await door.intercept_service(found, called) is None, "it is not open yet"
+    door.open((first, second))
+    handlers = [await door.intercept_service(found, called) for _ in range(3)]
+    assert await handlers[0].unary_unary(None, None) == ["first", "second", "method"]
+    assert handlers[0] is handlers[1] is handlers[2]
+    assert first.wrapped == second.wrapped == ["/a/B"]
+    assert await door.intercept_service(found, SimpleNamespace(method="/a/C")) is None

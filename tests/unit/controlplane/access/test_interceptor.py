@@ -18,7 +18,7 @@ from controlplane.access.accounts import DAY_S
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
 from controlplane.access.identities import Identities
-from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor
+from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor, _Ending
 from controlplane.access.listeners import Identity, listen_agents
 from controlplane.access.secret import Secret
 from controlplane.access.table import TABLE, Row
@@ -674,3 +674,45 @@ async def test_answers_that_are_not_taken_count_as_open(door: Door) -> None:
         finally:
             writer.close()
         assert (await outcome(channel, method, mine)).startswith("open")
+
+
+class Reader:
+    """A call that reads with an `_Ending`: what became of it, by one who ends it and one who cancels it."""
+
+    def __init__(self) -> None:
+        self._begun: asyncio.Future[_Ending] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> str:
+        ending = _Ending()
+        self._begun.set_result(ending)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if ending.is_cause():
+                await asyncio.sleep(0)  # it goes on
+                return "late"
+            raise
+        return "read"
+
+    async def end(self) -> None:
+        (await self._begun).begin()
+
+    async def outcome(self) -> str:
+        try:
+            return await self.task
+        except asyncio.CancelledError:
+            return "cancelled"
+
+
+async def test_what_ends_a_call_is_told_from_what_cancels_it() -> None:
+    late, twice, cancelled, both = Reader(), Reader(), Reader(), Reader()
+    await late.end()
+    for _ in range(2):  # its time is up, and others need its room
+        await twice.end()
+    await asyncio.sleep(0)
+    cancelled.task.cancel()
+    await both.end()
+    both.task.cancel()
+    outcomes = [await one.outcome() for one in (late, twice, cancelled, both)]
+    assert outcomes == ["late", "late", "cancelled", "cancelled"]

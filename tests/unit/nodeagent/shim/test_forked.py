@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,23 @@ def test_what_may_not_be_killed_is_no_failure_of_the_shim(
     replica.program.pid = 1
     replica.program.terminate()
     replica.program.kill()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_fork_keeps_the_descriptors_that_it_is_told_to_alone(is_old: bool) -> None:
+    """Also on a kernel that closes them one at a time."""
+    code = (
+        "import os; from nodeagent.shim import forked, namespaces\n"
+        f"if {is_old}: namespaces._SYS_CLOSE_RANGE = 100_000\n"
+        "for _ in range(9): os.dup(0)\n"
+        "os.dup2(0, 700); os.dup2(0, 800); os.dup2(0, 900)\n"
+        "forked.close_all_but(1, 5, 800)\n"
+        "left = []\n"
+        "for number in range(1000):\n"
+        "    try: os.fstat(number); left.append(number)\n"
+        "    except OSError: pass\n"
+        "os.write(1, repr(left).encode())\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"[1, 5, 800]"

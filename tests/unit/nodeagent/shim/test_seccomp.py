@@ -1,7 +1,11 @@
 """The filter of system calls, run here as the kernel would, for each architecture."""
 
 import errno
+import os
+import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -98,3 +102,26 @@ def test_other_architectures_end_the_program_and_x32_is_not_there(machine: str) 
     assert verdict(machine, 0x40000000) == "ENOSYS"
     with pytest.raises(OSError, match="riscv64"):
         seccomp.program("riscv64")
+
+
+@pytest.mark.skipif(os.uname().machine not in ARCHITECTURES, reason="no filter for this machine")
+def test_the_filter_is_assembled_once() -> None:
+    assert seccomp.assemble() is seccomp.assemble()
+
+
+def test_what_forks_shims_has_assembled_it_before_the_first() -> None:
+    code = (
+        "import os; from nodeagent.shim import seccomp, zygote\n"
+        "zygote.serve = lambda _: os.write(1, str(len(seccomp._assembled)).encode())\n"
+        "zygote.main()"
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = theirs.fileno()
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(number)],
+            capture_output=True,
+            check=True,
+            pass_fds=[number],
+        )
+    assert done.stdout == (b"1" if os.uname().machine in ARCHITECTURES else b"0")
