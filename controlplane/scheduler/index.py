@@ -24,8 +24,9 @@ from controlplane.scheduler.preemption import (
     taker_of,
     why,
 )
+from controlplane.scheduler.queue_order import Order
 from controlplane.scheduler.reservations import Candidate
-from controlplane.scheduler.turns import Turn, Turns
+from controlplane.scheduler.turns import Turn, Turns, is_owed
 from controlplane.scheduler.yielders import MOST_ROOMS, Giving
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class ClusterIndex:
             fitting = [self._let_in(lines) for lines in fitting]
         shapes_left = len(fitting)
         lines = chain.from_iterable(fitting)
-        turns = Turns(lines, self._entitlements, self._now, self._patience)
+        turns = Turns(lines, self._queue, self._entitlements, self._now, self._patience)
         while shapes_left and (turn := turns.next()) is not None:
             if len(placements) >= most:
                 return False
@@ -243,8 +244,7 @@ class ClusterIndex:
             if (is_small and is_patient) or session_id in kept:
                 continue
             oldest = (0.0, "") if is_patient else line.age
-            is_owed = is_small and entitlements.has_nothing(line.owner)
-            turn = (not is_owed, shares[line.account], rank)
+            turn = (not is_owed(line, entitlements, self._queue), shares[line.account], rank)
             order = (is_patient, *oldest, session_id not in holding, turn, number)
             heap.append((order, line))
         heapify(heap)
@@ -425,9 +425,13 @@ class ClusterIndex:
 
     def turn(self, line: Line) -> Turn:
         """When a line is served: the smallest first."""
-        is_owed = line.is_small and self._entitlements.has_nothing(line.owner)
+        owed = is_owed(line, self._entitlements, self._queue)
         share = self._entitlements.share(line.account)
-        return (not is_owed, -line.priority, share, line.rank(self._now, self._patience))
+        return (not owed, -line.priority, share, line.rank(self._now, self._patience))
+
+    def in_order(self) -> list[Session]:
+        """All that wait, in the order in which they would be served at the instant of `look_at`."""
+        return Order(self._queue, self._entitlements, self._now, self._patience).sessions()
 
     def settle(
         self, plan: Plan, dropped: Container[str], staying: Container[str] = frozenset()
