@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from heapq import heappop, heappush
@@ -119,6 +120,7 @@ class Line:
         gpus: thousandths of GPUs, at least those of one.
         precedence: by the level of the expected service, then by width; of those of which nobody is due.
         is_small: whether each of them is one replica of at most one device.
+        is_wide: whether each is of several devices or replicas, with devices.
         has_right: whether users without anything have a right to one of them: small, and of the class NORMAL or above.
         first: the oldest; there is always one, as nobody keeps a line in which nobody stands.
         fits: where they fit, as of the last pass in which they did; None once none of them does any more.
@@ -135,6 +137,7 @@ class Line:
         "gpus",
         "has_right",
         "is_small",
+        "is_wide",
         "key",
         "level",
         "owner",
@@ -159,6 +162,7 @@ class Line:
         # One number: those of two lines are compared at each placement.
         self.precedence = 1 + key.level * _WIDEST + self.gpus
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
+        self.is_wide = self.claim.gpu_thousandths > 0 and not self.is_small
         self.has_right = self.is_small and self.priority >= Priority.NORMAL
         self.fits: AnyFits | None = None
         self._waiting: list[Waiting] = []
@@ -263,6 +267,11 @@ class Queue:
     def __contains__(self, session_id: object) -> bool:
         return session_id in self._waiting
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether a session waits that is not put off."""
+        return bool(self._lines)
+
     def get(self, session_id: str) -> Session | None:
         """A session that waits."""
         known = self._waiting.get(session_id)
@@ -295,6 +304,11 @@ class Queue:
     def highest_of(self, account: str) -> int:
         """The highest class in which sessions of an account stand in line; 0: none stands."""
         return max(self._classes.get(account, ()), default=0)
+
+    def next_due(self, now: float, patience: float) -> float:
+        """When the next line is due that is not, Unix seconds; infinity: never."""
+        since = (line.first.since for line in self._lines.values())
+        return min((at + patience for at in since if now - at < patience), default=math.inf)
 
     def line_of(self, session_id: str) -> Line | None:
         """Where it stands; None while it is put off."""
