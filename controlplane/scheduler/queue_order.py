@@ -6,21 +6,21 @@ no other one, since nothing is held for it (nodes that are, are in `reservations
 
 To show what comes next, and not the first alone, a session stands behind those of its account that certainly start
 before it, as if they held their GPUs by then: those ahead of it in its account that ask for no more than it does. Room
-for it would be room for them. What a wide session ahead of it would hold does not count: it may be passed over.
+for it would be room for them. What a wide session ahead of it would hold does not count: it may be passed over. So
+where several start at one instant after a wider one of their account, only the first of the list is certain.
 """
 
 from __future__ import annotations
 
-from heapq import merge
-from itertools import accumulate, chain
+from itertools import accumulate, repeat
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.turns import is_owed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Mapping
 
     from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 _first = itemgetter(0)
 
 
-class Standing(NamedTuple):
-    """A queued session within its account."""
-
-    rank: Rank
-    line: Line
-    waiting: Waiting
+Standing = tuple["Rank", "Line", "Waiting"]
+"""A queued session within its account."""
 
 
 class Order:
@@ -63,35 +59,46 @@ class Order:
         for line in self._queue.lines():
             accounts.setdefault(line.account, []).append(line)
         first, owed = self._owed()
-        listed = [
-            self._listed(name, self._in_account(lines, first), owed)
-            for name, lines in accounts.items()
-        ]
-        in_line = [waiting.session for _, waiting in merge(*listed, key=_first)]
+        turns: list[tuple[Turn, Waiting]] = []
+        for name, lines in accounts.items():
+            turns += self._listed(name, self._in_account(lines, first, owed), owed)
+        turns.sort(key=_first)
+        in_line = [waiting.session for _, waiting in turns]
         put_off = [one for one in self._queue.sessions() if self._queue.line_of(one.id) is None]
         return in_line + sorted(put_off, key=attrgetter("created_at", "id"))
 
-    def _ranked(self, line: Line) -> Iterator[Standing]:
-        for waiting in line.waiting():
-            yield Standing(line.rank_of(waiting, self._now, self._patience), line, waiting)
+    def _ranked(self, line: Line) -> list[Standing]:
+        """The sessions of a line, each with the rank of the last one ahead of it where that is higher."""
+        ranks = [line.rank_of(one, self._now, self._patience) for one in line.waiting()]
+        return list(zip(accumulate(ranks, max), repeat(line), line.waiting()))
 
-    def _in_account(self, lines: Iterable[Line], first: Collection[str]) -> list[Standing]:
+    def _in_account(
+        self, lines: Iterable[Line], first: Collection[str], owed: Mapping[str, Request]
+    ) -> list[Standing]:
         """The sessions of an account in their order, if there were room for all."""
-        classes: dict[int, list[Line]] = {}
+        classes: dict[int, list[Standing]] = {}
         for line in lines:
-            classes.setdefault(line.priority, []).append(line)
-        found = list(
-            chain.from_iterable(
-                merge(*map(self._ranked, classes[one]), key=_first)
-                for one in sorted(classes, reverse=True)
-            )
-        )
-        if not first:
+            classes.setdefault(-line.priority, []).extend(self._ranked(line))
+        found: list[Standing] = []
+        for one in sorted(classes):
+            found += sorted(classes[one], key=_first)
+        if not owed or not any(waiting.age[1] in owed for _, _, waiting in found):
             return found
-        return sorted(found, key=lambda one: one.waiting.session.id not in first)
+        front: list[Standing] = []
+        rest: list[Standing] = []
+        for standing in found:
+            session_id = standing[2].age[1]
+            if session_id in first:
+                front.append(standing)
+            elif session_id not in owed:
+                rest.append(standing)
+            else:
+                # Before all that may have room where the first of its owner has none.
+                rest.insert(_place(rest, owed, owed[session_id]), standing)
+        return front + rest
 
-    def _owed(self) -> tuple[set[str], set[str]]:
-        """The sessions that go first by a right of their owners, and all that might.
+    def _owed(self) -> tuple[set[str], dict[str, Request]]:
+        """The sessions that go first by a right of their owners, and all that might, with what the first asks for.
 
         The second of an owner might only where it may have room while the first has none.
         """
@@ -101,40 +108,58 @@ class Order:
                 share = self._entitlements.share(line.account)
                 turn = (False, -line.priority, share, line.rank(self._now, self._patience))
                 lines.setdefault(line.owner, []).append((turn, line))
-        first, owed = set[str](), set[str]()
+        first: set[str] = set()
+        owed: dict[str, Request] = {}
         for of_owner in lines.values():
             of_owner.sort(key=_first)
             first.add(of_owner[0][1].first.session.id)
             before: list[Request] = []
             for _, line in of_owner:
                 if not any(asks_no_more(one, line.shape) for one in before):
-                    owed.add(line.first.session.id)
+                    owed[line.first.session.id] = of_owner[0][1].shape
                     before.append(line.shape)
         return first, owed
 
     def _listed(
         self, name: str, standings: list[Standing], owed: Collection[str]
-    ) -> list[tuple[Any, Waiting]]:
+    ) -> list[tuple[Turn, Waiting]]:
         """The sessions of an account with the turn by which they go among those of others."""
         account = self._entitlements.account(name)
         share, weight = account.share, account.weight * WHOLE_DEVICE
-        shapes = {one.line.shape for one in standings}
-        wider = {one: [other for other in shapes if asks_no_more(one, other)] for one in shapes}
-        bars = {one.line: self._is_barred(one.line) for one in standings}
-        before = dict.fromkeys(shapes, 0)
+        lines = {line for _, line, _ in standings}
+        shapes = list(dict.fromkeys(line.shape for line in lines))
+        wider = {
+            one: [number for number, other in enumerate(shapes) if asks_no_more(one, other)]
+            for one in shapes
+        }
+        # By line, as numbers: a request takes long to look up.
+        of_line = {line: shapes.index(line.shape) for line in lines}
+        adds = {line: () if self._is_barred(line) else wider[line.shape] for line in lines}
+        before = [0] * len(shapes)
         turns: list[Turn] = []
         for rank, line, waiting in standings:
-            ahead = share + before[line.shape] / weight
-            turns.append((waiting.session.id not in owed, -line.priority, ahead, rank))
-            if not bars[line]:
-                for shape in wider[line.shape]:
-                    before[shape] += line.claim.gpu_thousandths
+            ahead = share + before[of_line[line]] / weight
+            is_owed = bool(owed) and waiting.age[1] in owed
+            turns.append((not is_owed, -line.priority, ahead, rank))
+            gpus = line.claim.gpu_thousandths
+            for number in adds[line]:
+                before[number] += gpus
         # Nobody stands behind those of other accounts that come after the next ones of its own.
         turns = list(accumulate(reversed(turns), min))[::-1]
-        return list(zip(turns, (one.waiting for one in standings), strict=True))
+        return list(zip(turns, (waiting for _, _, waiting in standings), strict=True))
 
     def _is_barred(self, line: Line) -> bool:
         return self._entitlements.bars(line.project, line.owner, line.claim)
+
+
+def _place(rest: list[Standing], owed: Collection[str], first: Request) -> int:
+    """Where the first stands that may have room where that request has none, and that has no right itself."""
+    places = (
+        place
+        for place, (_, line, waiting) in enumerate(rest)
+        if waiting.age[1] not in owed and not asks_no_more(first, line.shape)
+    )
+    return next(places, len(rest))
 
 
 def asks_no_more(one: Request, other: Request) -> bool:
