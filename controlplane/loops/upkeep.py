@@ -7,6 +7,7 @@ leader that was asked did not get to it.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -39,10 +40,11 @@ class Upkeep:
         """Look after every change, when a time has come, and now and then; until cancelled."""
         with self._state.subscribed(wants=_is_of_nodes) as changes:
             while True:
+                began_at = self._clock.time()
                 for name in self._closed():
                     await self._look(name)
                 try:
-                    async with asyncio.timeout(self._wait_s()):
+                    async with asyncio.timeout(self._wait_s(began_at)):
                         await changes.take()
                 except TimeoutError:
                     continue
@@ -52,12 +54,11 @@ class Upkeep:
         nodes = self._state.nodes.items()
         return sorted(name for name, stored in nodes if stored.value.closed_by)
 
-    def _wait_s(self) -> float:
-        """Until the next drain is due, at most the slowest round."""
-        now = self._clock.time()
+    def _wait_s(self, began_at: float) -> float:
+        """Until the next drain is due that was not when the round began, at most the slowest round."""
         drains = [stored.value.drain for stored in self._state.nodes.values()]
-        due = [one.move_at - now for one in drains if one is not None and one.move_at > now]
-        return min([SLOWEST_ROUND_S, *due])
+        due = [one.move_at for one in drains if one is not None and one.move_at > began_at]
+        return min(SLOWEST_ROUND_S, max(min(due, default=math.inf) - self._clock.time(), 0.0))
 
     async def _look(self, name: str) -> None:
         stored = self._state.nodes.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.domain.plan import Deferral, Explanation, FairShare, Holder, Supposed
 from controlplane.scheduler.ends import ends_by
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from controlplane.scheduler.cluster import Kept
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.index import ClusterIndex
-    from controlplane.scheduler.lines import Age
-    from controlplane.scheduler.turns import Turn
+
+
+LONG: Final = 5_000
+"""The place of one session is that of up to a second ago for each so many that wait: sorting takes the leader's time."""
 
 
 class Start(NamedTuple):
@@ -35,6 +37,14 @@ class Start(NamedTuple):
     at: float = 0.0
     renews_at: float = 0.0
     is_held: bool = False
+
+
+class Places(NamedTuple):
+    """The places of the queued sessions at an instant, and for how many seconds they may be shown."""
+
+    at: float
+    lasts_s: float
+    by_id: dict[str, int]
 
 
 Found: TypeAlias = "dict[tuple[str, str, Request] | Request, Start]"
@@ -52,6 +62,7 @@ class Answers:
         self._entitlements = cluster.entitlements
         self._explained: dict[Request, Explanation] = {}
         self._explained_at = -1
+        self._places: Places | None = None
 
     @property
     def queue_length(self) -> int:
@@ -63,14 +74,14 @@ class Answers:
         session = self._queue.get(session_id)
         return None if session is None else self._why(session, now)
 
-    def deferral(self, session_id: str, now: float) -> Deferral | None:
-        """The same with its place in the queue."""
+    def deferral(self, session_id: str, now: float, *, is_exact: bool = False) -> Deferral | None:
+        """The same with its place in the queue, in a long one as of a moment ago unless `is_exact`."""
         session = self._queue.get(session_id)
         if session is None:
             return None
         self._index.look_at(now)
-        why = self._why(session, now)
-        return Deferral(session_id=session_id, place=1 + self._before(session), explanation=why)
+        why, place = self._why(session, now), self._place(session, now, is_exact=is_exact)
+        return Deferral(session_id=session_id, place=place, explanation=why)
 
     def counted(self, session: Session) -> Session:
         """A session that waits, of the class that it has: its project may have a lower highest one by now."""
@@ -80,37 +91,28 @@ class Answers:
         """What the account of a session is ordered by."""
         return self._entitlements.share_of(session.project or session.owner)
 
-    def _before(self, session: Session) -> int:
-        """How many would be served before a session that waits, as things are now."""
-        age, mine = _age(session), self._queue.line_of(session.id)
-        if mine is None:
-            put_off = [one for one in self._queue.sessions() if not self._queue.line_of(one.id)]
-            older = sum(1 for one in put_off if _age(one) < age)
-            return len(self._queue) - len(put_off) + older
-        place, turn = 0, _without_age(self._index.turn(mine))
-        for line in self._queue.lines():
-            other = _without_age(self._index.turn(line))
-            place += len(line) if other < turn else line.older_than(age) if other == turn else 0
-        return place
-
     def deferrals(self, now: float) -> tuple[Deferral, ...]:
         """Of all that wait, in their order."""
-        self._index.look_at(now)
         return tuple(
             Deferral(session_id=session.id, place=place, explanation=self._why(session, now))
-            for place, session in enumerate(self.in_order(), 1)
+            for place, session in enumerate(self.in_order(now), 1)
         )
 
-    def in_order(self) -> list[Session]:
-        """All that wait, in the order in which they would be served as things are now."""
-        turns = {line: _without_age(self._index.turn(line)) for line in self._queue.lines()}
+    def in_order(self, now: float) -> list[Session]:
+        """All that wait, in the order in which they would be served at this instant (queue_order.py)."""
+        self._index.look_at(now)
+        return self._index.in_order()
 
-        def turn(session: Session) -> tuple[bool, Any, Age]:
-            line = self._queue.line_of(session.id)
-            # Those that are put off come behind those that could start.
-            return (line is None, turns[line] if line else (), _age(session))
-
-        return sorted(self._queue.sessions(), key=turn)
+    def _place(self, session: Session, now: float, *, is_exact: bool) -> int:
+        """The place of a session in that order; of a long queue as of a moment ago, where it may be."""
+        stands = self._places
+        is_known = stands is not None and session.id in stands.by_id
+        if is_exact or stands is None or not is_known or not 0 <= now - stands.at < stands.lasts_s:
+            by_id = {one.id: place for place, one in enumerate(self.in_order(now), 1)}
+            stands = Places(now, len(by_id) // LONG, by_id)
+            if not is_exact:
+                self._places = stands
+        return stands.by_id[session.id]
 
     def _why(self, session: Session, now: float) -> Explanation:
         is_lowered = self._cluster.is_lowered(session)
@@ -150,12 +152,13 @@ class Answers:
             return line.key.request
         return asked_by(session)
 
-    def outlook(self, session_id: str, now: float) -> Deferral | None:
+    def outlook(self, session_id: str, now: float, *, is_exact: bool = False) -> Deferral | None:
         """The deferral of a session with who holds what is short, and when it may start.
 
         Costs a look at the nodes that would do.
         """
-        deferral, session = self.deferral(session_id, now), self._queue.get(session_id)
+        deferral = self.deferral(session_id, now, is_exact=is_exact)
+        session = self._queue.get(session_id)
         if deferral is None or session is None:
             return None
         deferral = replace(deferral, share=self.fair_share(session))
@@ -267,14 +270,14 @@ class Answers:
         with self._index.trial(replace(session, spec=spec), now) as placement:
             if placement is not None:
                 return Supposed(placement=placement)
-            return Supposed(deferral=self.outlook(session_id, now))
+            return Supposed(deferral=self.outlook(session_id, now, is_exact=True))
 
     def would_start(self, session: Session, now: float) -> Supposed:
         """What would come of a session if it were submitted now; asked for as `what_if` is."""
         with self._index.trial(session, now) as placement:
             if placement is not None:
                 return Supposed(placement=placement)
-            return Supposed(deferral=self.deferral(session.id, now))
+            return Supposed(deferral=self.deferral(session.id, now, is_exact=True))
 
     def free(self) -> Free:
         """What is free of devices on the nodes that take sessions."""
@@ -285,11 +288,3 @@ def _with(why: Explanation, *words: str) -> Explanation:
     """A reason, and what else there is to say."""
     more = [one for one in words if one]
     return replace(why, reason="; ".join((why.reason, *more))) if more else why
-
-
-def _age(session: Session) -> Age:
-    return (session.created_at, session.id)
-
-
-def _without_age(turn: Turn) -> tuple[Any, ...]:
-    return (*turn[:-1], *turn[-1][:-1])

@@ -68,6 +68,7 @@ class Cluster:
     Attributes:
         rules: of giving way.
         revision: of the newest change.
+        edits: how often a session, a node, an allocation or a project was another one.
         rooms: what is free on each node.
         queue: who waits.
         entitlements: who holds what, and what each may.
@@ -84,6 +85,7 @@ class Cluster:
 
     def __init__(self, rules: Rules = RULES) -> None:
         self.revision = 0
+        self.edits = 0
         self.rules = rules
         self.rooms = Rooms()
         self.queue = Queue(self.rooms.shape_of)
@@ -137,6 +139,7 @@ class Cluster:
         self.revision = max(self.revision, revision)
 
     def _allocate(self, allocation: Allocation) -> None:
+        self.edits += 1
         if allocation.replicas:
             self._allocations[allocation.node] = allocation
         else:
@@ -149,6 +152,8 @@ class Cluster:
                 self._remove(session_id)
             case ProjectChanged() | ProjectRemoved() | UsedChanged() | PastChanged():
                 self.entitlements.apply(change)
+                # What was used is told anew all the time; where a budget begins again its project is told, too.
+                self.edits += isinstance(change, ProjectChanged | ProjectRemoved)
                 if isinstance(change, ProjectChanged):
                     self._bound(change.project.name, change.project.most_priority)
                 elif isinstance(change, ProjectRemoved):
@@ -163,6 +168,7 @@ class Cluster:
             case NodeChanged(node=node):
                 self._set_node(node)
             case NodeRemoved(name=name):
+                self.edits += 1
                 self.rooms.remove(name)
                 self.queue.reshape()
             case StockChanged(name=name, stock=stock):
@@ -206,6 +212,7 @@ class Cluster:
 
     def take(self, session: Session) -> None:
         """A session is as it says: it waits, holds devices, or has ended."""
+        self.edits += 1
         if session.state is SessionState.QUEUED:
             self.ends.heard(session.id)
             planned = self.started.get(session.id)
@@ -234,6 +241,7 @@ class Cluster:
 
     def _remove(self, session_id: str) -> None:
         """A session neither waits nor holds anything any more."""
+        self.edits += 1
         self.ends.heard(session_id)
         self.queue.remove(session_id)
         self.holding.drop(session_id)
@@ -265,6 +273,7 @@ class Cluster:
             kept.victims.discard(session_id)
 
     def _set_node(self, node: Node) -> None:
+        self.edits += 1
         allocation = self._allocations.get(node.name, Allocation(node=node.name))
         owners = self.rooms.owners
         self.rooms.set(node, allocation, is_silent=node.name in self._silent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from functools import partial
-from heapq import heapify, heappop, nsmallest
+from heapq import heapify, heappop
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +24,9 @@ from controlplane.scheduler.preemption import (
     taker_of,
     why,
 )
-from controlplane.scheduler.reservations import Candidate
-from controlplane.scheduler.turns import Turn, Turns
+from controlplane.scheduler.queue_order import Order
+from controlplane.scheduler.reservations import REVIEW_S, Candidate
+from controlplane.scheduler.turns import Turn, Turns, is_owed
 from controlplane.scheduler.yielders import MOST_ROOMS, Giving
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ class ClusterIndex:
         self._kept, self._started = cluster.kept, cluster.started
         self._now = 0.0
         self._patience = MOST_PATIENCE_S
-        self._tried: dict[Asked, float] = {}
+        self._tried: dict[Asked, Tried] = {}
         self._looked: dict[Asked, float] = {}
+        self._preempted = NO_LOOK
+        self._reserved = NO_LOOK
         self._fits: dict[Request, AnyFits] = {}
         self._defragmentation = Defragmentation(cluster, self._fits_of)
         self._planned = _NEVER
@@ -88,12 +91,34 @@ class ClusterIndex:
         self.cluster.apply(changes, revision=revision)
 
     def due(self) -> float | None:
-        """When something changes by time alone, Unix seconds; None when nothing does."""
-        dues = [] if self._queue.due() is None else [self._queue.due()]
-        if self._yielders and self._tried:
-            dues.append(min(self._tried.values()) + AGAIN_S)
-        dues += [self._holding.due(), self.cluster.moves.due()]
+        """When a plan may differ from the last one though nothing happens, Unix seconds; None: never.
+
+        Every rule that depends on time has its instant here, so that it holds on a cluster where nothing happens.
+        """
+        dues = [self._queue.due(), self.cluster.moves.due()]
+        if self._queue.has_lines:
+            dues += [self._preemption_due(), self._reservation_due()]
         return min((due for due in dues if due is not None), default=None)
+
+    def _preemption_due(self) -> float | None:
+        """When somebody may give way, or move, who did not when it was looked for that last."""
+        may_help = self._yielders.may_help
+        if not any(
+            line.priority > Priority.IDLE and may_help(line.key.priority)
+            for line in self._queue.lines()
+        ):
+            return None
+        last = self._preempted
+        again_at = last.at + AGAIN_S
+        return again_at if last.edits != self.cluster.edits else max(last.again_at, again_at)
+
+    def _reservation_due(self) -> float | None:
+        """When nodes may be held for another one, or an earlier instant be promised."""
+        if self._holding:
+            return self._holding.due()
+        last = self._reserved
+        again_at = last.at + REVIEW_S
+        return again_at if last.edits != self.cluster.edits else max(last.again_at, again_at)
 
     def is_due(self, now: float) -> bool:
         """Whether a plan may differ from the last one."""
@@ -120,13 +145,15 @@ class ClusterIndex:
         if self._cut is not None and goes_on:
             self._now, self._patience = self._cut.now, self._cut.patience
         self._queue.wake(now)
-        self._tried = _since(self._tried, now, AGAIN_S)
         self._looked = _since(self._looked, now, LOOK_AGAIN_S)
         if not goes_on:
             self._holding.open(self._stands)
         placements = [*self._serve_moved(now), *self._serve_kept()]
         if not goes_on and self._holding.is_stale(now):
             self._reserve(now)
+            self._reserved = Look(
+                now, self.cluster.edits, self._queue.next_due(now, self._patience)
+            )
         is_whole = self._serve(placements, most)
         preemptions = self._preempt(now) if is_whole else []
         if is_whole:
@@ -159,7 +186,7 @@ class ClusterIndex:
             fitting = [self._let_in(lines) for lines in fitting]
         shapes_left = len(fitting)
         lines = chain.from_iterable(fitting)
-        turns = Turns(lines, self._entitlements, self._now, self._patience)
+        turns = Turns(lines, self._queue, self._entitlements, self._now, self._patience)
         while shapes_left and (turn := turns.next()) is not None:
             if len(placements) >= most:
                 return False
@@ -243,8 +270,7 @@ class ClusterIndex:
             if (is_small and is_patient) or session_id in kept:
                 continue
             oldest = (0.0, "") if is_patient else line.age
-            is_owed = is_small and entitlements.has_nothing(line.owner)
-            turn = (not is_owed, shares[line.account], rank)
+            turn = (not is_owed(line, entitlements, self._queue), shares[line.account], rank)
             order = (is_patient, *oldest, session_id not in holding, turn, number)
             heap.append((order, line))
         heapify(heap)
@@ -336,37 +362,90 @@ class ClusterIndex:
         """Whom to ask to give way to the first that are blocked, or to move for one of them."""
         found: list[Preemption] = []
         if not self._yielders:
+            self._preempted = Look(now, self.cluster.edits, math.inf)
             return found
         may_look = self.cluster.rules.moves
-        for line in nsmallest(MOST_TRIED, self._blocked(now), key=self.turn):
+        eligible = list(self._blocked())
+        blocked = [line for line in eligible if not self._is_tried(line, now)]
+        for line in self._first_tried(blocked):
             session = line.head
-            if self._entitlements.bars(line.project, line.owner, line.claim):
-                continue
             given = self._sacrifice(line, now)
             if given is None:
-                self._tried[_asked(line)] = now
                 if may_look and self._may_be_helped(line):
                     may_look = False
                     found += self._consolidate(line, now)
-                continue
-            for victim, ground in given.victims:
-                known = self._yielders.get(victim)
-                found.append(
-                    Preemption(
-                        session_id=victim,
-                        attempt=known.attempt if known else 0,
-                        why=why(session, known, ground),
-                        for_session_id=session.id,
-                    )
+                self._tried[_asked(line)] = Tried(
+                    now, self.cluster.edits, self._again_at(line, now)
                 )
-            leaving = {victim for victim, _ in given.victims}
-            self.cluster.keep(session.id, Kept(given.nodes, leaving))
+                continue
+            found += self._ask_to_leave(session, given)
+        self._note_tries(now, eligible, has_more=len(blocked) > MOST_TRIED)
         return found
+
+    def _ask_to_leave(self, session: Session, given: Sacrifice) -> list[Preemption]:
+        """Have the victims give way to a session, and keep for it what they leave."""
+        found = []
+        for victim, ground in given.victims:
+            known = self._yielders.get(victim)
+            found.append(
+                Preemption(
+                    session_id=victim,
+                    attempt=known.attempt if known else 0,
+                    why=why(session, known, ground),
+                    for_session_id=session.id,
+                )
+            )
+        leaving = {victim for victim, _ in given.victims}
+        self.cluster.keep(session.id, Kept(given.nodes, leaving))
+        return found
+
+    def _note_tries(self, now: float, eligible: Iterable[Line], *, has_more: bool) -> None:
+        """Keep when another look is of use, for lines that are still blocked; `has_more`: some were not looked at."""
+        asked = {_asked(line) for line in eligible}
+        self._tried = {one: tried for one, tried in self._tried.items() if one in asked}
+        again_at = now + AGAIN_S if has_more else math.inf
+        for tried in self._tried.values():
+            is_old = tried.edits != self.cluster.edits
+            again_at = min(again_at, tried.at + AGAIN_S if is_old else tried.again_at)
+        self._preempted = Look(now, self.cluster.edits, again_at)
+
+    def _first_tried(self, blocked: list[Line]) -> list[Line]:
+        """Of blocked lines those to try in this plan, in order: the first ones, and those that were not tried longest."""
+        turns = sorted((self.turn(line), number) for number, line in enumerate(blocked))
+        numbers = [number for _, number in turns]
+        if len(blocked) > MOST_TRIED:
+            # A sort keeps the order of those that were tried at one time.
+            left = sorted(
+                numbers[MOST_TRIED // 2 :], key=lambda number: self._last_try(blocked[number]).at
+            )
+            chosen = {*numbers[: MOST_TRIED // 2], *left[: MOST_TRIED // 2]}
+            numbers = [number for number in numbers if number in chosen]
+        return [blocked[number] for number in numbers]
+
+    def _last_try(self, line: Line) -> Tried:
+        return self._tried.get(_asked(line), NO_LOOK)
+
+    def _is_tried(self, line: Line, now: float) -> bool:
+        """Whether another look for one would be of no use: nothing has happened, or the last was a moment ago."""
+        tried = self._last_try(line)
+        if 0 <= now - tried.at < AGAIN_S:
+            return True
+        return tried.edits == self.cluster.edits and tried.at <= now < tried.again_at
+
+    def _again_at(self, line: Line, now: float) -> float:
+        """When somebody may give way, or move, for the head of a line by time alone who does not now."""
+        again_at = self._yielders.due()
+        due_at = line.first.since + self._patience
+        if due_at > now:
+            again_at = min(again_at, due_at)
+        if self.cluster.rules.moves and line.is_wide:
+            looked_at = self._looked.get(_asked(line), now + AGAIN_S - LOOK_AGAIN_S)
+            again_at = min(again_at, looked_at + LOOK_AGAIN_S)
+        return again_at
 
     def _may_be_helped(self, line: Line) -> bool:
         """Whether to look for those that might move for the head of a line."""
-        is_wide = line.claim.gpu_thousandths > 0 and not line.is_small
-        return is_wide and _asked(line) not in self._looked
+        return line.is_wide and _asked(line) not in self._looked
 
     def _consolidate(self, line: Line, now: float) -> list[Preemption]:
         """Whom to ask to move for the head of a line, where that makes room for it."""
@@ -410,24 +489,26 @@ class ClusterIndex:
             }
         return sacrifice(line.shape, fits.suits, rooms, taker, self.cluster.rules)
 
-    def _blocked(self, now: float) -> Iterator[Line]:
-        """Lines whose first session fits nowhere, and for which nobody was looked for a moment ago."""
+    def _blocked(self) -> Iterator[Line]:
+        """Lines whose first session fits nowhere, and that others may give way to."""
         for line in self._queue.lines():
-            tried_at = self._tried.get(_asked(line))
-            is_tried = tried_at is not None and 0 <= now - tried_at < AGAIN_S
             if (
                 line.key.priority > Priority.IDLE
-                and not is_tried
                 and line.head.id not in self._kept
                 and self._yielders.may_help(line.key.priority)
+                and not self._entitlements.bars(line.project, line.owner, line.claim)
             ):
                 yield line
 
     def turn(self, line: Line) -> Turn:
         """When a line is served: the smallest first."""
-        is_owed = line.is_small and self._entitlements.has_nothing(line.owner)
+        owed = is_owed(line, self._entitlements, self._queue)
         share = self._entitlements.share(line.account)
-        return (not is_owed, -line.priority, share, line.rank(self._now, self._patience))
+        return (not owed, -line.priority, share, line.rank(self._now, self._patience))
+
+    def in_order(self) -> list[Session]:
+        """All that wait, in the order in which they would be served at the instant of `look_at`."""
+        return Order(self._queue, self._entitlements, self._now, self._patience).sessions()
 
     def settle(
         self, plan: Plan, dropped: Container[str], staying: Container[str] = frozenset()
@@ -445,6 +526,8 @@ class ClusterIndex:
                 self.cluster.moves.release(preemption.session_id)
                 if kept is not None:
                     kept.victims.clear()
+                # What is kept for nothing is given up in a plan soon.
+                self.cluster.edits += 1
         for placement in plan.placements:
             for replica in placement.replicas:
                 self._rooms.drop(replica.node, placement.session_id)
@@ -482,7 +565,8 @@ class ClusterIndex:
         was_planned, cut = self._planned == self._at(), self._cut
         goes_on = cut is not None and cut.at == self._at()
         kept, moves = dict(self._kept), dict(self.cluster.moves.items())
-        tried, looked, at = self._tried, self._looked, (self._now, self._patience)
+        tried, looked, at = dict(self._tried), self._looked, (self._now, self._patience)
+        preempted, reserved, edits = self._preempted, self._reserved, self.cluster.edits
         held = self._holding.state()
         come, arrivals = list(self.cluster.come), self.cluster.arrivals.copy()
         scores, woken = self._rooms.scores, self._queue.wake(now)
@@ -501,6 +585,7 @@ class ClusterIndex:
             self.cluster.moves.restore(moves, self._queue.get)
             self._holding.restore(held)
             self._tried, self._looked, (self._now, self._patience) = tried, looked, at
+            self._preempted, self._reserved, self.cluster.edits = preempted, reserved, edits
             self.cluster.come, self.cluster.arrivals = come, arrivals
             if self._rooms.scores is not scores:
                 self._rooms.score(scores)
@@ -531,6 +616,25 @@ def _since(tried: dict[Asked, float], now: float, for_s: float) -> dict[Asked, f
 
 def _asked(line: Line) -> Asked:
     return (line.shape, line.key.priority, line.account, line.key.level)
+
+
+class Look(NamedTuple):
+    """When something was looked for last.
+
+    Attributes:
+        at: Unix seconds.
+        edits: `Cluster.edits` by then.
+        again_at: when something else may be found though nothing happens; infinity: never.
+    """
+
+    at: float
+    edits: int
+    again_at: float
+
+
+Tried = Look
+"""A look at who gives way to the head of a line, in vain."""
+NO_LOOK = Look(-math.inf, -1, math.inf)
 
 
 class Cut(NamedTuple):

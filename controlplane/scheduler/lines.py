@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
+from collections import Counter
 from heapq import heappop, heappush
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.values import WHOLE_DEVICE, Cause
+from controlplane.domain.values import WHOLE_DEVICE, Cause, Priority
 from controlplane.scheduler.entitlement import claim_of
 from controlplane.scheduler.fit import Request, asked_by
 from controlplane.scheduler.order import Wish, expected_s, level_of
@@ -15,7 +18,7 @@ from controlplane.scheduler.order import Wish, expected_s, level_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from controlplane.domain.values import Priority, Session
+    from controlplane.domain.values import Session
     from controlplane.scheduler.fits import AnyFits
 
 Age = tuple[float, str]
@@ -116,7 +119,9 @@ class Line:
         claim: what each of them would hold.
         gpus: thousandths of GPUs, at least those of one.
         precedence: by the level of the expected service, then by width; of those of which nobody is due.
-        is_small: whether a user who holds nothing is owed one of them.
+        is_small: whether each of them is one replica of at most one device.
+        is_wide: whether each is of several devices or replicas, with devices.
+        has_right: whether users without anything have a right to one of them: small, and of the class NORMAL or above.
         first: the oldest; there is always one, as nobody keeps a line in which nobody stands.
         fits: where they fit, as of the last pass in which they did; None once none of them does any more.
     """
@@ -130,7 +135,9 @@ class Line:
         "first",
         "fits",
         "gpus",
+        "has_right",
         "is_small",
+        "is_wide",
         "key",
         "level",
         "owner",
@@ -155,6 +162,8 @@ class Line:
         # One number: those of two lines are compared at each placement.
         self.precedence = 1 + key.level * _WIDEST + self.gpus
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
+        self.is_wide = self.claim.gpu_thousandths > 0 and not self.is_small
+        self.has_right = self.is_small and self.priority >= Priority.NORMAL
         self.fits: AnyFits | None = None
         self._waiting: list[Waiting] = []
         self._spent = 0
@@ -199,9 +208,16 @@ class Line:
 
     def rank(self, now: float, patience: float) -> Rank:
         """How it stands among the lines of its class and account."""
-        first = self.first
-        created_at, session_id = first.age
-        return (self.precedence if now - first.since < patience else DUE, created_at, session_id)
+        return self.rank_of(self.first, now, patience)
+
+    def rank_of(self, waiting: Waiting, now: float, patience: float) -> Rank:
+        """How the line would stand with this one of its sessions at the front."""
+        created_at, session_id = waiting.age
+        return (self.precedence if now - waiting.since < patience else DUE, created_at, session_id)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """All that stand in it, oldest first."""
+        return islice(self._waiting, self._spent, None)
 
     @property
     def age(self) -> Age:
@@ -242,12 +258,19 @@ class Queue:
         self._lines: dict[LineKey, Line] = {}
         self._shapes: dict[Request, dict[LineKey, Line]] = {}
         self._put_off: list[tuple[float, str]] = []
+        # How many lines of each class an account has.
+        self._classes: dict[str, Counter[int]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __contains__(self, session_id: object) -> bool:
         return session_id in self._waiting
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether a session waits that is not put off."""
+        return bool(self._lines)
 
     def get(self, session_id: str) -> Session | None:
         """A session that waits."""
@@ -277,6 +300,15 @@ class Queue:
         for line in self._lines.values():
             line.shape = self._shape_of(line.key.request)
             self._shapes.setdefault(line.shape, {})[line.key] = line
+
+    def highest_of(self, account: str) -> int:
+        """The highest class in which sessions of an account stand in line; 0: none stands."""
+        return max(self._classes.get(account, ()), default=0)
+
+    def next_due(self, now: float, patience: float) -> float:
+        """When the next line is due that is not, Unix seconds; infinity: never."""
+        since = (line.first.since for line in self._lines.values())
+        return min((at + patience for at in since if now - at < patience), default=math.inf)
 
     def line_of(self, session_id: str) -> Line | None:
         """Where it stands; None while it is put off."""
@@ -325,6 +357,12 @@ class Queue:
         """Nobody stands in a line any more."""
         line.fits = None
         del self._lines[line.key]
+        classes = self._classes[line.account]
+        classes[line.priority] -= 1
+        if not classes[line.priority]:
+            del classes[line.priority]
+            if not classes:
+                del self._classes[line.account]
         alike = self._shapes[line.shape]
         del alike[line.key]
         if not alike:
@@ -378,5 +416,6 @@ class Queue:
         if line is None:
             line = self._lines[key] = Line(key, self._shape_of(request))
             self._shapes.setdefault(line.shape, {})[key] = line
+            self._classes.setdefault(line.account, Counter())[line.priority] += 1
         line.add(waiting)
         waiting.line = line

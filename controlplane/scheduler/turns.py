@@ -1,4 +1,11 @@
-"""Whose turn it is: the lines of a pass, served account by account, so that one placement moves one account."""
+"""The order of the queue: the lines of a pass, served account by account, so that one placement moves one account.
+
+First the small session to which a user without anything has a right, then by class, fair share of the account, and
+rank. Class goes before the right within an account, and the classes below NORMAL have none: a user who wants a session
+of a higher class first gets it first, and the share of others is no reason to start what asks for spare room alone.
+
+`queue_order.py` lists all that waits in this order.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.scheduler.entitlement import Account, Entitlements
-    from controlplane.scheduler.lines import Line, Rank
+    from controlplane.scheduler.lines import Line, Queue, Rank
 
 Turn = tuple[bool, int, float, "Rank"]
-"""Whether nothing is owed, the class, the share of the account, and the rank of the line: the smallest comes first."""
+"""Whether it has no right to go first, the class, the share of the account, and the rank of the line: the smallest
+comes first."""
 _Level = tuple[bool, int]
 """The first two of these, which come before all else."""
+
+
+def is_owed(line: Line, entitlements: Entitlements, queue: Queue) -> bool:
+    """Whether the owner of a line holds nothing, and has a right to one of its sessions before all others."""
+    return (
+        line.has_right
+        and entitlements.has_nothing(line.owner)
+        and line.priority == queue.highest_of(line.account)
+    )
 
 
 class _Standing:
@@ -32,17 +49,19 @@ class _Group:
     """The lines of one class and account, best first.
 
     Attributes:
-        owner: who is owed a small session; "": nobody.
+        owner: the user with a right to one of them; "": nobody.
+        is_owed: whether that right counts now: it does not while a higher class of the account waits.
         standing: of the account.
         seen: how often that had changed when the turn of the group was worked out.
     """
 
-    __slots__ = ("lines", "owner", "priority", "seen", "standing")
+    __slots__ = ("is_owed", "lines", "owner", "priority", "seen", "standing")
 
     def __init__(self, priority: int, standing: _Standing, owner: str) -> None:
         self.priority = priority
         self.standing = standing
         self.owner = owner
+        self.is_owed = False
         self.seen = -1
         self.lines: list[_Ranked] = []
 
@@ -62,14 +81,21 @@ class Turns:
 
     Args:
         lines: those that may have room; one whose `fits` becomes None has none any more.
-        entitlements: shares, and who holds nothing; changed by whoever places.
+        queue: which classes wait; changed by whoever places.
+        entitlements: shares, and who holds nothing; likewise.
         now: Unix seconds.
         patience: who waited for so many seconds is due.
     """
 
     def __init__(
-        self, lines: Iterable[Line], entitlements: Entitlements, now: float, patience: float
+        self,
+        lines: Iterable[Line],
+        queue: Queue,
+        entitlements: Entitlements,
+        now: float,
+        patience: float,
     ) -> None:
+        self._queue = queue
         self._entitlements = entitlements
         self._now = now
         self._patience = patience
@@ -77,7 +103,7 @@ class Turns:
         groups: dict[tuple[int, str, str], _Group] = {}
         for line in lines:
             name, owner = line.account, line.owner
-            owed = owner if line.is_small and entitlements.has_nothing(owner) else ""
+            owed = owner if line.has_right and entitlements.has_nothing(owner) else ""
             key = (line.priority, name, owed)
             group = groups.get(key)
             if group is None:
@@ -86,13 +112,20 @@ class Turns:
                     standing = standings[name] = _Standing(entitlements.account(name))
                 group = groups[key] = _Group(line.priority, standing, owed)
             group.lines.append((*line.rank(now, patience), line))
-        # Nobody comes into an earlier level while a plan is made, and so these are gone through once.
         self._levels: dict[_Level, list[_Entry]] = {}
+        # Groups whose right does not count because of a higher class of their account.
+        self._without_right: dict[str, list[_Group]] = {}
         for group in groups.values():
             heapify(group.lines)
-            self._levels.setdefault(self._level(group), []).append(self._entry(group))
+            if group.owner:
+                name = group.standing.account.name
+                group.is_owed = group.priority == queue.highest_of(name)
+                if not group.is_owed:
+                    self._without_right.setdefault(name, []).append(group)
+            self._levels.setdefault(_level(group), []).append(self._entry(group))
         for heap in self._levels.values():
             heapify(heap)
+        self._level: _Level = (False, 0)
         self._heap: list[_Entry] = []
         self._begin_level()
 
@@ -100,12 +133,9 @@ class Turns:
         """Go on with the first level that is left; whether there is one."""
         if not self._levels:
             return False
-        self._heap = self._levels.pop(min(self._levels))
+        self._level = min(self._levels)
+        self._heap = self._levels.pop(self._level)
         return True
-
-    def _level(self, group: _Group) -> _Level:
-        is_owed = group.owner != "" and self._entitlements.has_nothing(group.owner)
-        return (not is_owed, -group.priority)
 
     @staticmethod
     def _entry(group: _Group) -> _Entry:
@@ -119,10 +149,13 @@ class Turns:
         """The line whose turn it is, and its account; None when nobody is left."""
         while self._heap or self._begin_level():
             group = self._heap[0][4]
+            if not group.lines:
+                heappop(self._heap)
+                continue
             line = group.lines[0][3]
             if line.fits is None:
                 self._drop_full(group)
-            elif group.owner and not self._entitlements.has_nothing(group.owner):
+            elif group.is_owed and not self._entitlements.has_nothing(group.owner):
                 self._owe_nothing(group)
             elif group.seen == (standing := group.standing).changes:
                 return line, standing.account
@@ -132,9 +165,26 @@ class Turns:
 
     def _owe_nothing(self, group: _Group) -> None:
         """Let the first group stand with those of its class to whom nothing is owed."""
-        group.owner = ""
+        group.owner, group.is_owed = "", False
         heappop(self._heap)
-        heappush(self._levels.setdefault(self._level(group), []), self._entry(group))
+        heappush(self._levels.setdefault(_level(group), []), self._entry(group))
+
+    def _give_back_rights(self, name: str) -> None:
+        """No session of a class of this account may be left: then the right of a lower one counts from now on."""
+        without = self._without_right.pop(name, [])
+        highest = self._queue.highest_of(name)
+        for group in without:
+            if group.priority != highest:
+                self._without_right.setdefault(name, []).append(group)
+            elif group.lines and self._entitlements.has_nothing(group.owner):
+                # Where it stood is a group without lines, which is passed over.
+                again = _Group(group.priority, group.standing, group.owner)
+                again.is_owed = True
+                again.lines, group.lines = group.lines, []
+                if self._heap:
+                    self._levels[self._level] = self._heap
+                heappush(self._levels.setdefault(_level(again), []), self._entry(again))
+                self._begin_level()
 
     def served(self) -> None:
         """The first of the line whose turn it was was placed, and its account holds more."""
@@ -145,6 +195,7 @@ class Turns:
         line = lines[0][3]
         if line.fits is None:
             self.passed()
+            self._give_back_rights(standing.account.name)
             return
         heapreplace(lines, (*line.rank(self._now, self._patience), line))
         heapreplace(self._heap, self._entry(group))
@@ -168,3 +219,7 @@ class Turns:
             heapreplace(self._heap, self._entry(group))
         else:
             heappop(self._heap)
+
+
+def _level(group: _Group) -> _Level:
+    return (not group.is_owed, -group.priority)

@@ -33,6 +33,8 @@ MOST_ROOMS: Final = 200
 """Nodes that are looked at for one blocked session."""
 _EARLY_S: Final = 1.0
 """A node stands under a ground so long before it is one there at the latest, seconds: exact is `giving_way.ground`."""
+_LEAST_S: Final = 1e-3
+"""Instants are so far apart at least: a level that is over by rounding alone lasts no shorter."""
 _EASE: Final = 1e-6
 
 Where = tuple[str, int, str]
@@ -129,6 +131,9 @@ class Yielders:
         # When nodes are looked at again: some that were to be sooner stand there once more.
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
+        # When something changes there by time alone, likewise.
+        self._instants: list[tuple[float, str]] = []
+        self._next: dict[str, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
@@ -270,9 +275,7 @@ class Yielders:
         if room is not None and room.is_open and not room.keeper:
             for one in self.on(room):
                 again_at = min(again_at, self._stand(one, after))
-        if again_at < self._due.get(name, math.inf):
-            self._due[name] = again_at
-            heappush(self._later, (again_at, name))
+        self._set_next(name, again_at)
         before = self._standing.pop(name, set[Stand]())
         if after:
             self._standing[name] = after
@@ -287,21 +290,47 @@ class Yielders:
         for where, number in after - before:
             insort(self._stands.setdefault(where, {}).setdefault(number, []), name)
 
+    def _set_next(self, name: str, at: float) -> None:
+        """Something changes on a node at this instant; a little before, the node is looked at again."""
+        if self._next.get(name) != at:
+            self._next.pop(name, None)
+            if at < math.inf:
+                self._next[name] = at
+                heappush(self._instants, (at, name))
+        early_at = at - _EARLY_S if at - _EARLY_S > self._now else at
+        if early_at < self._due.get(name, math.inf):
+            self._due[name] = early_at
+            heappush(self._later, (early_at, name))
+
+    def due(self) -> float:
+        """When somebody may give way by time alone who does not yet, Unix seconds; infinity: never."""
+        self._keep_up(self._now)
+        instants = self._instants
+        while instants and self._next.get(instants[0][1]) != instants[0][0]:
+            heappop(instants)
+        return instants[0][0] if instants else math.inf
+
     def _stand(self, one: Running, stands: set[Stand]) -> float:
-        """Add the grounds on which a session may give way now; until when they are these, Unix seconds."""
+        """Add the grounds on which a session may give way now; when that changes by time, Unix seconds."""
         if one.is_leaving:
             stands.add(((_LEAVES, 0, ""), 0))
             return math.inf
         session, rules, now = one.session, self._rules, self._now
-        priority, account = int(session.spec.priority), account_of(session)
-        by_higher_at = one.since + rules.least_run_of(priority) - _EARLY_S
-        if now >= by_higher_at:
+        priority = int(session.spec.priority)
+        by_higher_at = one.since + rules.least_run_of(priority)
+        if now >= by_higher_at - _EARLY_S:
             stands.add(((_CLASS, priority, ""), 0))
-        is_left_alone = rules.in_class is InClass.NOBODY or not session.progress.can_go_on
-        in_class_at = one.since + rules.least_run_in_class_s - _EARLY_S
-        if is_left_alone or now < in_class_at:
-            ahead = (by_higher_at, math.inf if is_left_alone else in_class_at)
-            return min((at for at in ahead if at > now), default=math.inf)
+        ahead = [by_higher_at]
+        if rules.in_class is not InClass.NOBODY and session.progress.can_go_on:
+            ahead.append(one.since + rules.least_run_in_class_s)
+            if now >= ahead[-1] - _EARLY_S:
+                ahead.append(self._stand_in_class(one, stands))
+        return min((at for at in ahead if at > now), default=math.inf)
+
+    def _stand_in_class(self, one: Running, stands: set[Stand]) -> float:
+        """The same of those within its class."""
+        session, now = one.session, self._now
+        priority, account = int(session.spec.priority), account_of(session)
         if gpus := one.gpu_thousandths:
             stands.add(((_GPUS, priority, account), gpus))
         wish = wish_of(session)
@@ -309,5 +338,4 @@ class Yielders:
         wish = wish._replace(attained_s=wish.attained_s + ran_s)
         soon = wish._replace(attained_s=wish.attained_s + _EARLY_S)
         stands.add(((_LEVEL, priority, account), max(level_of(wish), level_of(soon))))
-        lasts_until = now + max(level_lasts_s(wish) - _EARLY_S, _EARLY_S)
-        return min(lasts_until, by_higher_at if by_higher_at > now else math.inf)
+        return now + max(level_lasts_s(wish), _LEAST_S)

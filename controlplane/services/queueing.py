@@ -196,7 +196,7 @@ class QueueView:
         """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
         began = self._clock.monotonic()
         if answers is not self._order_of or began >= self._order_until:
-            self._order, self._order_of = tuple(answers.in_order()), answers
+            self._order, self._order_of = tuple(answers.in_order(self._clock.time())), answers
             ended = self._clock.monotonic()
             is_long = len(self._order) > LONG
             self._order_until = ended + (ended - began) / ORDER_SHARE if is_long else ended

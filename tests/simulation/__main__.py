@@ -9,12 +9,14 @@ import sys
 
 from tests.shares import Share
 from tests.simulation.campaign import Failure, Tally, run_seeds, try_seed
+from tests.simulation.silence import simulate_silence
 from tests.simulation.situations import PROFILES, situation
 
 _EXAMPLES = """examples:
   python -m tests.simulation --seeds 1000             the seeds 1 to 1000, on all processors
   python -m tests.simulation --seed 17                seed 17 alone, with what happened in it
   python -m tests.simulation --seeds 200 --profile leaders --jobs 1
+  python -m tests.simulation --silence --seeds 100    promises of time, where nothing else happens
 """
 
 
@@ -33,7 +35,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--profile", choices=sorted(PROFILES), default="all", help="which faults")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--silence", action="store_true", help="promises of time alone, in silence")
     chosen = parser.parse_args()
+    if chosen.silence:
+        first = chosen.first if chosen.seed is None else chosen.seed
+        return _silence(range(first, first + (chosen.seeds if chosen.seed is None else 1)))
     if chosen.seed is not None:
         return _one(chosen.seed, chosen.profile)
     seeds = chosen.share.of_range(range(chosen.first, chosen.first + chosen.seeds))
@@ -54,6 +60,18 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+def _silence(seeds: range) -> int:
+    failed = 0
+    for seed in seeds:
+        try:
+            print(simulate_silence(seed), flush=True)
+        except Exception as error:  # noqa: BLE001 - each is told, with its seed
+            failed += 1
+            print(f"seed {seed} failed: {type(error).__name__}: {error}", flush=True)
+    print(f"{len(seeds)} seeds, {failed} failed")
+    return 1 if failed else 0
 
 
 def _one(seed: int, profile: str) -> int:

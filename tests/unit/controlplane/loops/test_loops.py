@@ -12,7 +12,7 @@ import pytest
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Cause, Hold, Node, Priority
+from controlplane.domain.values import Allocation, Cause, Drain, Hold, Node, Priority
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.loops.export import Exporting
@@ -618,6 +618,34 @@ async def test_a_gang_whose_part_on_a_drained_node_has_ended_is_not_moved() -> N
             await turns()
             await at.clock.pass_(GATHER_S)
             assert at.state.session(one.id).state is state
+
+
+async def test_a_drain_that_is_due_just_after_the_look_waits_for_nothing_else() -> None:
+    """Its instant may pass between the look at it and the wait for the next one."""
+    drained = node("a", drain=Drain(asked_by="root1", move_at=100.0))
+
+    class Slow(Upkeep):
+        async def _look(self, name: str) -> None:
+            await super()._look(name)
+            clock.now = 100.1
+
+    clock = HandClock()
+    clock.now = 99.9
+    async with led(drained, session()) as at:
+        at.contacts.connect("a")
+        await turns()
+        moved = asyncio.Event()
+
+        class Keeper:
+            def is_empty(self, name: str) -> bool:
+                return False
+
+            async def move(self, *_: object) -> None:
+                moved.set()
+
+        at.run(Slow(state=at.state, keeper=Keeper(), clock=clock))  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            await moved.wait()
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])

@@ -119,10 +119,10 @@ def test_a_heavier_project_gets_more() -> None:
 
 def test_who_holds_nothing_gets_a_small_one_before_anybody_gets_more() -> None:
     urgent = [ask(priority=Priority.HIGH, owner="lee") for _ in range(3)]
-    modest = ask(priority=Priority.LOW, owner="kim")
+    modest = ask(priority=Priority.NORMAL, owner="kim")
     plan = schedule(cluster(node("a", 2), *urgent, modest), NOW)
     assert order(plan) == [urgent[0].id, modest.id]
-    wide = ask(2000, Priority.LOW, owner="kim")
+    wide = ask(2000, Priority.NORMAL, owner="kim")
     plan = schedule(cluster(node("a", 2), *urgent, wide), NOW)
     assert order(plan) == [urgent[0].id, urgent[1].id]
 
@@ -203,4 +203,4 @@ def test_who_ran_until_a_moment_ago_is_due_no_more() -> None:
     for attempts, first in (((), old), ((ran,), new)):
         index = ClusterIndex.of(cluster(replace(old, attempts=attempts), new, running(begun)))
         index.plan(NOW)
-        assert Answers(index).in_order()[0].id == first.id
+        assert Answers(index).in_order(NOW)[0].id == first.id

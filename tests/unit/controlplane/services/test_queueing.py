@@ -278,7 +278,7 @@ async def test_whoever_looks_at_a_long_queue_costs_no_more_than_a_part_of_the_ti
     class LongQueue:
         queue_length = 0
 
-        def in_order(self) -> list[Session]:
+        def in_order(self, now: float) -> list[Session]:
             sorts.append(clock.now)
             clock.now += 0.2
             return []
