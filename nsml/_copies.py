@@ -192,17 +192,21 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
         except (AttributeError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _CANNOT_COPY:
                 raise
-            import shutil
-
-            with (
-                open(source, "rb", closefd=False) as read,
-                open(target, "wb", closefd=False) as written,
-            ):
-                shutil.copyfileobj(read, written)
+            _write_through(source, target, end - start)
             return
         if not count:  # it was cut meanwhile
             return
         start += count
+
+
+def _write_through(source: int, target: int, size: int) -> None:
+    while size > 0:
+        rest = memoryview(os.read(source, min(size, _PIECE_BYTES)))
+        if not rest:  # it was cut meanwhile
+            return
+        size -= len(rest)
+        while rest:
+            rest = rest[os.write(target, rest) :]
 
 
 def _check_room(source: str, target: str) -> None:

@@ -246,7 +246,10 @@ def checkpoint_records(run: Path) -> list[dict[str, Any]]:
     return [one for one in found if one["kind"] == "checkpoint"]
 
 
-def test_holes_stay_holes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_call", [True, False])
+def test_holes_stay_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_call: bool) -> None:
+    if not has_call:
+        monkeypatch.delattr(os, "copy_file_range")
     with (tmp_path / "sparse").open("wb") as file:
         file.seek(8 << 20)
         file.write(b"x")
