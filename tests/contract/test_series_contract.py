@@ -152,7 +152,7 @@ async def test_names_are_globs(history: History) -> None:
     await history.streams.append([chunk(key(), 1, {"values": values})])
     for _ in range(2):
         found = [view.name for view in await views(history)]
-        assert found == ["nul\0", "special", "train/loss", "val/loss"]
+        assert found == ["flag", "nul\0", "special", "train/loss", "val/loss"]
         assert [v.name for v in await views(history, names=("val/*",))] == ["val/loss"]
         await fold_all(history)
 
