@@ -59,6 +59,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "gpustat",
             "gpumonitor",
             "status",
+            "usage",
             "version",
             "help",
         )
@@ -84,8 +85,13 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "completion",
         )
     },
-    "model": {"ls": Way.SHOWN, "pull": Way.HANDED},
-    "dataset": {"ls": Way.SHOWN, "info": Way.SHOWN, "push": Way.HANDED},
+    "model": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
+    "dataset": {
+        "ls": Way.SHOWN,
+        "info": Way.SHOWN,
+        "push": Way.HANDED,
+        "rm": Way.HANDED,
+    },
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},
     "node": {

@@ -259,7 +259,7 @@ def root_plan(
     plan = [entry for entry in machine.system if entry["target"] not in own_files]
     plan += [_bind(str(source), target) for target, source in own_files.items()]
     plan += _kernel_entries(spec, machine.limits, has_own_network=network_files is not None)
-    plan.append(_entry("proc", "", "/proc") if machine.with_pid else _bind("/proc", "/proc"))
+    plan.append(_proc_entry(spec, machine))
     plan += _device_entries(spec)
     plan += [
         _bind(str(folder.tmp), "/tmp", write=True),  # noqa: S108
@@ -315,6 +315,16 @@ def _kernel_entries(
         group = Group(limits.groups, str(spec.replica_id))
         entries += [_entry("bind", source, target) for target, source in group.view().items()]
     return entries
+
+
+def _proc_entry(spec: ReplicaSpec, machine: Machine) -> MountEntry:
+    """/proc, where programs may write to files of their own processes.
+
+    Not without an account where these are root's, as the kernel's are, or, in the machine's pid namespace, the agent's.
+    """
+    has_account = account_of(spec) is not None
+    write = has_account or (machine.with_pid and os.geteuid() != 0)
+    return _entry("proc", "" if machine.with_pid else "/proc", "/proc", write=write)
 
 
 def _python_entries(spec: ReplicaSpec) -> list[MountEntry]:

@@ -16,7 +16,8 @@ Works for root and, where the kernel permits user namespaces, for everybody. Out
 to themselves: the agent's own user and group, who build the root, and those of the account that the
 program is to run as. Without an account, whatever a program does, it does as the agent's own user.
 That user may be root, whose files and kernel settings are guarded by ownership alone; therefore
-`/proc` and `/sys` are read-only and only harmless parts of `/etc` are there.
+`/sys` and all of `/proc` but what belongs to processes are read-only, and only harmless parts of `/etc`
+are there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import ctypes
 import os
 import resource
 import signal
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -328,11 +330,31 @@ def _apply(root: str, entry: MountEntry) -> None:
         attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
         _set_attributes(target, attributes, recursive=False)
     elif kind == "proc":
-        _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-        _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=False)
+        _mount_proc(source, target, write=entry["write"])
     elif kind == "devpts":
         options = f"ptmxmode=0666,mode=620,max={_TERMINALS}"
         _mount("devpts", target, "devpts", _MS_NOSUID | _MS_NOEXEC, options)
+
+
+def _mount_proc(source: str, target: str, *, write: bool) -> None:
+    """Mount /proc; with `write` the files of processes can be written to, as far as their owners may.
+
+    They must be: CUDA names its threads in `/proc/self/task/TID/comm`, and does not work where it cannot
+    (cuInit: 304). So does pthread_setname_np. The rest of /proc belongs to the kernel.
+    """
+    if source:
+        _mount(source, target, None, _MS_BIND | _MS_REC)
+        _set_attributes(target, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV, recursive=True)
+    else:
+        _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    for name in os.listdir(target) if write else ():
+        path = os.path.join(target, name)
+        mode = 0 if name.isdigit() else os.lstat(path).st_mode
+        if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and mode & 0o222):
+            _mount(path, path, None, _MS_BIND | _MS_REC)
+            _set_attributes(path, _MOUNT_ATTR_RDONLY, recursive=True)
+    if not write:
+        _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=bool(source))
 
 
 def _make(kind: str, source: str, target: str) -> None:

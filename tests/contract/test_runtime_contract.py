@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -1499,6 +1500,51 @@ async def test_the_host_is_out_of_reach(rooted: Bench, tmp_path: Path) -> None:
     # the image's own, which everybody has, is in a container
     assert "SHADOW" not in text or rooted.isolation is Isolation.CONTAINER
     assert f"cat: {secret}: No such file or directory" in text
+
+
+async def test_threads_can_be_named_and_nothing_of_the_kernel_can_be_written(
+    rooted: Bench,
+) -> None:
+    """CUDA does not start where /proc/self/task/TID/comm cannot be written to."""
+    program = """
+        import os, stat, threading
+
+        ended = threading.Event()
+        thread = threading.Thread(target=ended.wait, daemon=True)
+        thread.start()
+        try:
+            with open(f"/proc/self/task/{thread.native_id}/comm", "w") as file:
+                file.write("worker")
+        except OSError as error:
+            print(error.strerror)
+        else:
+            print(open(f"/proc/self/task/{thread.native_id}/comm").read().strip())
+        ended.set()
+        opened = []
+        for name in os.listdir("/proc"):
+            top = "/proc/" + name
+            if name.isdigit() or os.path.islink(top):
+                continue
+            found = [top] if os.path.isfile(top) else []
+            for folder, _, files in os.walk(top):
+                found += [os.path.join(folder, file) for file in files]
+            for path in found:
+                try:
+                    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                    opened.append(path)
+                except OSError:
+                    pass
+        print(opened)
+    """
+    spec = rooted.spec(argv=("python3", "-c", textwrap.dedent(program)))
+    code, text = await run(rooted, spec)
+    # an engine gives its containers /proc/pressure, in which everybody may have a watch
+    left = text.replace("'/proc/pressure/", "") if rooted.isolation is Isolation.CONTAINER else text
+    is_root = rooted.isolation is Isolation.NAMESPACE and spec.uid is None and os.geteuid() == 0
+    # root's files of its processes are no safer than the kernel's: such a program has all of /proc read-only
+    named = "Read-only file system" if is_root else "worker"
+    assert (code, text.splitlines()[0]) == (0, named), text
+    assert "'/proc/" not in left
 
 
 @pytest.mark.parametrize("process", ["self", "1"])
