@@ -745,7 +745,7 @@ class ControlPlane:
         return SessionOperations(
             submitter=self.submitter,
             references=self.references,
-            listings=Listings(state=self.state, history=on.history),
+            listings=Listings(state=self.state, history=on.history, run=on.run),
             stopper=Stopper(writer=writer, clock=on.clock),
             requeuer=Requeuer(writer, on.clock, notice_s=self.character.notice_s),
             remover=Remover(state=self.state, history=on.history),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.state import LiveState
+    from nsml.clock import Offload
 
 _log = structlog.get_logger("operations.listing")
 
@@ -116,9 +116,10 @@ def searched_text(session: Session) -> str:
 class Listings:
     """Pages over live and ended sessions."""
 
-    def __init__(self, *, state: LiveState, history: History) -> None:
+    def __init__(self, *, state: LiveState, history: History, run: Offload) -> None:
         self._state = state
         self._history = history
+        self._run = run
 
     async def page(
         self, caller: UserCaller, wanted: Filter, *, size: int = 0, cursor: str = ""
@@ -173,7 +174,7 @@ class Listings:
         page = await self._history.catalogue.sessions(query, after=after, limit=size)
         # Some are large, and a page has up to a thousand: others must not wait for that.
         return await to_its_end(
-            asyncio.to_thread(lambda: [records.decode_session(row.record) for row in page.sessions])
+            self._run(lambda: [records.decode_session(row.record) for row in page.sessions])
         )
 
 

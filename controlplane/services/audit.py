@@ -10,7 +10,7 @@ from controlplane.history.values import AuditQuery
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import in_thread
+from controlplane.services.parts import beside
 from nsml.v1 import audit_pb2 as pb
 from nsml.v1 import audit_pb2_grpc
 
@@ -54,7 +54,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         await self._audit.flush()
         async with self._reading.turn(require_user().user.name):
             found = await self._ledger.newest_audited(query, before=before, limit=size + 1)
-            return await in_thread(lambda: _page(found, size))
+            return await beside(lambda: _page(found, size), of=len(found))
 
 
 def _page(found: Sequence[tuple[int, AuditRow]], size: int) -> pb.ListAuditRowsResponse:

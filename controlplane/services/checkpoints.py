@@ -16,7 +16,7 @@ from controlplane.services.agents import require_agent
 from controlplane.services.convert.catalogue import checkpoint_message
 from controlplane.services.convert.times import time_of
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import in_thread, parts_of
+from controlplane.services.parts import ENTRY_CHARS, beside, parts_of
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
 
@@ -53,7 +53,8 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         async with self._reading.turn(_reader(request)):
             found = await self._checkpoints.page(session, after=after, limit=size + 1)
             made = (checkpoint_message(one, session.name) for one in found[:size])
-            checkpoints = await in_thread(lambda: next(parts_of(made)))
+            entries = sum(1 + len(one.summary) // ENTRY_CHARS for one in found)
+            checkpoints = await beside(lambda: next(parts_of(made)), of=entries)
         cursor = ""
         if len(checkpoints) < len(found):
             last = found[len(checkpoints) - 1]

@@ -9,7 +9,7 @@ from controlplane.operations.datasets import cursor_behind, parse_dataset
 from controlplane.services.convert.catalogue import dataset_message
 from controlplane.services.convert.resources import to_visibility
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import in_thread, parts_of
+from controlplane.services.parts import beside, parts_of
 from nsml.v1 import datasets_pb2 as pb
 from nsml.v1 import datasets_pb2_grpc
 
@@ -56,7 +56,9 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             page, cursor = await self._datasets.page(
                 who, request.name_glob, size=request.page_size, cursor=request.cursor
             )
-            datasets = await in_thread(lambda: next(parts_of(map(dataset_message, page))))
+            datasets = await beside(
+                lambda: next(parts_of(map(dataset_message, page))), of=len(page)
+            )
         if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)

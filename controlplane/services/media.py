@@ -14,7 +14,7 @@ from controlplane.services.agents import require_agent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import in_thread
+from controlplane.services.parts import beside
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 
@@ -54,7 +54,7 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
         after = _key(request.cursor)
         async with self._reading.turn(who.user.name):
             page = await self._shown.list(query, after=after, limit=request.page_size)
-            media = await in_thread(lambda: [_message(one) for one in page.media])
+            media = await beside(lambda: [_message(one) for one in page.media], of=len(page.media))
         answer = pb.ListMediaResponse(
             media=media,
             next_cursor="" if page.next is None else json.dumps(page.next),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
@@ -19,12 +19,28 @@ PART_BYTES: Final = 3 << 20
 """Of one part: below gRPC's 4 MiB."""
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread: for answers as large as what users stored, which others must not wait for.
+AT_ONCE: Final = 200
+"""Entries that are made in a few milliseconds; a thread for fewer costs more than it saves."""
+ENTRY_CHARS: Final = 16
+"""Characters of JSON text that count as an entry."""
+
+
+async def beside(work: Callable[[], T], *, of: int) -> T:
+    """Run `work` in a thread where it makes many entries: others must not wait for what users stored.
 
     Returns after its end even when cancelled, so that a turn around it lasts as long as the work.
+
+    Args:
+        work: makes the entries of an answer.
+        of: how many.
     """
-    return await to_its_end(asyncio.to_thread(work))
+    return work() if of <= AT_ONCE else await to_its_end(asyncio.to_thread(work))
+
+
+def entries_of(values: Mapping[str, Any]) -> int:
+    """How many entries JSON values are made of: exactly of plain ones, and too many for `AT_ONCE` with a list or object."""
+    is_plain = not any(isinstance(value, list | dict) for value in values.values())
+    return len(values) if is_plain else AT_ONCE + 1
 
 
 def parts_of(messages: Iterable[MessageT]) -> Iterator[list[MessageT]]:

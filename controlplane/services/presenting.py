@@ -16,7 +16,7 @@ from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.sessions import session_message, usage_message
-from controlplane.services.parts import in_thread
+from controlplane.services.parts import beside, entries_of
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Presenter:
         summaries, counts = await self._reports.of(begun, whole=True)
         [message] = self._messages([session], revisions, viewer, ({}, counts))
         if (summary := summaries.get(session.id)) is not None:
-            # Of up to a megabyte.
-            await in_thread(partial(_add_summary, message, summary))
+            made = partial(_add_summary, message, summary)
+            await beside(made, of=entries_of(summary.values))
         return message
 
     async def sessions(

@@ -23,7 +23,7 @@ from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission, to_summary_names
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering, streaming
-from controlplane.services.parts import in_thread, parts_as_made, parts_of
+from controlplane.services.parts import beside, parts_as_made, parts_of
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 MOST_SESSIONS: Final = 1_000
 """Whose series one call reads."""
-AT_ONCE: Final = 200
-"""Points in one turn of the event loop: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +291,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         async for page in pages:
             async with self._do.reading.turn(name):
                 made = partial(_point_parts, page.points)
-                # A follower's next page has a few.
-                *parts, last = await in_thread(made) if len(page.points) > AT_ONCE else made()
+                *parts, last = await beside(made, of=len(page.points))
             for points in parts:
                 yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
@@ -320,7 +317,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         for session in found:
             async with self._do.reading.turn(who.user.name):
                 page = await self._do.history.series.read(session.id, query)
-                parts = await in_thread(partial(_series_parts, page.series, session.id))
+                made = partial(_series_parts, page.series, session.id)
+                parts = await beside(made, of=len(page.series) * query.width)
             said = pb.ReadSeriesResponse(
                 session_id=session.id,
                 left_out_points=page.left_out,
@@ -342,7 +340,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         session = await self._do.references.find(who, request.session)
         async with self._do.reading.turn(who.user.name):
             counts = await self._do.history.streams.metric_counts(session.id)
-            metrics, cursor = await in_thread(partial(_metrics, counts, request.cursor))
+            made = partial(_metrics, counts, request.cursor)
+            metrics, cursor = await beside(made, of=len(counts))
         let_go_at = await self._do.history.streams.let_go_at(session.id)
         return pb.ListMetricsResponse(
             metrics=metrics, next_cursor=cursor, let_go=timestamp(let_go_at)

@@ -20,7 +20,7 @@ from controlplane.history.cells import (
 )
 from controlplane.services.convert.times import time_of, timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import in_thread
+from controlplane.services.parts import beside
 from nsml.v1 import telemetry_pb2 as pb
 from nsml.v1 import telemetry_pb2_grpc
 
@@ -97,10 +97,11 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         keys = sorted(cells.columns)
         names = CLUSTER_FIGURES if node == CLUSTER else NODE_FIGURES
         shown = "" if node == CLUSTER else node
-        series = await in_thread(
+        series = await beside(
             lambda: [
                 _series(cells, key, DEVICE_FIGURES if key else names, node=shown) for key in keys
-            ]
+            ],
+            of=len(keys) * width,
         )
         for one in series:
             one.simulated = self._is_simulated(node, one.device_uuid)
@@ -140,7 +141,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
                 width=share,
                 keys=uuids,
             )
-            made = await in_thread(partial(_device_series, cells, uuids, node))
+            made = await beside(partial(_device_series, cells, uuids, node), of=len(uuids) * share)
             for one, series in zip(members, made, strict=True):
                 device = self._device(node, one.device.uuid)
                 if device is not None:
@@ -161,8 +162,8 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         cells = await self._history.telemetry.read_replica(
             ran.node, *which, since=since, until=until, width=width
         )
-        series = await in_thread(
-            partial(_series, cells, replica_key(*which), REPLICA_FIGURES, node=ran.node)
+        series = await beside(
+            partial(_series, cells, replica_key(*which), REPLICA_FIGURES, node=ran.node), of=width
         )
         series.device_uuid = ""
         series.attempt, series.rank = ran.attempt, ran.rank

@@ -255,6 +255,12 @@ async def test_false_reports_of_checkpoints_cost_no_time(
 ) -> None:
     """Names without a folder are dropped at once; one folder is one checkpoint, whatever names it is given."""
     notes: list[int] = []
+    lost: list[str] = []
+
+    async def report_loss(_: object, checkpoint: SavedCheckpoint, __: Exception) -> None:
+        lost.append(checkpoint.name)
+
+    monkeypatch.setattr(checkpoints.Uploads, "_report_loss", report_loss)
     monkeypatch.setattr(checkpoints, "_write_note", lambda _, pending: notes.append(len(pending)))
     bench.folder.checkpoints.mkdir(parents=True, exist_ok=True)
     (bench.folder.checkpoints / "link").symlink_to("/etc")
@@ -266,6 +272,8 @@ async def test_false_reports_of_checkpoints_cost_no_time(
         await last_sent(outgoing, 6_000)
     assert bench.clock.slept == 0
     assert sum(notes) < 100
+    assert len(lost) < 100  # a few of those that came together
+    assert all(name.startswith("f") for name in lost)
 
 
 async def test_after_the_end_no_checkpoint_waits_for_its_turn(

@@ -35,7 +35,7 @@ async def listings(*sessions, both: frozenset[int] = frozenset()):
             await history.catalogue.put_session(row_of(one), term=1)
         if not one.state.is_ended or position in both:
             state.put_session(one, position + 2)
-    return Listings(state=state, history=history), history, state
+    return Listings(state=state, history=history, run=inline), history, state
 
 
 async def walk(found: Listings, caller: UserCaller, wanted: Filter, size: int):
@@ -92,6 +92,21 @@ async def test_a_session_that_is_exported_between_two_pages_is_seen_once() -> No
     seen = [one.id for one in (*first.sessions, *second.sessions)]
     assert seen == [one.id for one in reversed(sessions)]
     assert not second.next_cursor
+    await history.close()
+
+
+async def test_ended_sessions_are_decoded_beside_the_event_loop() -> None:
+    made: list[object] = []
+
+    async def run(work):
+        made.append(work())
+        return made[-1]
+
+    ended = session(created_at=1.0, state=SessionState.FAILED)
+    _, history, state = await listings(ended)
+    found = await Listings(state=state, history=history, run=run).page(KIM, EVERYTHING)
+    assert [one.id for one in found.sessions] == [ended.id]
+    assert made == [[ended]]
     await history.close()
 
 

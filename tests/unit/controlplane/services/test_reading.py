@@ -27,7 +27,7 @@ from controlplane.history.values import (
 )
 from controlplane.operations import records
 from controlplane.operations.turns import Turns
-from controlplane.services import sessions
+from controlplane.services import parts
 from nsml.v1 import audit_pb2, checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, telemetry_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform, until
@@ -146,7 +146,6 @@ async def test_whoever_waits_for_news_holds_no_turn(
 
 
 MADE = {
-    "ended sessions": "operations.records.decode_session",
     "a session": "services.presenting.struct",
     "metrics": "services.sessions._metrics",
     "points": "services.sessions.point_message",
@@ -168,7 +167,7 @@ async def _store(rig: Rig, session: pb.Session, term: int) -> None:
         json.dumps(
             {"kind": "metric", "time": now, "summary": True, "values": {"loss": one}}
         ).encode()
-        for one in range(2 * sessions.AT_ONCE)
+        for one in range(10)
     )
     await history.streams.append(
         [Chunk(stream=metrics, first=1, last=len(reports), records=reports)]
@@ -206,6 +205,7 @@ async def test_large_answers_are_made_beside_the_event_loop(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """However much a user stored, the calls of others are answered meanwhile."""
+    monkeypatch.setattr(parts, "AT_ONCE", 0)
     root = await rig.user("root", role=Role.ADMIN)
     agent = await (await rig.agent()).connect()
     session = await root.submit()
