@@ -142,6 +142,18 @@ async def test_what_is_marked_is_stopped_once_that_is_confirmed(dashboard, serve
         await shows(pilot, "Stop kim/mnist/1?")
 
 
+async def test_stopping_names_signals_only_if_a_program_runs(dashboard, server):
+    server.state.add("kim/mnist/1")
+    server.state.add("kim/mnist/2", pb.SESSION_STATE_QUEUED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        await pilot.press("ctrl+k")
+        await shows(pilot, "Stop kim/mnist/2?")
+        assert "SIGTERM" not in said(dashboard)
+        await pilot.press("n", "space", "space", "ctrl+k")
+        await shows(pilot, "Stop 2 sessions? SIGTERM first, SIGKILL after the grace.")
+
+
 async def test_of_several_only_the_one_that_was_not_stopped_is_said_not_to_be(dashboard, server):
     gone, stays = server.state.add("kim/mnist/1"), server.state.add("kim/mnist/2")
     async with dashboard.run_test(size=SIZE) as pilot:
