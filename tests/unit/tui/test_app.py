@@ -68,11 +68,11 @@ async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
         server.state.report(session, "train/loss", 3.0 - step / 25, step=step)
     server.state.log(session, b"epoch 1\nepoch 2 \x1b[31mred\n")
     async with dashboard.run_test(size=SIZE) as pilot:
-        await shows(pilot, "train/loss  (step)  50 points", "least 1.04", "epoch 2 red")
+        await shows(pilot, "train/loss  (step)  50 points", "min 1.04", "epoch 2 red")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         await pilot.press("p")
-        await shows(pilot, "1 of 1 metric", "greatest 3")
+        await shows(pilot, "1 of 1 metric", "max 3")
         await pilot.press("full_stop", "full_stop", "y", "X")
         await shows(pilot, "(relative, log, smooth 0.6)", "x: relative")
         server.state.log(session, b"epoch 3\n")
