@@ -205,7 +205,7 @@ def requeue(
         return await _each(live, one)
 
     outcomes = _acted(app, live, act) + refused
-    return _report(app, outcomes, done="giving way {}".format, conflict="cannot")
+    return _report(app, outcomes, done="requeued {}".format, conflict="refused")
 
 
 @command(

@@ -54,7 +54,7 @@ _TITLES = {
 @sessions_argument()
 @click.option("--args", "asked_only", is_flag=True, help="Only what was asked for, no results.")
 @click.option(
-    "--metrics", "with_metrics", is_flag=True, help="Last, least and greatest of each metric, too."
+    "--metrics", "with_metrics", is_flag=True, help="Also compare metrics: last (min .. max)."
 )
 @click.option("--code", is_flag=True, help="The lines in which the files of two differ, alone.")
 @click.option("--stat", "is_stat", is_flag=True, help="The same, counted by file.")
@@ -91,7 +91,7 @@ def diff(
 ) -> int:
     """Compare sessions: arguments, what else was asked for, and the summaries; with --metrics the metrics.
 
-    With --code the files of what was packed, as `diff -u` shows them. Only what differs is a row. A metric is told as `last (least .. greatest)`; where --lower or --higher say which
+    With --code the files of what was packed, as `diff -u` shows them. Only what differs is a row. A metric is shown as `last (min .. max)`; where --lower or --higher say which
     values are better, as `last / best`, and the best of all has a *.
     """
     from nsml.v1.sessions_pb2 import ReadSeriesRequest

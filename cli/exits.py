@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5
     """What was named is not there, or is not visible."""
     CONFLICT = 6
-    """Not in the state that this needs: already ended, still running, name taken."""
+    """Wrong state for this: already ended, still running, name taken."""
     NOT_ENOUGH = 7
     """No credit, over quota, or no machine that is large enough or free."""
     TIMED_OUT = 8

@@ -364,10 +364,9 @@ def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -
     if not given["wait"]:
         _write(app, session)
         if app.is_for_people:
-            why = "why: nsml status --explain @last   " if _waits(session) else ""
-            app.say(
-                f"  {why}follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last"
-            )
+            if _waits(session):
+                app.say("  why: nsml status --explain @last")
+            app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
         return ExitCode.OK
     # People and `-o name` are told at once; a record is of the ended session.
     is_at_once = app.is_for_people or app.format is Format.NAME

@@ -23,11 +23,12 @@ How to name a session
   mnist/3, 3      short forms, of your own sessions
   @last, @2, @3   your last one, the one before, and so on to @1000
   s4k...          its id (nsml getid)
-  'mnist/1*'      every session that fits, in quotes; stop, requeue, rm and memo take
-                  your own only, unless a user is named: 'lee/mnist/*', --user lee '*'
+  'mnist/1*'      every matching session; quote it. stop, requeue, rm and memo
+                  match your own only, unless a user is named:
+                  'lee/mnist/*', or --user lee '*'
   -               names from stdin: nsml ps -o name | nsml stop -
 
-A short form that fits several sessions is refused, with the list of them.
+A short form that matches several sessions is refused, with a list of them.
 """
 
 CONFIRMATION = """\
@@ -38,24 +39,24 @@ Which commands ask before they act
   -y         do not ask
   --dry-run  list what would be done, and do nothing
 
-Without a terminal they do nothing, and end with exit code 2, unless -y is given.
-What is confirmed is what is done: a glob is looked up once.
+Without a terminal and without -y they do nothing and exit with code 2.
+A glob is looked up once, before the question.
 """
 
 CODE = """\
-What a folder of code says
+Files that control a run
 
   main.py           the program, unless ENTRY or -e names another
-  .nsmlignore       what is not sent, in the syntax of .gitignore
-  setup.py          install_requires: Python packages; it is read, never executed
-  requirements.txt  more of them, by name and version or https URL
-  nsml_package.txt  Debian packages, one a line, for nodes that run containers
-  #nsml: IMAGE      at the head of setup.py or requirements.txt: the container image,
-                    unless --image names one; for nodes that run containers
-  .env              stays here: --env-file .env gives its variables to the program
+  .nsmlignore       files not to send, in the syntax of .gitignore
+  setup.py          install_requires: Python packages; read, never executed
+  requirements.txt  more Python packages, by name and version or https URL
+  nsml_package.txt  Debian packages, one a line; needs nodes with containers
+  #nsml: IMAGE      container image, at the head of setup.py or
+                    requirements.txt; --image wins; needs nodes with containers
+  .env              never sent; --env-file .env passes its variables
 
-What it asks for is made once on each node, and found again by later sessions; the
-beginning of a session's log shows it being made.
+Packages are installed once on each node and cached for later sessions; the log
+of the session that needed them first begins with the installation.
 """
 
 ENVIRONMENT = """\
@@ -67,8 +68,8 @@ Environment variables
   NSML_CONFIG_DIR  the folder of config.toml (default: $XDG_CONFIG_HOME/nsml)
   NSML_DATA        the data folder of up, down and join, like --data
   NSML_OUTPUT      default of -o
-  NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR are heard too
-  NSML_ACCESSIBLE  nothing is redrawn, plots in words; ACCESSIBLE is heard too
+  NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR work too
+  NSML_ACCESSIBLE  nothing is redrawn, plots in words; ACCESSIBLE works too
   NSML_DEBUG       a traceback with every error, like --debug
 """
 
@@ -109,7 +110,7 @@ def _flags() -> str:
     from cli.group import global_options, output_options
 
     def table(title: str, options: list[click.Parameter]) -> str:
-        formatter = click.HelpFormatter(width=90)
+        formatter = click.HelpFormatter(width=80)
         context = click.Context(click.Command("nsml"))
         rows = [row for option in options if (row := option.get_help_record(context))]
         with formatter.section(title):

@@ -50,6 +50,7 @@ class Actions:
 
     def stop(self, sessions: Sequence[Session]) -> None:
         """Stop sessions, once that is confirmed."""
+        from nsml.view.sessions import WAITING_STATES
         from tui.screens.asking import Confirm
 
         if self._app.is_of_the_past("stopped"):
@@ -71,7 +72,9 @@ class Actions:
                 each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
                 self._act(command, each)
 
-        question = f"{_asked(plan)}? SIGTERM, then the grace to end."
+        has_program = any(one.state not in WAITING_STATES for one in live)
+        how = " SIGTERM first, SIGKILL after the grace." if has_program else ""
+        question = f"{_asked(plan)}?{how}"
         self._app.push_screen(Confirm(question, command, _listed(plan)), go)
 
     def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:

@@ -159,7 +159,7 @@ def _judged(row: Row, better: Better) -> Row:
 
 
 def cell(row: Row, session: str) -> str:
-    """What a session has there, for people: a metric's `last (least .. greatest)`, or `last / best`.
+    """What a session has there, for people: a metric's `last (min .. max)`, or `last / best`.
 
     `*` stands behind the best, where it is known which is, unless all are.
     """

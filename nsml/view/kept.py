@@ -71,9 +71,9 @@ def lines(usage: Usage, now: float) -> list[str]:
     for one in sorted(usage.kinds, key=lambda kind: -kind.bytes):
         found += [f"  {WORDS.get(one.kind, 'other'):<19}{size_text(one.bytes)}"]
     if usage.sent_bytes:
-        found += [f"  {'sent since':<19}{size_text(usage.sent_bytes)} at most"]
+        found += [f"  {'since the count':<19}{size_text(usage.sent_bytes)} at most"]
     if usage.largest:
-        found += ["largest, by their files:"]
+        found += ["largest, by file size:"]
     sizes = [size_text(one.bytes) for one in usage.largest]
     width = max(map(len, sizes), default=0)
     for item, size in zip(usage.largest, sizes, strict=True):

@@ -449,10 +449,10 @@ def _legend(lines: Sequence[Series], numbers: Sequence[int], whose: str) -> Iter
         if not finite:
             yield [Piece(text=f"  {mark} {line.label}: no finite value", series=number)]
             continue
-        values = f"{whose}last {number_text(line.y[-1])}  least {number_text(min(finite))}"
+        values = f"{whose}last {number_text(line.y[-1])}  min {number_text(min(finite))}"
         yield [
             Piece(text=f"  {mark} {line.label}", series=number),
-            Piece(text=f"  {values}  greatest {number_text(max(finite))}"),
+            Piece(text=f"  {values}  max {number_text(max(finite))}"),
         ]
 
 
@@ -476,8 +476,8 @@ def words(title: str, line: Series, *, axis: Axis, average: Average | None = Non
     span = f"over {_count(line.points)}, {axis.value} {left}"
     text = (
         f"{title} of {line.label} {verb} {number_text(first)}{of_first} -> {number_text(last)} {span}"
-        f" to {right}; least {number_text(min(finite))},"
-        f" greatest {number_text(max(finite))}"
+        f" to {right}; min {number_text(min(finite))},"
+        f" max {number_text(max(finite))}"
     )
     bad = line.odd
     text = f"{text}; {bad:,} not a number" if bad else text

@@ -57,7 +57,7 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
         total = sum(one.nodes for one in waiting.shortages)
         lines.append(f"  nodes: {total} in all; {counts}")
     if waiting.HasField("share"):
-        lines.append(f"  share: {waiting.share.account} has {share_text(waiting.share)}")
+        lines.append(f"  share: {waiting.share.account} {share_text(waiting.share)}")
     return lines
 
 
@@ -70,21 +70,22 @@ def nodes_text(what: str, nodes: int) -> str:
 
 
 def share_text(share: FairShare) -> str:
-    """A fair share, and what it comes from: `2.5: 3 GPUs held now and 2 lately, over a weight of 2`."""
-    text = f"{gpus_text(share.value)}: {_gpu_count(share.held_gpus)} held now"
+    """A fair share and its parts: `2.5 (3 GPUs now, 2 recent; half-life 7d; weight 2)`."""
+    text = f"{_gpu_count(share.held_gpus)} now"
     if share.HasField("half_life"):
         half = duration_text(share.half_life.ToNanoseconds() / 1e9)
-        text += f" and {gpus_text(share.lately_gpus)} lately (half as much counts after {half})"
+        text += f", {gpus_text(share.lately_gpus)} recent; half-life {half}"
     if share.weight != 1:
-        text += f", over a weight of {share.weight:g}"
-    return text + ("; what ended before is being counted" if share.is_partial else "")
+        text += f"; weight {share.weight:g}"
+    text += "; older usage is still being counted" if share.is_partial else ""
+    return f"{gpus_text(share.value)} ({text})"
 
 
 def gpus_text(gpus: float) -> str:
     """A number of GPUs, in hundredths below ten, in tenths below a hundred: `0.25`, `12.5`, `340`."""
     digits = 2 if gpus < 10 else 1 if gpus < 100 else 0
     if 0 < gpus < 0.005:
-        return "under 0.01"
+        return "<0.01"
     return f"{gpus:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{gpus:,.0f}"
 
 
@@ -139,13 +140,13 @@ def starts_text(waiting: Waiting, now: float) -> str:
         renewed_in = seconds_of(waiting.budget_renews) - now
         renewed = f"its project's budget begins anew {_in(renewed_in)}"
         if not waiting.HasField("expected_start"):
-            return f"{renewed}; nobody knows when enough is free then"
+            return f"{renewed}; unknown when enough is free then"
         return f"{renewed}, and {f'enough is free then{taken}' if left <= renewed_in else free}"
     if waiting.HasField("expected_start"):
         return free
     if waiting.room_is_held:
-        return "nobody knows: enough is free, and held for others"
-    return "nobody knows: what it waits for has no end that is known"
+        return "unknown: enough is free, but reserved for others"
+    return "unknown (blocking sessions have no time limit)"
 
 
 def _in(seconds: float) -> str:

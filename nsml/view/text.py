@@ -160,7 +160,8 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
     part, cells, is_joined = "", 0, False
     for letter in text:
         size = _cells(letter)
-        if part and (is_joined or not size):
+        # Padding behind a name that ends with a joiner is not part of its last letter.
+        if part and ((is_joined and letter != " ") or not size):
             part += letter
             cells = max(cells, 2) if letter == _AS_EMOJI and cells else cells
         else:

@@ -13,7 +13,7 @@ import nsml.client as client_package
 from cli.app import App
 from cli.group import Command, Refused
 from cli.root import root
-from cli.topics import ENVIRONMENT
+from cli.topics import ENVIRONMENT, TOPICS
 
 GROUPS = [
     "",
@@ -115,6 +115,11 @@ def test_every_variable_is_told():
     ours = {name for name in read if name.startswith("NSML_")}
     assert {"NSML_SERVER", "NSML_DATA"} <= ours
     assert [name for name in ours if f"  {name} " not in ENVIRONMENT] == []
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_no_topic_breaks_a_word_on_a_terminal_of_80_columns(topic):
+    assert [line for line in TOPICS[topic]().splitlines() if len(line) > 80] == []
 
 
 def test_the_table_covers_every_reading_command():

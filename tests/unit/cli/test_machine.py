@@ -16,11 +16,12 @@ def test_a_node_is_one_line_and_its_reasons_stand_below():
         "only_owner": "its agent has neither root nor a container engine",
         "device_note": "not shown where there are devices",
     }
-    first, owner, *why = node_lines(CHOICES, agent)
+    first, *below = node_lines(CHOICES, agent)
     assert first == "gpu-7, isolation namespace, 8 x NVIDIA A100-SXM4-80GB"
-    assert owner.startswith("runs only sessions of kim: its agent has neither root")
-    assert max(map(len, why)) <= 80
-    assert " ".join(why) == "no containers: " + "the engine does not answer; " * 8 + "end"
+    assert max(map(len, below)) + len("  control plane  ") <= 80
+    assert " ".join(below) == (
+        f"runs only sessions of kim: {agent['only_owner']} {agent['isolation_note']}"
+    )
 
 
 def test_a_node_with_nothing_to_explain_is_one_line():

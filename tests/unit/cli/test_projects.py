@@ -30,7 +30,7 @@ def test_show(nsml, everything):
         "  budget    12.5 of 500 GPU-hours used in 30 days, 2023-11-14 to 2023-12-14\n"
         "  priority  normal at most\n"
         "  weight    2\n"
-        "  share     5.5: 8 GPUs held now and 3 lately (half as much counts after 7d), over a weight of 2\n"
+        "  share     5.5 (8 GPUs now, 3 recent; half-life 7d; weight 2)\n"
         "  held by   kim 8 GPUs\n"
         "  sessions  kim/mnist/1, 2 of others\n"
     )

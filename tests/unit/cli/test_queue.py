@@ -179,21 +179,21 @@ def share(**facts):
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (share(), "kim has 5.4: 2 GPUs held now and 3.4 lately (half as much counts after 7d)"),
+        (share(), "kim 5.4 (2 GPUs now, 3.4 recent; half-life 7d)"),
         (
             share(held_gpus=1.0, lately_gpus=0.004, weight=2.5, value=0.4016, is_partial=True),
             (
-                "kim has 0.4: 1 GPU held now and under 0.01 lately (half as much counts after 7d), "
-                "over a weight of 2.5; what ended before is being counted"
+                "kim 0.4 (1 GPU now, <0.01 recent; half-life 7d; weight 2.5; "
+                "older usage is still being counted)"
             ),
         ),
         (
             pb.FairShare(account="kim", held_gpus=0.5, weight=1.0, value=0.5),
-            "kim has 0.5: 0.5 GPUs held now",
+            "kim 0.5 (0.5 GPUs now)",
         ),
         (
             share(held_gpus=1234.0, lately_gpus=99.94, value=1333.94),
-            "kim has 1,334: 1,234 GPUs held now and 99.9 lately (half as much counts after 7d)",
+            "kim 1,334 (1,234 GPUs now, 99.9 recent; half-life 7d)",
         ),
     ],
 )
@@ -225,16 +225,16 @@ DAY = 86_400
         ),
         (
             {"budget_renews": at(7 * DAY)},
-            "its project's budget begins anew in 7d; nobody knows when enough is free then",
+            "its project's budget begins anew in 7d; unknown when enough is free then",
             "7d at least",
         ),
-        ({"room_is_held": True}, "nobody knows: enough is free, and held for others", "held"),
+        ({"room_is_held": True}, "unknown: enough is free, but reserved for others", "held"),
         (
             {"room_is_held": True, "expected_start": at(3600)},
             "enough is free in 1h at the latest",
             "1h at most",
         ),
-        ({}, "nobody knows: what it waits for has no end that is known", "-"),
+        ({}, "unknown (blocking sessions have no time limit)", "-"),
     ],
 )
 def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts, cell):

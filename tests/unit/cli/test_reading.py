@@ -145,14 +145,14 @@ def test_an_average_knows_what_was_before_the_range(nsml, state):
     average, weight = 0.0, 0.0
     for step in range(30):
         average, weight = 0.9 * average + 0.1 * (step >= 20), 0.9 * weight + 0.1
-    assert "stayed 1 -> 1 over 10 points, step 20 to 29; least 1, greatest 1" in said
+    assert "stayed 1 -> 1 over 10 points, step 20 to 29; min 1, max 1" in said
     assert said.endswith(f"-> {average / weight:.4g}\n")
 
 
 def test_a_smooth_chart_says_so_and_has_the_figures_that_were_reported(nsml, everything):
     shown = nsml("plot", "@last", "--chart", "--smooth", "0.6").stdout
     assert "train/loss  (step, smooth 0.6)  3 points" in shown
-    assert "reported: last 0.3333  least 0.3333  greatest 1" in shown
+    assert "reported: last 0.3333  min 0.3333  max 1" in shown
     assert "reported" not in nsml("plot", "@last", "--chart").stdout
 
 
@@ -184,7 +184,7 @@ def test_a_picture_and_points_are_two_calls(nsml, everything, tmp_path):
 def test_a_plot_in_words(nsml, everything):
     words = (
         "train/loss of kim/mnist/1 (simulated) fell 1 -> 0.3333 over 3 points,"
-        " step 0 to 2; least 0.3333, greatest 1\n"
+        " step 0 to 2; min 0.3333, max 1\n"
     )
     assert nsml("plot", "@last", "--table").stdout == words
     for variable in ("NSML_ACCESSIBLE", "ACCESSIBLE"):

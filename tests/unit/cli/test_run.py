@@ -86,6 +86,9 @@ def test_a_run_that_waits_says_so_and_why(nsml, state, project):
     state.waiting = "needs 8 GPUs on one node; most free on one node: 2"
     result = nsml("run", "-g", "8")
     assert result.stdout == f"Session kim/None/1 queued: {state.waiting}\n"
+    hints = result.stderr.splitlines()[-2:]
+    assert hints[0] == "  why: nsml status --explain @last"
+    assert max(map(len, hints)) <= 80
 
 
 def test_what_is_sent_is_told_in_eighty_columns(nsml, project):

@@ -137,11 +137,11 @@ def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
     assert "--kill" not in again
 
 
-def test_requeue_tells_what_gives_way_and_what_cannot(nsml, three):
+def test_requeue_counts_the_requeued_and_the_refused(nsml, three):
     result = nsml("requeue", "lee/cifar/1", "kim/mnist/2", "kim/mnist/9", "-y", check=False)
     assert result.code == 9
     assert names(result) == ["lee/cifar/1"]
-    assert result.stderr.splitlines()[-1] == "giving way 1 · cannot 1 · failed 1"
+    assert result.stderr.splitlines()[-1] == "requeued 1 · refused 1 · failed 1"
     again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])
     assert "does not run" in again.stderr

@@ -68,11 +68,11 @@ async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
         server.state.report(session, "train/loss", 3.0 - step / 25, step=step)
     server.state.log(session, b"epoch 1\nepoch 2 \x1b[31mred\n")
     async with dashboard.run_test(size=SIZE) as pilot:
-        await shows(pilot, "train/loss  (step)  50 points", "least 1.04", "epoch 2 red")
+        await shows(pilot, "train/loss  (step)  50 points", "min 1.04", "epoch 2 red")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         await pilot.press("p")
-        await shows(pilot, "1 of 1 metric", "greatest 3")
+        await shows(pilot, "1 of 1 metric", "max 3")
         await pilot.press("full_stop", "full_stop", "y", "X")
         await shows(pilot, "(relative, log, smooth 0.6)", "x: relative")
         server.state.log(session, b"epoch 3\n")
@@ -140,6 +140,18 @@ async def test_what_is_marked_is_stopped_once_that_is_confirmed(dashboard, serve
         await until(pilot, lambda: told in {one.message for one in dashboard._notifications})
         await pilot.press("u", "ctrl+k")
         await shows(pilot, "Stop kim/mnist/1?")
+
+
+async def test_stopping_names_signals_only_if_a_program_runs(dashboard, server):
+    server.state.add("kim/mnist/1")
+    server.state.add("kim/mnist/2", pb.SESSION_STATE_QUEUED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        await pilot.press("ctrl+k")
+        await shows(pilot, "Stop kim/mnist/2?")
+        assert "SIGTERM" not in said(dashboard)
+        await pilot.press("n", "space", "space", "ctrl+k")
+        await shows(pilot, "Stop 2 sessions? SIGTERM first, SIGKILL after the grace.")
 
 
 async def test_of_several_only_the_one_that_was_not_stopped_is_said_not_to_be(dashboard, server):

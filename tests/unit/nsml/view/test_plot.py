@@ -213,6 +213,6 @@ def test_lines_with_numbers_of_their_own_keep_letters_and_colours_whichever_is_o
     pieces = [piece for row in drawn for piece in row]
     assert {piece.series for piece in pieces} == {None, 27, 3}
     assert any("b" in piece.text for piece in pieces if piece.series == 27)
-    assert sum("least" in piece.text for piece in pieces) == 1
+    assert sum("min" in piece.text for piece in pieces) == 1
     assert len(heights(16, [lines] * 2, least=4)) == 1
     assert len(heights(16, [lines] * 2, least=4, named=[1, 1])) == 2

@@ -76,7 +76,7 @@ def test_a_moving_average_counts_every_point_of_a_column(levels, alpha):
 
 def test_words_say_what_the_first_is_a_mean_of():
     said = words("loss", of_columns([4.0, 2.0, 3.0, 1.0], 2), axis=Axis.STEP)
-    assert "fell 3 (mean of the first 2) -> 1 over 4 points, step 0 to 3; least 1" in said
+    assert "fell 3 (mean of the first 2) -> 1 over 4 points, step 0 to 3; min 1" in said
 
 
 def test_a_logarithmic_line_of_columns_keeps_its_counts():

@@ -224,3 +224,9 @@ def test_what_is_cut_is_cut_between_letters_and_measured_as_a_terminal_does(text
         assert cell_len(cut) <= cells
         kept = [part for part, _ in graphemes(cut) if part != "…"]
         assert all(part in letters for part in kept)
+
+
+def test_padding_behind_a_joiner_counts():
+    for text in ("\u200d", "a\u200d", "\U0001f469\u200d"):
+        assert width(pad(text, 4)) == 4
+    assert width("\U0001f469\u200d\U0001f680") == 2
