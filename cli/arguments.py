@@ -479,8 +479,8 @@ def shell_words(flag: str, text: str) -> list[str]:
 def split_dataset(reference: str) -> tuple[str, int]:
     """Name and version of NAME or NAME@VERSION; version 0 is the newest. Raises click.UsageError."""
     name, at, version = reference.partition("@")
-    if at and not (version.isdigit() and int(version)):
-        raise click.UsageError(f"{reference}: after @ comes a version from 1 on")
+    if at and (re.fullmatch("[0-9]{1,10}", version) is None or not 0 < int(version) <= _MOST_COUNT):
+        raise click.UsageError(f"{reference[:80]}: after @ comes a version from 1 on")
     return name, int(version) if at else 0
 
 
