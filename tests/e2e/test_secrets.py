@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
+from tests.living_folders import files_below
 
 MARK, SETTING = f"s3cret-{secrets.token_hex(8)}", f"setting-{secrets.token_hex(8)}"
 
@@ -75,8 +76,8 @@ def platform():
 def files_with(folder: Path, *marks: str) -> list[str]:
     return [
         str(file)
-        for file in folder.rglob("*")
-        if file.is_file() and any(mark.encode() in _bytes(file) for mark in marks)
+        for file in files_below(folder)
+        if any(mark.encode() in _bytes(file) for mark in marks)
     ]
 
 
@@ -159,7 +160,7 @@ def test_a_mark_is_found_nowhere_but_in_the_program(platform, tmp_path):
     for who in (None, lee):
         assert MARK not in said(platform, session, who)
     assert SETTING not in said(platform, session, lee)
-    [key] = platform.folder.rglob("secrets.key")
+    [key] = [one for one in files_below(platform.folder) if one.name == "secrets.key"]
     assert key.stat().st_mode & 0o777 == 0o600
 
 
