@@ -31,11 +31,18 @@ from tests.unit.controlplane.scheduler.test_schedule import NOW
 HORIZON_S = 6 * 3_600.0
 
 
-def decided_at(index: ClusterIndex, until: float) -> tuple[float, Plan | None]:
-    """Let time pass, with a plan whenever the index says that one is due: the first that decides anything."""
+def decided_at(
+    index: ClusterIndex, until: float, *, stops_at_holds: bool = False
+) -> tuple[float, Plan | None]:
+    """Let time pass, with a plan whenever the index says that one is due: the first that decides anything.
+
+    With `stops_at_holds` not further than until nodes are held for somebody.
+    """
     now, plans = NOW, 0
     while True:
         plan = index.plan(now)
+        if stops_at_holds and index._holding:
+            return now, None
         if plan.placements or plan.preemptions:
             return now, plan
         due = index.due()
@@ -197,7 +204,10 @@ def states(draw: st.DrawFn) -> ClusterSnapshot:
 def test_no_plan_made_before_the_index_says_so_is_another_one(
     snapshot: ClusterSnapshot, is_new_leader: bool, in_class: InClass, parts: list[float]
 ) -> None:
-    """What a look at everything would decide, at any instant, is decided within `AGAIN_S` though nothing happens."""
+    """What a look at everything would decide, at any instant, is decided within `AGAIN_S` though nothing happens.
+
+    Until nodes are held for a session: what others may do depends on since when they are.
+    """
     rules = Rules(in_class=in_class, moves=False)
     index = ClusterIndex.of(snapshot, rules)
     if is_new_leader:
@@ -205,9 +215,8 @@ def test_no_plan_made_before_the_index_says_so_is_another_one(
         index.apply([ContactChanged(name=name, is_silent=True) for name in snapshot.nodes])
         index.plan(NOW - 1.0)
         index.apply([ContactChanged(name=name, is_silent=False) for name in snapshot.nodes])
-    at, plan = decided_at(index, NOW + HORIZON_S)
+    until, _ = decided_at(index, NOW + HORIZON_S, stops_at_holds=True)
     late_s = 2 * AGAIN_S if is_new_leader else AGAIN_S
-    until = at if plan is not None else NOW + HORIZON_S
     assume(until > NOW)
     for instant in (
         until - late_s - 0.01,
@@ -217,6 +226,6 @@ def test_no_plan_made_before_the_index_says_so_is_another_one(
             continue
         afresh = ClusterIndex.of(snapshot, rules).plan(instant)
         assert not afresh.preemptions, (
-            f"decided {instant - NOW:.1f} s after, found {until - NOW:.1f} s after"
+            f"decided {instant - NOW:.1f} s after, not found by {until - NOW:.1f} s"
         )
         assert not afresh.placements
