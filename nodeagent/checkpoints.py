@@ -163,8 +163,8 @@ class Uploads:
         for checkpoint, error in lost:
             self._log("checkpoint.lost", checkpoint, error)
         # A program removes one or two; of many false ones the platform hears at the attempt's end.
-        for checkpoint, error in lost[-_MOST_MISSING:]:
-            with suppress(ClientError):
+        with suppress(ClientError):  # as of the many where the platform does not answer
+            for checkpoint, error in lost[-_MOST_MISSING:]:
                 await self._report_loss(checkpoint, error)
         return list(newest.values())
 

@@ -62,7 +62,15 @@ def own_network(engine: Engine, image: str, known: Path, name: str) -> str:
     if os.geteuid():
         log.warning("network.untried", reason="the agent is not root")
         return ""
-    why = _tried(engine, image, name)
+    try:
+        why = _tried(engine, image, name)
+    except NotThere:
+        with translated(engine.socket):
+            if _named(engine.sdk.api) is not None:
+                raise
+        # Another agent had its result meanwhile, and removed the network.
+        network_id = _made(engine)
+        why = _tried(engine, image, name)
     if why:
         with contextlib.suppress(EngineRefused), translated(engine.socket):  # others may use it
             engine.sdk.api.remove_network(network_id)

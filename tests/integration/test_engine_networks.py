@@ -25,9 +25,10 @@ import pytest
 from nodeagent import session_network
 from nodeagent.config import Settings
 from nodeagent.container_networks import ContainerNetworks
+from nodeagent.engine import networks
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.networks import OWN_NETWORK, _bridge_for, _socket_in, own_network, ways_of
-from nodeagent.netlink import inside
+from nodeagent.netlink import inside, new_namespace
 from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.launch import this_machine
@@ -162,6 +163,25 @@ def test_containers_are_kept_apart_where_the_engine_can(place: Place, tmp_path: 
         assert own_network(engine, IMAGE, known, "trial") == why
 
 
+def test_agents_that_try_the_network_at_once_come_to_one_result(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first to know that an engine keeps nothing apart removes the network, which the other tries still."""
+    tried, removed = networks._tried, []
+
+    def late(engine: Engine, image: str, name: str) -> str:
+        if not removed:
+            removed.append(engine.sdk.api.remove_network(OWN_NETWORK))
+        return tried(engine, image, name)
+
+    monkeypatch.setattr(networks, "_tried", late)
+    with place.engine("--iptables=false") as engine:
+        engine.sdk.api.import_image_from_data(shell_image(), repository="shell", tag="1")
+        why = own_network(engine, IMAGE, tmp_path / "known", "trial")
+        assert "cannot keep containers apart" in why
+        assert OWN_NETWORK not in engine.facts().networks
+
+
 def test_metadata_services_are_closed_to_containers_whatever_becomes_of_their_network(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,8 +244,13 @@ def test_metadata_services_are_closed_to_containers_whatever_becomes_of_their_ne
                     inside(here, facts.firewall.restore)
                 with container(engine, OWN_NETWORK) as pid:
                     assert not reaches(pid, port), made
-            # an engine whose networks are not this namespace's
-            ways = ways_of(engine, [OWN_NETWORK, "none", "host", "not-there"])
+            # an engine whose networks are not this namespace's, which has no bridges at all
+            elsewhere = new_namespace(lambda _: None)
+            try:
+                names = [OWN_NETWORK, "none", "host", "not-there"]
+                ways = inside(elsewhere, lambda: ways_of(engine, names))
+            finally:
+                os.close(elsewhere)
             assert (ways.bridges, ways.others) == ((), (OWN_NETWORK,))
             api.remove_network(OWN_NETWORK)
             inside(here, facts.remove)

@@ -747,11 +747,14 @@ async def test_the_way_to_it_is_checked_and_the_password_read_from_a_file(tmp_pa
         async with planes(f"{place}&{checked}", 1) as (history,):
             await history.probe()
             await history.streams.metric_counts("s1")
-            ways = server.execute(
-                "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
-                " WHERE application_name = 'nsml'"
-            )
-            assert len(ways) >= 3
+            ways: list[tuple[bool]] = []
+            async with asyncio.timeout(60):
+                while len(ways) < 3:  # the pools open their connections by and by
+                    await asyncio.sleep(0.02)
+                    ways = server.execute(
+                        "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
+                        " WHERE application_name = 'nsml'"
+                    )
             assert set(ways) == {(True,)}
         assert "certificate verify failed" in await refusal(
             f"sslmode=verify-full&sslrootcert={other.path}"

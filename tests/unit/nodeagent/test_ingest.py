@@ -20,6 +20,7 @@ from nodeagent.ingest import Collection, Ingest
 from nodeagent.sending import MESSAGE_CHUNKS, MESSAGES_AHEAD, SendQueue
 from nodeagent.streams import Channel, Cursor, StreamId
 from nsml._frames import MAGIC, frame
+from nsml.client.errors import Unavailable
 from nsml.clock import SystemClock, inline
 from nsml.v1 import agents_pb2 as pb
 
@@ -274,6 +275,23 @@ async def test_false_reports_of_checkpoints_cost_no_time(
     assert sum(notes) < 100
     assert len(lost) < 100  # a few of those that came together
     assert all(name.startswith("f") for name in lost)
+
+
+async def test_a_platform_that_is_away_is_waited_for_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    async def report_loss(_: object, checkpoint: SavedCheckpoint, __: Exception) -> None:
+        tries.append(checkpoint.name)
+        raise Unavailable("away")
+
+    monkeypatch.setattr(checkpoints.Uploads, "_report_loss", report_loss)
+    missing = [{**saved(f"f{number}"), "folder": f"{number}-none"} for number in range(8)]
+    write_records(bench, *missing)
+    async with bench.connection() as outgoing:
+        await last_sent(outgoing, 8)
+    assert len(tries) == 1
 
 
 async def test_after_the_end_no_checkpoint_waits_for_its_turn(
