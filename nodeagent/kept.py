@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,14 +21,13 @@ from typing import NamedTuple
 
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder
+from nsml._copies import has_no_writer, share_blocks
 from nsml.content.paths import MAX_DEPTH
 
 _BEGUN = ".begun-"
 _MOST_ENTRIES = 10_000
 """Files and folders of one checkpoint: a request takes some tenths of a second at most."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FICLONE = 0x40049409
-_F_SETSIG = 10
 
 
 class Opened(NamedTuple):
@@ -129,7 +127,7 @@ class _Taking:
     def _is_free(self, file: int) -> bool:
         """Whether it is the owner's, has one name, and nobody has it open or mapped for writing."""
         facts = os.fstat(file)
-        return facts.st_uid == self._owner[0] and facts.st_nlink == 1 and _has_no_writer(file)
+        return facts.st_uid == self._owner[0] and facts.st_nlink == 1 and bool(has_no_writer(file))
 
     def _copy(self, file: int, name: str, place: int) -> None:
         if os.fstat(file).st_uid != self._owner[0]:
@@ -138,7 +136,7 @@ class _Taking:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         copy = os.open(name, flags, mode, dir_fd=place)
         try:
-            _clone(file, copy)
+            _share(file, copy)
             os.fsync(copy)
         finally:
             os.close(copy)
@@ -198,24 +196,12 @@ def _is_there(entry: str, kept: int) -> bool:
         return False
 
 
-def _has_no_writer(file: int) -> bool:
-    """A read lease is granted exactly then; it is given back at once."""
-    try:
-        # Who opens it for writing in between has the kernel send a signal, which ends no agent.
-        fcntl.fcntl(file, _F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError:
-        return False
-    return True
-
-
 def _own(file: int) -> bool:
     """Take it from its owner; False where somebody has opened it for writing meanwhile."""
     is_executable = os.fstat(file).st_mode & stat.S_IXUSR
     os.fchown(file, os.geteuid(), os.getegid())
     os.fchmod(file, 0o555 if is_executable else 0o444)
-    return _has_no_writer(file)
+    return bool(has_no_writer(file))
 
 
 def _check_clones(file: int, kept: int) -> None:
@@ -225,16 +211,14 @@ def _check_clones(file: int, kept: int) -> None:
     except OSError as error:
         raise NotKept(error.errno, error.strerror) from error
     try:
-        _clone(file, copy)
+        _share(file, copy)
     finally:
         os.close(copy)
 
 
-def _clone(file: int, copy: int) -> None:
-    try:
-        fcntl.ioctl(copy, _FICLONE, file)
-    except OSError as error:
-        raise NotKept(error.errno, error.strerror) from error
+def _share(file: int, copy: int) -> None:
+    if not share_blocks(file, copy):
+        raise NotKept(errno.EOPNOTSUPP, "this file system shares no blocks between files")
 
 
 def _undo(entry: str, kept: int, owner: tuple[int, int]) -> bool:

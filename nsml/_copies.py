@@ -57,7 +57,7 @@ def copy_file(source: str, target: str, *, clone_only: bool = False) -> bool:
     with open(source, "rb") as read:
         mode = 0o755 if os.fstat(read.fileno()).st_mode & stat.S_IXUSR else 0o644
         with open(target, "xb") as written:
-            if _clone(read.fileno(), written.fileno()):
+            if share_blocks(read.fileno(), written.fileno()):
                 is_shared = True
             elif clone_only:
                 os.unlink(target)
@@ -70,32 +70,46 @@ def copy_file(source: str, target: str, *, clone_only: bool = False) -> bool:
     return is_shared
 
 
-def is_private(path: str) -> Optional[bool]:
-    """Whether a file has one name, and nobody has it open or mapped for writing; None: not known.
+def share_blocks(source: int, target: int) -> bool:
+    """Give the empty file `target` the bytes of `source` without copying; whether the file system can."""
+    try:
+        import fcntl
+
+        fcntl.ioctl(target, _FICLONE, source)
+    except (ImportError, OSError):
+        return False
+    return sys.platform.startswith("linux")
+
+
+def has_no_writer(file: int) -> Optional[bool]:
+    """Whether nobody has the file of this descriptor open or mapped for writing; None: not known.
 
     A read lease is granted exactly then; it is given back at once. Not all file systems have them.
     """
     try:
         import fcntl
+        import signal
 
         setlease = fcntl.F_SETLEASE
     except (ImportError, AttributeError):
         return None
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_nlink != 1:
-            return False
-        import signal
-
         # Whoever opens it for writing in between has the kernel send a signal: one that is ignored.
-        fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, setlease, fcntl.F_RDLCK)
-        fcntl.fcntl(fd, setlease, fcntl.F_UNLCK)
+        fcntl.fcntl(file, _F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, setlease, fcntl.F_RDLCK)
+        fcntl.fcntl(file, setlease, fcntl.F_UNLCK)
     except OSError as error:
         return False if error.errno == errno.EAGAIN else None
-    finally:
-        os.close(fd)
     return True
+
+
+def is_private(path: str) -> Optional[bool]:
+    """Whether a file has one name, and nobody has it open or mapped for writing; None: not known."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return False if os.fstat(file).st_nlink != 1 else has_no_writer(file)
+    finally:
+        os.close(file)
 
 
 def make_private(path: str) -> bool:
@@ -155,16 +169,6 @@ def _wait_past(moment_ns: int) -> None:
         if time.monotonic() >= until:  # another machine's clock, or one that was set back
             return
         time.sleep(0.0005)
-
-
-def _clone(source: int, target: int) -> bool:
-    try:
-        import fcntl
-
-        fcntl.ioctl(target, _FICLONE, source)
-    except (ImportError, OSError):
-        return False
-    return sys.platform.startswith("linux")
 
 
 def _copy_bytes(source: int, target: int) -> None:

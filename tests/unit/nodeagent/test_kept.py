@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import mmap
 import os
@@ -94,7 +93,7 @@ async def test_what_changed_after_it_was_saved_is_lost_and_reported(
     bench: Bench, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing keeps a program from its files: no root, and no file system that shares blocks."""
-    monkeypatch.setattr(kept, "_clone", _cannot)
+    monkeypatch.setattr(kept, "share_blocks", _cannot)
     saved = sealed(bench, weights="w" * 9, config="c")
     change(bench.folder.checkpoints / saved.folder / "weights")
     await bench.send(saved, sealed(bench, "next", 2, weights="n"))
@@ -206,7 +205,7 @@ class TestWithRoot:
     async def test_a_file_that_somebody_else_may_write_is_not_taken(
         self, owned: Bench, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(kept, "_clone", _cannot)
+        monkeypatch.setattr(kept, "share_blocks", _cannot)
         folder = self.save(owned, weights="w" * 9, config="c")
         file, held = folder / "weights", []
         if how == "linked":
@@ -279,10 +278,11 @@ class TestWithRoot:
 async def test_without_root_files_are_copied_where_blocks_can_be_shared(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def clone(file: int, copy: int) -> None:
+    def clone(file: int, copy: int) -> bool:
         os.sendfile(copy, file, 0, 1 << 20)
+        return True
 
-    monkeypatch.setattr(kept, "_clone", clone)
+    monkeypatch.setattr(kept, "share_blocks", clone)
     saved = sealed(bench, weights="w", config="c")
     kept.keep(bench.folder, saved.folder)
     rewrite(bench.folder.checkpoints / saved.folder / "weights")
@@ -294,7 +294,7 @@ async def test_without_root_files_are_copied_where_blocks_can_be_shared(
 async def test_without_root_and_such_a_file_system_the_program_stops_asking(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_clone", _cannot)
+    monkeypatch.setattr(kept, "share_blocks", _cannot)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     bench.save("best", 1, weights="w")
     async with RequestServer(REPLICA, bench.folder, bench.loads, run=in_thread).listening():
@@ -313,8 +313,8 @@ def test_a_deep_folder_is_not_walked(bench: Bench) -> None:
         kept.keep(bench.folder, "1-deep/model")
 
 
-def _cannot(file: int, copy: int) -> None:
-    raise kept.NotKept(errno.EOPNOTSUPP, "no")
+def _cannot(file: int, copy: int) -> bool:
+    return False
 
 
 def ask(bench: Bench, entry: str) -> Any:

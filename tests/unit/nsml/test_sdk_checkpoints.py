@@ -131,7 +131,7 @@ def test_a_load_function_gets_a_copy_that_goes_afterwards(
     monkeypatch.chdir(tmp_path)
     if is_shared:  # Btrfs, XFS
         monkeypatch.setattr(
-            _copies, "_clone", lambda source, to: os.sendfile(to, source, 0, 99) > 0
+            _copies, "share_blocks", lambda source, to: os.sendfile(to, source, 0, 99) > 0
         )
     session = Session(str(tmp_path) if is_in_session else "", "anna/digits/3")
     root = tmp_path if is_in_session else tmp_path / ".nsml"
@@ -169,7 +169,7 @@ def test_no_room_for_a_copy_is_raised_before_the_disk_is_full(
 ) -> None:
     session = Session(str(tmp_path), "anna/digits/3")
     session.save("best", save_fn=lambda path: Path(path, "w").write_bytes(b"w" * 10_000))
-    monkeypatch.setattr(_copies, "_clone", lambda source, target: False)
+    monkeypatch.setattr(_copies, "share_blocks", lambda source, target: False)
     whole = os.statvfs(tmp_path)
     full = os.statvfs_result([*whole[:4], 1, *whole[5:]])
     monkeypatch.setattr(os, "statvfs", lambda _: full)
