@@ -24,25 +24,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from controlplane.domain.errors import NotFound, NsmlError
-from controlplane.history.sqlite.tally import Note, Tally, TallyFailed
-from controlplane.history.values import KeptBytes, KeptKind, Reference, Release
+from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
 from controlplane.operations import records
+from controlplane.operations.counting import Counting, listed
 from controlplane.operations.recent import Recent
 from nsml.clock import inline
-from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
     from controlplane.history.interface import History
@@ -54,13 +52,10 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 32
 """Objects that are moved at the same time."""
-STEP: Final = 10_000
-"""Digests that are marked before anybody else gets a turn."""
 ROOTS_SEEN: Final = 100_000
 """Manifests that are not read again where several things refer to them."""
 MARK_BITS: Final = 27
 
-_DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
 _WORDS: Final = struct.Struct("<6I")
 _log = structlog.get_logger("operations.collecting")
 
@@ -311,7 +306,7 @@ class _Walk:
                 continue
             data = await read_root(self._objects, one.digest)
             is_marked = one.digest in self._marked
-            for digests in ([one.digest], *_listed(data)):
+            for digests in ([one.digest], *listed(data)):
                 if not is_marked:
                     self._done.referred += await self._run(partial(self._marks.add, digests))
                 await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
@@ -334,119 +329,6 @@ async def read_root(objects: ObjectStore, root: str) -> bytes:
             why=error.message,
             attempt="put it back from a backup, or remove what it belongs to",
         ) from error
-
-
-def _listed(data: bytes) -> Iterator[list[str]]:
-    """What a manifest lists, in steps. Whatever looks like a digest: so one of a million files takes no room."""
-    found = (match[1].decode() for match in _DIGEST.finditer(data))
-    while some := list(islice(found, STEP)):
-        yield some
-
-
-class Counting:
-    """One count of what is kept for whom. Where it fails all else goes on: what is removed makes room for it."""
-
-    def __init__(
-        self,
-        history: History,
-        objects: ObjectStore,
-        *,
-        run: Offload,
-        term: Callable[[], int],
-        users: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._tally: Tally | None = None
-        self._failed: TallyFailed | None = None
-        self._history = history
-        self._objects = objects
-        self._run = run
-        self._term = term
-        self._users = users
-        self._live: Mapping[str, str] = {}
-        self._before: Mapping[str, KeptBytes] = {}
-        self._released: Sequence[Release] = ()
-        self._at = 0.0
-        self._page: list[tuple[str, int]] = []
-
-    async def close(self) -> None:
-        """Remove its temporary file."""
-        if self._tally is not None:
-            await to_its_end(self._run(self._tally.close))
-
-    async def _do(self, work: Callable[[Tally], T], otherwise: T) -> T:
-        """Have the tally do something; `otherwise` when it cannot, now or before."""
-        if self._tally is None or self._failed is not None:
-            return otherwise
-        try:
-            return await self._run(partial(work, self._tally))
-        except TallyFailed as error:
-            self._failed = error
-            return otherwise
-
-    async def begin(self, live: Mapping[str, str]) -> None:
-        """Before references are looked at. `live`: owners of live sessions by id."""
-        self._live = live
-        try:
-            self._tally = await self._run(Tally)
-        except TallyFailed as error:
-            self._failed = error
-        self._at = await self._objects.now()
-        self._before = await self._history.kept.all()
-        self._released = await self._history.kept.released()
-        for one in self._released:
-            whose = one.whose or live.get(one.session_id, "")
-            try:
-                data = await self._objects.get(one.root)
-            except (NotFound, BlobDamaged):
-                continue  # its notes are worth nothing
-            for digests in ([one.root], *_listed(data)) if whose else ():
-                await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
-
-    def owner_of(self, one: Reference) -> str:
-        """For whom it counts; "": for nobody."""
-        return one.owner or self._live.get(one.session_id, "")
-
-    async def refer(self, owner: str, kind: KeptKind, digests: Sequence[str]) -> None:
-        """Something of an owner ("": of nobody) refers to these."""
-        if owner:
-            await self._do(partial(Tally.refer, owner=owner, kind=kind, digests=digests), 0)
-
-    async def sent(self) -> None:
-        """After all references: what was sent and is not referred to."""
-        users, after = self._users(), None
-        while page := await self._history.sent.notes(after):
-            owned = [(note, owner) for note in page if (owner := _owner_of(note[1], users))]
-            nothing: list[Note] = []
-            if dropped := await self._do(partial(Tally.note, notes=owned), nothing):
-                await self._history.sent.drop(dropped)
-            after = page[-1]
-
-    async def objects(self, some: Sequence[StoredBlob]) -> None:
-        """Objects that have their name."""
-        self._page += [(one.digest, one.stored_bytes) for one in some]
-        if len(self._page) >= STEP:
-            await self._store()
-
-    async def _store(self) -> None:
-        page, self._page = self._page, []
-        await self._do(partial(Tally.store, objects=page), None)
-
-    async def finish(self) -> TallyFailed | None:
-        """Keep what was found; why there is nothing to keep."""
-        await self._store()
-        nothing: Mapping[str, Mapping[str, int]] = {}
-        counted = await self._do(Tally.figures, nothing)
-        if self._failed is None:
-            await self._history.kept.count(
-                counted, self._before, self._released, at=self._at, term=self._term()
-            )
-        return self._failed
-
-
-def _owner_of(sender: str, users: Mapping[str, str]) -> str:
-    """The user of a note: see `Content._sender`. "": of nodes of the version before it is not known."""
-    kind, _, who = sender.partition(" ")
-    return users.get(who, "") if kind == "user" else who.partition(" for ")[2]
 
 
 def _roots_in(found: Iterable[bytes]) -> list[Reference]:
