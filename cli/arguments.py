@@ -528,7 +528,7 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
             names.append(reference)
             continue
         chosen = SessionFilter(name_glob=reference, include_ended=True)
-        fitting = [session.name async for session in client.sessions.every(chosen)]
+        fitting = [session.name async for session in client.sessions.every(chosen, short=True)]
         if not fitting:
             raise CommandError(
                 f"no session fits {reference!r}",

@@ -67,6 +67,11 @@ class Choosing:
         names += [key.removeprefix(ordering.SUMMARY) for key in (self._sort, *shown) if key]
         return list(dict.fromkeys(names))
 
+    @property
+    def looks_closer(self) -> bool:
+        """Whether it looks at more of a session than a table shows."""
+        return bool(self.filters or self._sort)
+
     def takes(self, session: Session, now: float) -> bool:
         """Whether it is meant, at a moment (Unix seconds)."""
         filtered = Filtered(session)
