@@ -85,7 +85,6 @@ def test_only_a_table_on_a_terminal_is_made_of_cut_commands(nsml, state, near, a
     environ = near if way == "short" else {}
     for form in ("json", "jsonl", "yaml", "csv"):
         assert words[-1] in nsml("ps", terminal=True, NSML_OUTPUT=form, **environ).stdout
-    assert words[-1] in nsml("ps", **environ).stdout
     assert words[-1] in nsml("ps", "--fields", "args", "-o", "csv", terminal=True).stdout
     assert "kim/None/1" in nsml("ps", "--filter", words[-1], terminal=True).stdout
     assert "kim/None/1" in nsml("ps", terminal=True, **environ).stdout
