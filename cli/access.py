@@ -146,7 +146,8 @@ def _authority_in(file: Path) -> str:
 
 
 def _ask_trust(app: App, server: str, digest: str) -> None:
-    app.say(f"{server} is not known here yet. The digest of its authority is\n  {digest}")
+    app.say(f"{server} is not known here yet. The digest of its authority is")
+    app.say(f"  {digest}")
     app.say("Its administrator sees the right one with nsml admin user token.")
     if not app.agrees("trust it from now on?", flag="-y, or to the address #DIGEST"):
         raise CommandError(f"{server} is not trusted; nothing is kept")

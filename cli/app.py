@@ -182,10 +182,15 @@ class App:
         """One line of the result."""
         self.stdout.write(text + "\n")
 
-    def say(self, text: str) -> None:
-        """One line beside the result: on stderr, not with --quiet."""
+    def say(self, text: str, *, lead: str = "") -> None:
+        """One line beside the result: on stderr, not with --quiet.
+
+        Whatever is in `text`, it is one line, and nothing of it acts on a terminal; `lead` comes before it as it is.
+        """
         if not self.flags.is_quiet:
-            self.stderr.write(text + "\n")
+            from nsml.view.text import visible
+
+            self.stderr.write(f"{lead}{visible(text)}\n")
             self.stderr.flush()
 
     def say_once(self, text: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near
+from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near, to_try
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 from nsml.view.units import memory_text, parse_size, thousandths
@@ -268,7 +268,7 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
                 param,
                 ctx,
                 why=f"looked in {Path.cwd()}",
-                advice="\n".join(f"nsml run --env-file {name}" for name in _files_of_variables()),
+                advice=to_try("nsml run --env-file", _files_of_variables()),
             ) from error
         if len(content) > _MOST_FILE_BYTES:
             raise BadValue(
@@ -528,7 +528,7 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
             names.append(reference)
             continue
         chosen = SessionFilter(name_glob=reference, include_ended=True)
-        fitting = [session.name async for session in client.sessions.every(chosen)]
+        fitting = [session.name async for session in client.sessions.every(chosen, short=True)]
         if not fitting:
             raise CommandError(
                 f"no session fits {reference!r}",

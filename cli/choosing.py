@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.arguments import is_glob
 from cli.exits import CommandError, ExitCode
-from cli.group import near
+from cli.group import near, to_try
 from nsml.view import ordering
 from nsml.view.filtered import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
@@ -67,6 +67,11 @@ class Choosing:
         names += [key.removeprefix(ordering.SUMMARY) for key in (self._sort, *shown) if key]
         return list(dict.fromkeys(names))
 
+    @property
+    def looks_closer(self) -> bool:
+        """Whether it looks at more of a session than a table shows."""
+        return bool(self.filters or self._sort)
+
     def takes(self, session: Session, now: float) -> bool:
         """Whether it is meant, at a moment (Unix seconds)."""
         filtered = Filtered(session)
@@ -100,7 +105,7 @@ class Choosing:
             f"nothing to sort by is called {self._sort!r}",
             code=ExitCode.USAGE,
             why="there are the columns of --fields, and what these sessions report as summary or got as arguments",
-            advice="\n".join(f"--sort {one}" for one in nearest),
+            advice=to_try("--sort", nearest),
         )
 
     def columns(self, app: App) -> Sequence[Column[Session]]:

@@ -79,7 +79,7 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
     from nsml.v1.sessions_pb2 import SessionFilter
 
     chosen = SessionFilter(include_ended=True)
-    sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS)]
+    sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS, short=True)]
     datasets = [dataset.name for dataset in await client.datasets.every()]
     nodes = await client.nodes.every()
     return {

@@ -10,7 +10,7 @@ from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
 from cli.code_diff import diff_code
 from cli.exits import CommandError, ExitCode
-from cli.group import command, near, pass_app
+from cli.group import command, near, pass_app, to_try
 from cli.output import table_lines, write_list
 from cli.reported import ask_known, check_there, fits, metric_option, nothing_by, rank_options
 from cli.series import tell_left_out
@@ -221,7 +221,7 @@ def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> Non
             why=f"there are {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
             if keys
             else "nothing was reported",
-            advice="\n".join(f"nsml diff ... --metrics {flag} {name}" for name in near(glob, keys)),
+            advice=to_try(f"nsml diff ... --metrics {flag}", near(glob, keys)),
         )
 
 

@@ -61,8 +61,6 @@ def node(app: App, *, data: Path | None) -> int:
 
     Exit code 1 when anything is bad; a warning is none.
     """
-    from nsml.view.text import visible
-
     folder = data_folder(data, app.environ)
     words = ["doctor", "--data", str(folder.path / AGENT), *_server(folder), *_clock(app)]
     findings = _asked(app, words)
@@ -79,9 +77,9 @@ def node(app: App, *, data: Path | None) -> int:
             if finding["advice"]:
                 word = finding["grade"]
                 painted = app.paint(word, _COLOURS[word]) if app.has_colour(app.stderr) else word
-                app.say(f"{painted} {finding['check']}: {visible(finding['found'])}")
+                app.say(f" {finding['check']}: {finding['found']}", lead=painted)
                 for number, line in enumerate(finding["advice"].splitlines()):
-                    app.say(f"  {'     ' if number else 'try: '}{visible(line)}")
+                    app.say(f"  {'     ' if number else 'try: '}{line}")
     is_bad = any(finding["grade"] == "bad" for finding in findings)
     return ExitCode.FAILED if is_bad else ExitCode.OK
 

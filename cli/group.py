@@ -257,6 +257,20 @@ def near(word: str, known: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word, known, n=2, cutoff=0.6)
 
 
+def to_try(command: str, names: Iterable[str]) -> str:
+    """A line for each name: the command with it, safe to be copied into a shell, whoever chose the name."""
+    return "\n".join(f"{command} {quoted(one)}" for one in names)
+
+
+def quoted(name: str) -> str:
+    """A name as one word of a shell, on one line."""
+    from shlex import quote
+
+    from nsml.view.text import visible
+
+    return visible(quote(name))
+
+
 class LazyGroup(Group):
     """A group whose commands are `module:attribute` names until they are used."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cli.app import Format
 from nsml.client.contexts import ContextError
 from nsml.client.single import PATIENCE_S, SHORT_PATIENCE_S, ask
 
@@ -47,6 +48,13 @@ def show(
     )
 
 
+def is_cut(app: App, choosing: Choosing | None = None) -> bool:
+    """Whether a list of sessions shows no more than the beginning of long commands, so that no more need be fetched."""
+    looks_closer = choosing is not None and choosing.looks_closer
+    is_table = app.format is Format.TABLE and app.room is not None
+    return is_table and not app.flags.fields and not looks_closer
+
+
 def answer_plainly(arguments: Sequence[str], app: App) -> bool:
     """Show what a plain `nsml ps` asks for; False, with nothing shown, where the short way ends."""
     if list(arguments) != ["ps"]:
@@ -73,7 +81,7 @@ def _fetch(app: App) -> Sequence[Session] | None:
 
     from nsml.v1 import sessions_pb2 as pb
 
-    request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=PAGE)
+    request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=PAGE, short=is_cut(app))
     path = context.server.removeprefix("unix:")
     asked = request.SerializeToString()
     patience_s = SHORT_PATIENCE_S if context.others else PATIENCE_S

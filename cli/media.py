@@ -13,7 +13,7 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
-from cli.group import command, near, pass_app
+from cli.group import command, near, pass_app, to_try
 from cli.output import write_list
 from cli.progress import Progress
 from cli.reported import metric_option
@@ -153,7 +153,7 @@ def _show(app: App, request: ListMediaRequest, name: str) -> None:
         app.say(visible(one.caption))
     if data is None:
         return
-    export = f"nsml media {request.session} {_quoted(name)} --export FOLDER"
+    export = f"{to_try(f'nsml media {request.session}', [name])} --export FOLDER"
     if one.kind not in view.IN_WORDS:
         write_list(app, [one], columns=view.COLUMNS, record=view.record)
         app.say(f"to see it: {export}")
@@ -199,9 +199,7 @@ async def _unknown(client: Client, request: ListMediaRequest, name: str) -> Comm
         code=ExitCode.NOT_FOUND,
         reason="NOT_FOUND",
         why=why,
-        advice="\n".join(
-            f"nsml media {request.session} {_quoted(item)}" for item in near(name, names)
-        )
+        advice=to_try(f"nsml media {request.session}", near(name, names))
         or f"nsml media {request.session}",
     )
 
@@ -289,9 +287,3 @@ def _short(part: str) -> str:
 
     digest = sha256(part.encode()).hexdigest()[:16]
     return f"{part.encode()[: _MOST_NAME_BYTES - 20].decode(errors='ignore')}~{digest}"
-
-
-def _quoted(name: str) -> str:
-    from shlex import quote
-
-    return quote(name)

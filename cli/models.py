@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,9 +13,10 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near, pass_app
+from cli.group import Group, command, near, pass_app, to_try
 from cli.output import write_list, write_one
 from cli.progress import Progress
+from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def ls(app: App, *, session: str) -> None:
     for one in filter(view.is_lost, found):
         app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
         if view.has_earlier(one):
-            app.say(f"try: nsml model pull --earlier {session} {shlex.quote(one.name)}")
+            app.say(f"try: {to_try(f'nsml model pull --earlier {session}', [one.name])}")
 
 
 @command(
@@ -117,7 +117,6 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
     within minutes.
     """
     from nsml.view.confirmation import Plan, Target
-    from nsml.view.text import visible
     from nsml.view.units import counted, size_text
 
     async def look(client: Client) -> tuple[Session, str, list[Checkpoint]]:
@@ -129,7 +128,9 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
     chosen = _fitting(checkpoints, there, of.name)
     plan = Plan(
         rule=rule_of("model rm"),
-        targets=[Target(one.name, of.owner, size_text(one.size_bytes)) for one in chosen],
+        targets=[
+            Target(one.name, of.owner, size_text(one.size_bytes), is_text=True) for one in chosen
+        ],
         user=user,
         noun="checkpoint",
         last=f"from {of.name}",
@@ -150,10 +151,12 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
                 reason="NOT_FOUND",
                 advice=f"nsml model ls {session}",
             )
+    names = {one.name for one in there}
+    # What is named in full is meant alone, also where its name reads as a glob that others fit.
     return [
         one
         for one in there
-        if any(one.name == glob or fnmatchcase(one.name, glob) for glob in globs)
+        if any(one.name == glob if glob in names else fnmatchcase(one.name, glob) for glob in globs)
     ]
 
 
@@ -195,7 +198,7 @@ async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Ch
                 error.message,
                 reason=error.reason,
                 why=f"there are {', '.join(names[-10:])}" if names else "it has none",
-                advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names))
+                advice=to_try(f"nsml model pull {session}", near(name, names))
                 or f"nsml model ls {session}",
             ) from error
     _check_readable(found, session, earlier=earlier)
@@ -209,17 +212,17 @@ def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
 
     if found.state == CHECKPOINT_STATE_DURABLE or (earlier and has_earlier(found)):
         return
-    before = f"nsml model pull --earlier {session} {shlex.quote(found.name)}"
+    before = to_try(f"nsml model pull --earlier {session}", [found.name])
     if is_lost(found):
         raise CommandError(
-            f"checkpoint {found.name} is lost",
+            f"checkpoint {visible(found.name)} is lost",
             code=ExitCode.NOT_FOUND,
             reason="LOST",
             why=found.why_lost,
             advice=before if has_earlier(found) else f"nsml model ls {session}",
         )
     raise CommandError(
-        f"checkpoint {found.name} is not in the object store yet",
+        f"checkpoint {visible(found.name)} is not in the object store yet",
         code=ExitCode.UNAVAILABLE,
         reason="NOT_DURABLE",
         why="it is on its node, and on its way",

@@ -11,7 +11,7 @@ from cli.app import App
 from cli.arguments import NODE, SESSION
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
+from cli.group import DURATION, Group, command, near, not_there_yet, pass_app, to_try
 from cli.output import table_lines, write_list, write_one
 from cli.supposing import WHAT_IF, Change, message_of
 
@@ -91,8 +91,7 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
             raise CommandError(
                 f"no such node: {name}",
                 code=ExitCode.NOT_FOUND,
-                advice="\n".join(f"nsml gpustat {item}" for item in near(name, known))
-                or "nsml node ls",
+                advice=to_try("nsml gpustat", near(name, known)) or "nsml node ls",
             )
     return [node for node in nodes if not names or node.name in names]
 

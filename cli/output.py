@@ -213,7 +213,7 @@ def _unknown_field(
     field: str, known: Sequence[str], headed: Mapping[str, str] | None = None
 ) -> CommandError:
     """That there is none of that name; `headed`: the fields by what stands over their columns."""
-    from cli.group import near
+    from cli.group import near, to_try
 
     over = (headed or {}).get(field.casefold())
     meant = [over] if over else near(field.casefold(), known)
@@ -221,5 +221,5 @@ def _unknown_field(
         f"no such field: {field!r}",
         code=ExitCode.USAGE,
         why=f"there are {', '.join(known)}",
-        advice="\n".join(f"--fields {one}" for one in meant),
+        advice=to_try("--fields", meant),
     )

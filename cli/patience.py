@@ -62,7 +62,8 @@ class Patience:
         if self._app.flags.is_quiet:
             return
         if self._app.has_live_progress:
-            words = f"{reason}: trying again (for {duration_text(left_s)}; ctrl-C gives up)"
+            span = duration_text(left_s)
+            words = visible(f"{reason}: trying again (for {span}; ctrl-C gives up)")
             self._app.stderr.write(f"\r\x1b[K{words}")
             self._app.stderr.flush()
             self._is_drawn = True

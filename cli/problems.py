@@ -15,11 +15,13 @@ from cli.group import BadValue, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
-from nsml.view.text import visible
+from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_CONTINUED = " " * 7
+"""In front of further lines: as wide as `error: ` and `  why: `."""
 EXPECTED = (ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError)
 """What a command may end with; anything else is a defect."""
 
@@ -169,9 +171,10 @@ def _lines(problem: Problem) -> list[str]:
     """The problem for people."""
     first, *rest = problem.message.splitlines() or [problem.reason]
     out = [f"error: {visible(first)}"]
-    out += [f"  {visible(line)}" for line in rest]
+    # Below the words of the first line: none of them passes for a line of ours.
+    out += [f"{_CONTINUED}{visible(line)}" for line in rest]
     for number, line in enumerate(problem.why.splitlines()):
-        out.append(f"  {'why:' if not number else '    '} {visible(line)}")
+        out.append(f"  why: {visible(line)}" if not number else f"{_CONTINUED}{visible(line)}")
     for number, name in enumerate(problem.candidates):
         out.append(f"  {'one of:' if not number else '       '} {visible(name)}")
     for number, line in enumerate(problem.advice):
@@ -192,7 +195,7 @@ def _json(problem: Problem) -> str:
         error["retry_after_s"] = problem.retry_after_s
     if problem.candidates:
         error["candidates"] = list(problem.candidates)
-    return json.dumps({"schema_version": 1, "error": error}, ensure_ascii=False)
+    return escaped(json.dumps({"schema_version": 1, "error": error}, ensure_ascii=False))
 
 
 def defect(error: BaseException) -> Problem:

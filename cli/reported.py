@@ -14,7 +14,7 @@ import click
 from cli.app import App
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
-from cli.group import near
+from cli.group import near, quoted
 from nsml.view.tables import Column
 from nsml.view.units import counted
 
@@ -379,7 +379,7 @@ def check_known(
         code=ExitCode.NOT_FOUND,
         why=f"there are {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
         advice="\n".join(
-            f"nsml {corrected.format(by_name[name], name)}"
+            f"nsml {corrected.format(by_name[name], quoted(name))}"
             for glob in globs
             for name in near(glob, names)
         ),

@@ -39,7 +39,7 @@ from cli.arguments import (
     visibility_options,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app
+from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app, to_try
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
 from cli.sending import files_text, made_of, pack_folder, send
@@ -342,7 +342,9 @@ def run(context: click.Context, /, **given: Any) -> int:
             waits=False,
         )
     except KeyboardInterrupt:
-        app.say(f"\n{_aborted(reached)}")
+        app.say("")
+        for line in _aborted(reached).splitlines():
+            app.say(line)
         return ExitCode.INTERRUPTED
     except (CommandError, Unavailable) as error:
         if reached.is_asked:
@@ -479,7 +481,7 @@ def _check_entry(folder: Path, entry: str) -> None:
         code=ExitCode.USAGE,
         reason="NO_ENTRY",
         why=f"looked in {folder}",
-        advice="\n".join(f"nsml run -e {name}" for name in nearest)
+        advice=to_try("nsml run -e", nearest)
         or "nsml run --argv -- COMMAND    for a program that is not Python",
     )
 
@@ -667,7 +669,7 @@ async def _check_dataset(client: Client, reference: str) -> None:
             error.message,
             reason=error.reason,
             why=error.why,
-            advice="\n".join(f"nsml run -d {item}" for item in nearest)
+            advice=to_try("nsml run -d", nearest)
             or error.advice
             or f"nsml dataset push {name} PATH",
         ) from error

@@ -18,7 +18,7 @@ from cli.arguments import (
 )
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
-from cli.listing import show
+from cli.listing import is_cut, show
 from cli.output import write_one
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def _list(app: App, chosen: SessionFilter, choosing: Choosing, last: int | None)
             chosen,
             limit=limit,
             summary_names=choosing.summary_names(app),
+            short=is_cut(app, choosing),
             on_missing=lambda: lacks.append(True),
         )
         found: list[Session] = []

@@ -9,7 +9,7 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near, pass_app
+from cli.group import Group, command, near, pass_app, to_try
 from nsml.client import contexts
 from nsml.view.themes import SETTING, THEMES
 
@@ -130,8 +130,7 @@ def _unknown(key: str, config: Config) -> CommandError:
     return CommandError(
         f"no such setting: {key}",
         code=ExitCode.USAGE,
-        advice="\n".join(f"nsml config get {name}" for name in near(key, known))
-        or "nsml config get",
+        advice=to_try("nsml config get", near(key, known)) or "nsml config get",
     )
 
 

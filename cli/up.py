@@ -456,8 +456,10 @@ def _tell_up(
     if choices.listen:
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))
-        app.say(f"users of other machines:\nnsml login {said.get('listen')}#{digest}")
+        app.say("users of other machines:")
+        app.say(f"nsml login {said.get('listen')}#{digest}")
     if choices.is_shared:
         key = choices.platform_key or folder.path / CONTROL_PLANE / "platform.key"
         app.say(f"further control planes need a copy of {key}: nsml up ... --platform-key FILE")
-    app.say("next:  " + "\n       ".join(steps))
+    for number, step in enumerate(steps):
+        app.say(f"{'' if number else 'next:':<7}{step}")

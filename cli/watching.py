@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
+from cli.listing import is_cut
 from cli.output import rendered, table_lines, write_line
 from cli.redrawing import Redrawn
 
@@ -128,6 +129,7 @@ def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:
             chosen,
             with_reports=True,
             summary_names=choosing.summary_names(app),
+            short=is_cut(app, choosing),
             on_link=watched.link,
         )
         async with watched.kept_true(client.clock), aclosing(stream):

@@ -273,6 +273,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     user_streams: int = 256
     """Calls of a user that stay open, on each control plane: watches, followed logs, transfers."""
 
+    request_bytes: int = 512 << 20
+    """Memory that requests of all users may take together until they have arrived whole, on each control plane. Where there is
+    no room, a request of the user with the most of them is refused."""
+
     user_store_share: float = 0.5
     """Part of the room that the disk of the object store, or of the history, has left above its floor which one user may
     fill in a day, where anybody else has an account."""
@@ -303,6 +307,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             session_metric_bytes=self.session_metric_bytes,
             session_checkpoints=self.session_checkpoints,
             streams=self.user_streams,
+            request_bytes=self.request_bytes,
             store_share=self.user_store_share,
             kept_bytes=self.user_kept_bytes,
             kept_share=self.user_kept_share,
@@ -413,6 +418,7 @@ def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         "session_metric_bytes",
         "session_checkpoints",
         "user_streams",
+        "request_bytes",
     )
     for name in names:
         yield name, getattr(settings, name) >= 0, "0 (no limit) or more"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from controlplane.access.accounts import Accounts
+from controlplane.access.arriving import Arriving
 from controlplane.access.identities import Identities
 from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
@@ -635,7 +636,12 @@ class ControlPlane:
     def interceptors(self) -> tuple[Wrapper, ...]:
         """What every call passes, in this order; the first is the door."""
         door = AccessInterceptor(
-            self.identities, TABLE, limiter=self.limiter, refuse=refuse, audit=self._audit
+            self.identities,
+            TABLE,
+            limiter=self.limiter,
+            refuse=refuse,
+            audit=self._audit,
+            arriving=Arriving(self.character.limits.request_bytes, self.admission.refused),
         )
         return door, Throttle(self.admission), self._passing_on, Freshness(self.state)
 

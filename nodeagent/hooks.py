@@ -39,7 +39,7 @@ from nodeagent.gang_network import (
 from nodeagent.host_network import shares_ports
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
-from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
+from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError
 from nsml.clock import Offload
@@ -249,7 +249,12 @@ class ImageHook:
 
 
 def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
-    """Why a replica was not started: a full disk is its node's fault, and a later attempt may find room."""
+    """Why a replica was not started: a full disk is its node's fault, and a later attempt may find room.
+
+    So is what the node does not give any more: it is placed on another one.
+    """
+    if isinstance(error, AccountsError | NodeRefused):
+        return sessions.CAUSE_NODE_REFUSED
     has_no_room = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
     return sessions.CAUSE_DATA_FAILED if has_no_room else otherwise
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeagent.gang_network import HOST, NONE, GangNetwork
-from nodeagent.runtimes.interface import StartRefused
+from nodeagent.runtimes.interface import NodeRefused
 from nsml.v1 import resources_pb2 as resources
 
 if TYPE_CHECKING:
@@ -46,20 +46,20 @@ def network_of(
     """The network that a replica shares; None: its own, or what the node gives all sessions.
 
     Raises:
-        StartRefused: the node does not give it the network that it asks for.
+        NodeRefused: the node does not give it the network that it asks for.
     """
     wanted = spec.network
     if spec.replica_count > 1:
         if gangs.mode == NONE:
-            raise StartRefused("this node gives gangs no network: see gang_network of its agent")
+            raise NodeRefused("this node gives gangs no network: see gang_network of its agent")
         given = resources.NETWORK_HOST if gangs.mode == HOST else resources.NETWORK_OWN
         if wanted not in {resources.NETWORK_UNSPECIFIED, given}:
-            raise StartRefused(f"gangs have another network here: gang_network is {gangs.mode}")
+            raise NodeRefused(f"gangs have another network here: gang_network is {gangs.mode}")
         return gangs
     if wanted == resources.NETWORK_UNSPECIFIED:
         return None
     if wanted not in offer.networks:
-        raise StartRefused(_REFUSALS.get(wanted, f"this agent knows no network {wanted}"))
+        raise NodeRefused(_REFUSALS.get(wanted, f"this agent knows no network {wanted}"))
     return offer.host if wanted == resources.NETWORK_HOST else None
 
 

@@ -47,7 +47,7 @@ class NamespacePool:
             )
             self._is_refilling |= begins
         if begins:
-            threading.Thread(target=self._refill, name="nsml-networks", daemon=True).start()
+            self._begin()
         return descriptor
 
     def close(self) -> None:
@@ -58,6 +58,12 @@ class NamespacePool:
         for descriptor in ready:
             os.close(descriptor)
 
+    def _begin(self) -> None:
+        try:
+            threading.Thread(target=self._refill, name="nsml-networks", daemon=True).start()
+        except RuntimeError as error:  # no room for another thread
+            self._give_up(error)
+
     def _refill(self) -> None:
         self._closed.wait(self._after_s)
         try:
@@ -65,10 +71,16 @@ class NamespacePool:
                 while self._wants_more():
                     self._keep(next(made))
         except OSError as error:
-            # The next session tries again, and fails for the same reason.
-            log.warning("network.none_ready", reason=str(error))
-            with self._turn:
-                self._is_refilling = False
+            self._give_up(error)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """The next session tries again, whatever it was."""
+        log.warning("network.none_ready", reason=str(error) or repr(error))
+        with self._turn:
+            self._is_refilling = False
 
     def _wants_more(self) -> bool:
         with self._turn:

@@ -84,7 +84,15 @@ def exit_without_start(
     cause: sessions.Cause, message: str, *, at: float, exit_code: int = 1
 ) -> pb.ReplicaExit:
     """The end of a replica whose program never ran."""
-    end = pb.ReplicaExit(cause=cause, exit_code=exit_code, message=message[:_LONGEST_MESSAGE])
+    # No cause that earlier control planes do not know: they would take none of the node's reports.
+    is_refused = cause == sessions.CAUSE_NODE_REFUSED
+    cause = sessions.CAUSE_START_FAILED if is_refused else cause
+    end = pb.ReplicaExit(
+        cause=cause,
+        exit_code=exit_code,
+        message=message[:_LONGEST_MESSAGE],
+        node_refused=is_refused,
+    )
     end.ended_at.FromMicroseconds(round(at * 1e6))
     return end
 

@@ -228,6 +228,8 @@ class Dashboard(App[None]):
         self._seconds = 0
         self._width = self.model.shown.wish.width
         self._wish_changed: asyncio.Event | None = None
+        self._completing: set[str] = set()
+        """Ids of sessions of which all of the command was asked for, since filters look into it."""
         self._awaited: set[Topic] = set()
         self.has_mouse = True
         self.last_command = ""
@@ -359,6 +361,8 @@ class Dashboard(App[None]):
         finally:
             if self._feed is feed:  # whoever listens anew has connected already
                 self.client = self._feed = None
+                self._completing.clear()
+                self.workers.cancel_group(self, "whole")
                 self.workers.cancel_group(self, "screen")
                 self.workers.cancel_group(self, "details")
 
@@ -549,6 +553,7 @@ class Dashboard(App[None]):
         if not sessions or feed is None:
             return
         async with TaskGroup() as group:
+            group.create_task(feed.whole(sessions))
             group.create_task(self._charts(feed, sessions))
             if len(sessions) == 1:
                 (session,) = sessions
@@ -631,6 +636,13 @@ class Dashboard(App[None]):
             )
         else:
             self.push_screen(CompareScreen([session.id for session in sessions]))
+
+    def complete(self) -> None:
+        """Ask, once, for all of the long commands of which lists lack the end: filters look into them."""
+        lacking = [one for one in self.model.short() if one.id not in self._completing]
+        if self._feed is not None and lacking:
+            self._completing.update(one.id for one in lacking)
+            behind(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
 
     def show_sessions(self, filter_text: str) -> None:
         """The list of sessions, with a filter."""

@@ -28,6 +28,7 @@ from nsml.view.series import Axis, gather
 from nsml.view.sessions import seconds_of
 from nsml.view.text import LogText, overwritten, visible
 from nsml.view.units import parse_duration
+from nsml.view.whole import is_short
 from tui.model import (
     TAIL_LINES,
     CheckpointsHeard,
@@ -51,6 +52,7 @@ from tui.model import (
     SessionsHeard,
     TelemetryHeard,
     TreeHeard,
+    WholeHeard,
     medium_key,
 )
 from tui.sources import ASK_AGAIN_S, Topic
@@ -141,6 +143,7 @@ class Feed:
                 self._client,
                 pb.SessionFilter(),
                 with_reports=True,
+                short=True,
                 on_link=self._teller(Topic.SESSIONS),
             )
             # All of them come in parts, of which only the last has a revision: until then what was known stays.
@@ -164,10 +167,23 @@ class Feed:
 
         async def look() -> Sequence[Session]:
             chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
-            request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED)
+            request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED, short=True)
             return (await self._client.sessions.page(request)).sessions
 
         await self._again(Topic.ENDED, look, EndedHeard, every_s=ENDED_EVERY_S)
+
+    async def whole(self, sessions: Iterable[Session]) -> None:
+        """All of those of which lists lack the end of a long command, one after the other."""
+        for session in filter(is_short, sessions):
+            while True:
+                try:
+                    self._post(WholeHeard(await self._client.sessions.get(session.id)))
+                except NotFound:
+                    pass  # removed meanwhile
+                except ClientError:
+                    await self._client.clock.sleep(ASK_AGAIN_S)
+                    continue
+                break
 
     async def cluster(self) -> None:
         """The platform as a whole; its answers are the pulse by which a dead connection shows."""

@@ -104,6 +104,13 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of which the sessions are not listed."""
 
     @property
+    def looks_into_commands(self) -> bool:
+        """Whether a filter, the order or a column may look at any argument of a command."""
+        return bool(self.filter) or any(
+            key.startswith(ARGUMENT) or key == "args" for key in (self.sort, *self.columns)
+        )
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is in the order that the model has."""
         return self.sort == NEWEST and self.is_down

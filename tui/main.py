@@ -365,9 +365,11 @@ def _spare() -> None:
 
 
 def _fail(message: str, advice: str, code: int) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
+    from nsml.view.text import visible
+
+    click.echo(f"error: {visible(message)}", err=True)
     for line in advice.splitlines():
-        click.echo(f"  try: {line}", err=True)
+        click.echo(f"  try: {visible(line)}", err=True)
     sys.exit(code)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from nsml.client.streams import ENDED_STATES
@@ -24,6 +24,7 @@ from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import WAITING_STATES, placed_text, seconds_of
 from nsml.view.text import visible
+from nsml.view.whole import completed, is_short
 from tui.sources import OF_SESSIONS, Source, State, Topic
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ TAIL_LINES: Final = 1_000
 """Of a log, before it is followed."""
 MOST_TURNS: Final = 1_000
 """Seen to happen that are kept here: the last."""
+MOST_WHOLE: Final = 1_000
+"""Sessions with long commands of which all is kept here."""
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset(
@@ -100,6 +103,13 @@ class EndedHeard:
     """The newest sessions that have ended; they replace those that were known."""
 
     sessions: Sequence[Session]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeHeard:
+    """A session with all of its command, of which lists lack the end."""
+
+    session: Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +317,7 @@ D = TypeVar("D", bound=DetailHeard)
 Event: TypeAlias = (
     SessionsHeard
     | EndedHeard
+    | WholeHeard
     | ClusterHeard
     | QueueHeard
     | NodesHeard
@@ -504,6 +515,8 @@ class Model:
         self.shown = Shown()
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
+        self._whole: dict[str, Session] = {}
+        """Of which lists lack the end of the command, the last that were asked for."""
         self._sorted: list[Row] | None = None
         self._sheet: Sheet | None = None
 
@@ -566,6 +579,8 @@ class Model:
                 if isinstance(event, SessionsHeard):
                     self._see_turns(event.changed, now)
                 self._take(event)
+            case WholeHeard(session):
+                self._complete(session)
             case ClusterHeard(cluster, took_s):
                 self._see_leader(cluster, now)
                 self.cluster, self.took_s = cluster, took_s
@@ -669,7 +684,8 @@ class Model:
             case SessionsHeard():
                 self._follow(event)
             case EndedHeard(sessions):
-                found = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
+                newest = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
+                found = list(map(self._completed, newest))
                 if found == [row.session for row in self._ended.values()]:
                     return
                 self._ended = {one.id: Row(one) for one in found}
@@ -680,15 +696,13 @@ class Model:
         if event.reset:
             self._live.clear()
             self._sorted = None
-        for session in event.changed:
+        for session in map(self._completed, event.changed):
             row = self.row(session.id)
             if row is None:
                 row = Row(session)
                 self._sorted = None
             else:
-                row.take(session)
-                if self._sorted is not None and self._sheet is not None:
-                    self._sheet.put(row.place, row.filtered)
+                self._change(row, session)
             if session.state in ENDED_STATES:
                 self._live.pop(session.id, None)
                 self._ended[session.id] = row
@@ -699,6 +713,31 @@ class Model:
             # One that has ended leaves the live ones, and stays among the others.
             if self._live.pop(session_id, None) is not None:
                 self._sorted = None
+
+    def _change(self, row: Row, session: Session) -> None:
+        row.take(session)
+        if self._sorted is not None and self._sheet is not None:
+            self._sheet.put(row.place, row.filtered)
+
+    def _complete(self, whole: Session) -> None:
+        """Know all of a session's command, now and when it changes."""
+        self._whole.pop(whole.id, None)
+        self._whole[whole.id] = whole
+        while len(self._whole) > MOST_WHOLE:
+            del self._whole[next(iter(self._whole))]
+        row = self.row(whole.id)
+        if row is not None and is_short(row.session):
+            self._change(row, completed(row.session, whole))
+            self.listed += 1
+
+    def _completed(self, session: Session) -> Session:
+        whole = self._whole.get(session.id) if is_short(session) else None
+        return session if whole is None else completed(session, whole)
+
+    def short(self) -> Sequence[Session]:
+        """Sessions without the end of their command, the newest first, as many as are kept whole."""
+        found = (row.session for row in self._every_sorted() if is_short(row.session))
+        return list(islice(found, MOST_WHOLE))
 
     @property
     def seen(self) -> Iterable[Happening]:

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from textual.app import SuspendNotSupported
 
 from nsml.client.contexts import ContextError, choose, load
+from nsml.client.errors import ClientError
 from nsml.view.text import visible
+from nsml.view.whole import is_short
+from tui.behind import behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,6 +200,24 @@ class Prompt:
 
     def submit(self, session: Session | None) -> None:
         """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
+        if session is not None and session.owner == self._app.user and is_short(session):
+            behind(self._app, "again", partial(self._submit_whole, session))
+        else:
+            self._submit(session)
+
+    async def _submit_whole(self, session: Session) -> None:
+        """The same as of a session of which the end of the command is asked for first."""
+        if self._app.client is None:
+            self._app.say("the platform does not answer, and the command is not here", is_bad=True)
+            return
+        try:
+            whole = await self._app.client.sessions.get(session.id)
+        except ClientError as error:
+            self._app.say(error.message, is_bad=True)
+        else:
+            self._submit(whole)
+
+    def _submit(self, session: Session | None) -> None:
         from nsml.view.sessions import repeat_words
         from tui.commands import again_line, run_of, runs_of, without_memo
         from tui.running import program

@@ -60,6 +60,7 @@ from tui.model import (
     SessionsHeard,
     TelemetryHeard,
     TreeHeard,
+    WholeHeard,
 )
 from tui.sources import CLOSELY, Topic
 
@@ -297,6 +298,9 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             return _Media(session_id, _all_bytes(media), left_out)
         case ContentHeard(session_id, what, data):
             return _Content(session_id, what, data) if len(data) <= MOST_CONTENT_BYTES else None
+        case WholeHeard():
+            # A recording shows lists, and repeats nothing.
+            return None
         case CodeHeard() | FilesHeard() | FileHeard():
             # What a program is, is not what it does: code stays where it is.
             return None

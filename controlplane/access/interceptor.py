@@ -21,6 +21,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from controlplane.access import anonymous
+from controlplane.access.arriving import AHEAD_BYTES, MESSAGE_BYTES, STRANGERS, Arriving
 from controlplane.access.current import begin_call, current_call, set_caller
 from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
 from controlplane.access.secret import Secret, parse_secret, short
@@ -94,6 +95,7 @@ class AccessInterceptor(Wrapper):
         limiter: FailureLimiter,
         refuse: Refuse,
         audit: Audit | None = None,
+        arriving: Arriving | None = None,
     ) -> None:
         super().__init__()
         self._identities = identities
@@ -102,6 +104,7 @@ class AccessInterceptor(Wrapper):
         self._refuse = refuse
         self._audit = audit
         self._anonymous = anonymous.AnonymousCalls()
+        self._arriving = arriving or Arriving()
         self._requests = Turns(
             "for their requests to arrive",
             slots=sys.maxsize,
@@ -114,6 +117,8 @@ class AccessInterceptor(Wrapper):
         row = self._table.get(method)
         parse = handler.request_deserializer or bytes
         is_stream = handler.request_streaming or handler.response_streaming
+        # Its caller sends one message after the other. Of a stream in both ways nobody knows when the next one is due.
+        is_upload = handler.request_streaming and not handler.response_streaming
 
         def begin(context: Context) -> _Admission:
             # Once for all messages of a stream: gRPC makes a copy of all facts for each question.
@@ -123,6 +128,8 @@ class AccessInterceptor(Wrapper):
                 partial(self._refuse, context),
                 read=context.read,
                 requests=self._requests,
+                arriving=self._arriving,
+                is_upload=is_upload,
                 when_done=None if is_stream else context.add_done_callback,
                 parse=parse,
                 record=_Record(self._audit, method, row.change if row else None, context),
@@ -329,6 +336,8 @@ class _Admission:
         *,
         read: Callable[[], Awaitable[Any]],
         requests: Turns,
+        arriving: Arriving,
+        is_upload: bool,
         when_done: Callable[[Any], None] | None,
         parse: Callable[[bytes], Any],
         record: _Record,
@@ -338,6 +347,8 @@ class _Admission:
         self._refuse = refuse
         self._read = read
         self._requests = requests
+        self._arriving = arriving
+        self._is_upload = is_upload
         self._when_done = when_done
         self._parse = parse
         self._stranger = stranger
@@ -387,7 +398,7 @@ class _Admission:
             except (InvalidRequest, LimitReached, Unavailable) as error:
                 self._refused = error
                 return
-        async for data in requests:
+        async for data in self._rest() if self._is_upload else requests:
             if await self.refusal() is not None:
                 return
             try:
@@ -396,6 +407,14 @@ class _Admission:
                 self._refused = error
                 return
             yield request
+
+    async def _rest(self) -> AsyncIterator[bytes]:
+        """The messages of an upload behind the first; raises LimitReached in place of one that has no room."""
+        while True:
+            data = await self._arrival(self._read, MESSAGE_BYTES, None)
+            if data is grpc.aio.EOF:  # type: ignore[attr-defined]
+                return
+            yield data
 
     def _noted(self, data: bytes) -> Any:
         request = self._parsed(data)
@@ -413,7 +432,8 @@ class _Admission:
         if not isinstance(self.who, UserCaller):
             return await self._read_in_time()
         name = self.who.user.name
-        await self._requests.take(name)
+        if not self._requests.take_at_once(name):
+            await self._arrival(partial(self._requests.take, name), AHEAD_BYTES, None)
         if self._when_done is not None:
             self._when_done(lambda _: self._requests.give_back(name))
             return await self._read_in_time()
@@ -423,25 +443,40 @@ class _Admission:
             self._requests.give_back(name)
 
     async def _read_in_time(self) -> Any:
-        stranger = self._stranger
-        within_s = anonymous.REQUEST_WITHIN_S if stranger.counts else REQUEST_WITHIN_S
+        within_s = anonymous.REQUEST_WITHIN_S if self._stranger.counts else REQUEST_WITHIN_S
+        # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
+        data = await self._arrival(self._read, MESSAGE_BYTES, within_s)
+        self._stranger.goes_on()
+        return data
+
+    async def _arrival(
+        self, wait: Callable[[], Awaitable[Any]], size: int, within_s: float | None
+    ) -> Any:
+        """What `wait` gives, which counts for `size` bytes until then."""
         # asyncio.timeout costs as much as all else that is done for a small call.
         ending = _Ending()
-        timer = asyncio.get_running_loop().call_later(within_s, ending.begin)
-        stranger.waits(ending.begin)
+        message = self._arriving.begin(self._counts_as(), size, ending.begin, within_s)
+        self._stranger.waits(ending.begin)
         try:
-            # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
-            data = await self._read()
+            return await wait()
         except asyncio.CancelledError:
-            if ending.is_cause():
-                raise Unavailable(
-                    f"no whole request came within {within_s:g} s, or others needed the room"
-                ) from None
-            raise
+            if not ending.is_cause():
+                raise
+            if message.is_given_up:
+                raise self._arriving.error() from None
+            raise Unavailable(
+                f"no whole request came within {within_s:g} s, or others needed the room"
+            ) from None
         finally:
-            timer.cancel()
-        stranger.goes_on()
-        return data
+            message.over()
+
+    def _counts_as(self) -> str | None:
+        """As whose its messages count while they arrive: nodes and administrators always have room."""
+        if isinstance(self.who, AnonymousCaller):
+            return STRANGERS
+        if isinstance(self.who, UserCaller) and not self.who.is_admin:
+            return self.who.user.name
+        return None
 
     def _parsed(self, data: bytes) -> Any:
         try:

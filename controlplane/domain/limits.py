@@ -26,6 +26,7 @@ class UserLimits:
         session_log_bytes, session_metric_bytes: the same of one session, by kind.
         session_checkpoints: that a session may report in a day.
         streams: calls of one user that stay open, on one control plane: watches, followed logs, transfers.
+        request_bytes: memory for requests of all users that have not arrived whole, on one control plane.
         kept_bytes: distinct bytes that the object store keeps for a user. None: `kept_share` decides.
         kept_share: part of what users may fill of the store's disk that is kept for one user where others have accounts.
         store_share: part of the room that a store's disk has left which one user may fill in a day.
@@ -44,6 +45,7 @@ class UserLimits:
     session_metric_bytes: int = 16 << 30
     session_checkpoints: int = 20_000
     streams: int = 256
+    request_bytes: int = 512 << 20
     store_share: float = 0.5
     kept_bytes: int | None = None
     kept_share: float = 0.5
@@ -63,6 +65,7 @@ NO_LIMITS: Final = UserLimits(
     session_metric_bytes=0,
     session_checkpoints=0,
     streams=0,
+    request_bytes=0,
     store_share=0.0,
     kept_bytes=0,
     kept_share=0.0,

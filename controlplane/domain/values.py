@@ -71,6 +71,7 @@ class Cause(enum.StrEnum):
     PREEMPTED = "PREEMPTED"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     PORT_TAKEN = "PORT_TAKEN"
+    NODE_REFUSED = "NODE_REFUSED"
 
     @property
     def is_platforms_fault(self) -> bool:
@@ -80,7 +81,7 @@ class Cause(enum.StrEnum):
     @property
     def may_not_recur(self) -> bool:
         """True when nothing ran, and the next attempt may have what this one could not."""
-        return self in {Cause.DATA_FAILED, Cause.PORT_TAKEN}
+        return self in {Cause.DATA_FAILED, Cause.PORT_TAKEN, Cause.NODE_REFUSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,9 @@ _RUNNING: Final = frozenset({ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
 _MAY_BE_A_DEVICES_FAULT: Final = frozenset(
     {Cause.PROGRAM_FAILED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.LOST_AFTER}
 )
-_MAY_BE_A_NODES_FAULT: Final = frozenset({Cause.DATA_FAILED, Cause.NODE_LOST, Cause.LOST_AFTER})
+_MAY_BE_A_NODES_FAULT: Final = frozenset(
+    {Cause.DATA_FAILED, Cause.NODE_REFUSED, Cause.NODE_LOST, Cause.LOST_AFTER}
+)
 
 _FINAL: Final = {
     Cause.COMPLETED: SessionEvent.SUCCEEDED,

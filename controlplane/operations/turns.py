@@ -47,10 +47,15 @@ class Turns:
 
     async def take(self, who: str) -> None:
         """Hold it until `give_back`; see `turn`, of which this is the part that costs next to nothing."""
+        if not self.take_at_once(who):
+            await self._wait(who)
+
+    def take_at_once(self, who: str) -> bool:
+        """Hold it if nobody has to wait; whether it is held."""
         if who not in self._queues and self._free and self._held[who] < self._each:
             self._take(who)
-        else:
-            await self._wait(who)
+            return True
+        return False
 
     async def _wait(self, who: str) -> None:
         queue = self._queues.setdefault(who, deque())

@@ -15,7 +15,7 @@ from controlplane.history.values import CheckpointCount
 from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
-from controlplane.services.convert.sessions import session_message, usage_message
+from controlplane.services.convert.sessions import session_message, shorten, usage_message
 from controlplane.services.parts import beside, entries_of
 from nsml.v1 import sessions_pb2
 
@@ -89,7 +89,9 @@ class Presenter:
         self._history = history
         self._reports = reports
         self._waiting = waiting
-        self._made: Recent[tuple[str, bool], tuple[Session, sessions_pb2.Session]] = Recent(KEPT)
+        self._made: Recent[tuple[str, bool, bool], tuple[Session, sessions_pb2.Session]] = Recent(
+            KEPT
+        )
         self._told: Recent[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = Recent(KEPT)
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
@@ -106,11 +108,17 @@ class Presenter:
         return message
 
     async def sessions(
-        self, sessions: Sequence[Session], viewer: UserCaller, names: Sequence[str] = ()
+        self,
+        sessions: Sequence[Session],
+        viewer: UserCaller,
+        names: Sequence[str] = (),
+        *,
+        is_short: bool = False,
     ) -> AsyncGenerator[sessions_pb2.Session, None]:
         """Many, in the same order; others run in between.
 
-        Of each summary the first values, and those of `names`.
+        Of each summary the first values, and those of `names`. Where `is_short`, commands and environments without
+        the end of what is long.
         """
         # Taken at once: no revision may be newer than what is told of its session.
         revisions = [self._revision(session) for session in sessions]
@@ -119,7 +127,8 @@ class Presenter:
             summaries, counts = await self._reports.of([one.id for one in some if one.attempt])
             summaries = await self._with_names(summaries, names)
             known = revisions[start : start + AT_ONCE]
-            for message in self._messages(some, known, viewer, (summaries, counts)):
+            reported = summaries, counts
+            for message in self._messages(some, known, viewer, reported, is_short=is_short):
                 yield message
             await asyncio.sleep(0)
 
@@ -146,6 +155,8 @@ class Presenter:
         revisions: Sequence[int],
         viewer: UserCaller,
         reported: tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]],
+        *,
+        is_short: bool = False,
     ) -> list[sessions_pb2.Session]:
         summaries, counts = reported
         samples = self._history.telemetry.known()
@@ -153,7 +164,7 @@ class Presenter:
         for session, revision in zip(sessions, revisions, strict=True):
             # Who may see a session need not know what its owner has set for the program.
             is_own = may_change(viewer, owner=session.owner)
-            message = self._message(session, is_own)
+            message = self._message(session, is_own, is_short)
             message.revision = revision
             count = counts.get(session.id, CheckpointCount())
             message.checkpoint_count, message.lost_checkpoint_count = count
@@ -237,12 +248,16 @@ class Presenter:
                     )
         return found
 
-    def _message(self, session: Session, shows_values: bool) -> sessions_pb2.Session:
+    def _message(
+        self, session: Session, shows_values: bool, is_short: bool
+    ) -> sessions_pb2.Session:
         """What its record alone says; the caller's own to change."""
-        key = session.id, shows_values
+        key = session.id, shows_values, is_short
         kept = self._made.get(key)
         if kept is None or kept[0] is not session:
             kept = session, session_message(session, shows_values=shows_values)
+            if is_short:
+                shorten(kept[1])
             self._made.keep(key, kept)
         message = sessions_pb2.Session()
         message.CopyFrom(kept[1])

@@ -126,7 +126,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             page = await self._do.listings.page(
                 who, wanted, size=request.page_size, cursor=request.cursor
             )
-            async with aclosing(self._presenter.sessions(page.sessions, who, names)) as made:
+            presented = self._presenter.sessions(page.sessions, who, names, is_short=request.short)
+            async with aclosing(presented) as made:
                 sessions = await anext(parts_as_made(made))
         cursor = page.next_cursor
         if len(sessions) < len(page.sessions):
@@ -156,31 +157,17 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             if step.is_reset:
                 sent = 0
             if step.has_changes:
-                async with aclosing(self._changes(step, sent, who, names)) as answers:
+                made = self._presenter.sessions(step.changed, who, names, is_short=request.short)
+                async with aclosing(_changes(step, sent, made)) as answers:
                     async for answer in answers:
                         yield answer
             sent = step.revision
             if step.reported:
                 # Behind what is sent of the same sessions: it is as new, or newer.
                 async with self._do.reading.turn(who.user.name) if names else nullcontext():
-                    made = await self._presenter.reports(step.reported, names)
-                for reports in parts_of(made):
+                    last = await self._presenter.reports(step.reported, names)
+                for reports in parts_of(last):
                     yield pb.WatchSessionsResponse(revision=sent, reports=reports)
-
-    async def _changes(
-        self, step: Step, sent: int, who: UserCaller, names: Sequence[str]
-    ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
-        left, is_first = len(step.changed), True
-        async for changed in parts_as_made(self._presenter.sessions(step.changed, who, names)):
-            left -= len(changed)
-            yield pb.WatchSessionsResponse(
-                # Only behind the last part everything was sent.
-                revision=sent if left else step.revision,
-                changed=changed,
-                removed=() if left else step.removed,
-                reset=step.is_reset and is_first,
-            )
-            is_first = False
 
     @answering
     async def StopSession(  # noqa: N802
@@ -416,3 +403,19 @@ def _mark(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidRequest("the resume token is not one of this platform's")
     return int(text)
+
+
+async def _changes(
+    step: Step, sent: int, made: AsyncGenerator[pb.Session, None]
+) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
+    left, is_first = len(step.changed), True
+    async for changed in parts_as_made(made):
+        left -= len(changed)
+        yield pb.WatchSessionsResponse(
+            # Only behind the last part everything was sent.
+            revision=sent if left else step.revision,
+            changed=changed,
+            removed=() if left else step.removed,
+            reset=step.is_reset and is_first,
+        )
+        is_first = False

@@ -19,7 +19,7 @@ from nodeagent.runtimes.container import (
     late_variables,
     session_volumes,
 )
-from nodeagent.runtimes.interface import ImageGone, Isolation, StartRefused
+from nodeagent.runtimes.interface import ImageGone, Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import limits_of
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
@@ -98,7 +98,7 @@ class DockerDriver(ShimDriver):
 
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation is not Isolation.CONTAINER:
-            raise StartRefused(f"isolation {spec.isolation.value!r} is not available on this node")
+            raise NodeRefused(f"isolation {spec.isolation.value!r} is not available on this node")
         refuse_unsound(spec)
         if not self._image(spec):
             raise StartRefused("the session names no image, and this node has no default_image")

@@ -219,6 +219,10 @@ class StartRefused(RuntimeDriverError):
     """The spec cannot be run on this machine."""
 
 
+class NodeRefused(StartRefused):
+    """This machine does not give, any more, what the session was placed here for: another one may."""
+
+
 class ImageGone(StartRefused):
     """The image that was prepared is not on this machine any more: it can be prepared again."""
 

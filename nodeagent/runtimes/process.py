@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from nodeagent.folders import ReplicaId
-from nodeagent.runtimes.interface import Isolation, StartRefused
+from nodeagent.runtimes.interface import Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import has_own_network, shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
 from nodeagent.shim.cgroups import Group, names_in
@@ -69,7 +69,7 @@ class ProcessDriver(ShimDriver):
 
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:
-            raise StartRefused(f"isolation {spec.isolation.value!r} is not available on this node")
+            raise NodeRefused(f"isolation {spec.isolation.value!r} is not available on this node")
         sees_machines = spec.isolation in {Isolation.NONE, Isolation.USER}
         if sees_machines and spec.shm_bytes > max(_PLAIN_SHM_BYTES, _shm_size()):
             raise StartRefused(

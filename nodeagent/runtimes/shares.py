@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.runtimes.interface import Mount, StartRefused
+from nodeagent.runtimes.interface import Mount, NodeRefused
 
 if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
@@ -57,14 +57,14 @@ def mps_variables(spec: ReplicaSpec, pipes: str) -> dict[str, str]:
 
 
 def mps_mount(folder: Path) -> Mount:
-    """The pipes of the MPS at `folder`. Blocking; raises StartRefused where no daemon runs there."""
+    """The pipes of the MPS at `folder`. Blocking; raises NodeRefused where no daemon runs there."""
     try:
         pid = int((folder / _PID_FILE).read_text(encoding="ascii"))
         is_there = (folder / "control").exists() and Path("/proc", str(pid)).exists()
     except (OSError, ValueError):
         is_there = False
     if not is_there:
-        raise StartRefused(
+        raise NodeRefused(
             f"MPS, which keeps sessions to their part of a GPU, does not run at {folder}: start it on"
             f" the node (CUDA_MPS_PIPE_DIRECTORY={folder} nvidia-cuda-mps-control -d), or take"
             " mps_folder out of its agent's settings"

@@ -153,12 +153,14 @@ class Sessions:
         *,
         limit: int | None = None,
         summary_names: Sequence[str] = (),
+        short: bool = False,
         on_missing: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[sessions.Session, None]:
         """Sessions newest first, page after page; at most `limit`.
 
-        Their summaries have the first values, and those of `summary_names`. `on_missing` is called for each
-        page that lacks the ended ones, since the history is away.
+        Their summaries have the first values, and those of `summary_names`. `short`: long commands and environments
+        lack their end (`nsml.view.whole`). `on_missing` is called for each page that lacks the ended ones, since the
+        history is away.
         """
         from nsml.v1 import sessions_pb2 as pb
 
@@ -168,7 +170,11 @@ class Sessions:
             size = _PAGE if left is None else min(left, _PAGE)
             page = await self.page(
                 pb.ListSessionsRequest(
-                    filter=chosen, page_size=size, cursor=cursor, summary_names=summary_names
+                    filter=chosen,
+                    page_size=size,
+                    cursor=cursor,
+                    summary_names=summary_names,
+                    short=short,
                 )
             )
             if page.ended_missing:

@@ -102,6 +102,7 @@ async def watch_sessions(
     from_revision: int = 0,
     with_reports: bool = False,
     summary_names: Sequence[str] = (),
+    short: bool = False,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
@@ -109,6 +110,7 @@ async def watch_sessions(
 
     A response with `reset` replaces all that was known. With reports, sessions are `changed` as well by what they report:
     each is what was last heard of it, put together. Summaries have the first values, and those of `summary_names`.
+    `short`: long commands and environments lack their end (`nsml.view.whole`).
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision
@@ -119,6 +121,7 @@ async def watch_sessions(
             from_revision=revision,
             with_reports=with_reports,
             summary_names=summary_names,
+            short=short,
         )
         stream = client.rpc.stream(
             "SessionService/WatchSessions", request, pb.WatchSessionsResponse

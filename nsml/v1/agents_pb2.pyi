@@ -154,7 +154,7 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class ReplicaExit(_message.Message):
-    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for", "memory_peak_bytes")
+    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for", "memory_peak_bytes", "node_refused")
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class ReplicaExit(_message.Message):
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     RAN_FOR_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NODE_REFUSED_FIELD_NUMBER: _ClassVar[int]
     cause: _sessions_pb2.Cause
     exit_code: int
     message: str
@@ -169,7 +170,8 @@ class ReplicaExit(_message.Message):
     ended_at: _timestamp_pb2.Timestamp
     ran_for: _duration_pb2.Duration
     memory_peak_bytes: int
-    def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_peak_bytes: _Optional[int] = ...) -> None: ...
+    node_refused: bool
+    def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_peak_bytes: _Optional[int] = ..., node_refused: _Optional[bool] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
     __slots__ = ("replica", "phase", "exit", "at", "placed_as", "waiting")

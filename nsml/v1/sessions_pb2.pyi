@@ -45,6 +45,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_PREEMPTED: _ClassVar[Cause]
     CAUSE_LIMIT_EXCEEDED: _ClassVar[Cause]
     CAUSE_PORT_TAKEN: _ClassVar[Cause]
+    CAUSE_NODE_REFUSED: _ClassVar[Cause]
 
 class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -93,6 +94,7 @@ CAUSE_GANG_MEMBER_FAILED: Cause
 CAUSE_PREEMPTED: Cause
 CAUSE_LIMIT_EXCEEDED: Cause
 CAUSE_PORT_TAKEN: Cause
+CAUSE_NODE_REFUSED: Cause
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority
@@ -226,7 +228,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage", "episodes")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +253,7 @@ class Session(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     AVOIDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -281,13 +284,14 @@ class Session(_message.Message):
     simulated: bool
     revision: int
     command: _containers.RepeatedScalarFieldContainer[str]
+    left_out_bytes: int
     progress: Progress
     avoids: _containers.RepeatedScalarFieldContainer[str]
     attempts: _containers.RepeatedCompositeFieldContainer[EndedAttempt]
     stop: SessionStop
     usage: SessionUsage
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -410,16 +414,18 @@ class SessionFilter(_message.Message):
     def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ..., project: _Optional[str] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
-    __slots__ = ("filter", "page_size", "cursor", "summary_names")
+    __slots__ = ("filter", "page_size", "cursor", "summary_names", "short")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
     filter: SessionFilter
     page_size: int
     cursor: str
     summary_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ..., summary_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    short: bool
+    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ..., summary_names: _Optional[_Iterable[str]] = ..., short: _Optional[bool] = ...) -> None: ...
 
 class ListSessionsResponse(_message.Message):
     __slots__ = ("sessions", "next_cursor", "revision", "ended_missing")
@@ -434,16 +440,18 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., revision: _Optional[int] = ..., ended_missing: _Optional[bool] = ...) -> None: ...
 
 class WatchSessionsRequest(_message.Message):
-    __slots__ = ("filter", "from_revision", "with_reports", "summary_names")
+    __slots__ = ("filter", "from_revision", "with_reports", "summary_names", "short")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     FROM_REVISION_FIELD_NUMBER: _ClassVar[int]
     WITH_REPORTS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
     filter: SessionFilter
     from_revision: int
     with_reports: bool
     summary_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., from_revision: _Optional[int] = ..., with_reports: _Optional[bool] = ..., summary_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    short: bool
+    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., from_revision: _Optional[int] = ..., with_reports: _Optional[bool] = ..., summary_names: _Optional[_Iterable[str]] = ..., short: _Optional[bool] = ...) -> None: ...
 
 class WatchSessionsResponse(_message.Message):
     __slots__ = ("revision", "changed", "removed", "reset", "reports")

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from nsml.view.sessions import state_text
-from nsml.view.text import visible
+from nsml.view.text import fit, fit_middle, pad, visible, width
 from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ MOST_LISTED: Final = 10
 
 
 _MOST_OWNERS = 3
+_NAME_CELLS = 80
+_DETAIL_CELLS = 60
+"""Room of a name and of what is said of it: no text of somebody else's fills the question, or looks like another line."""
 
 
 class Asks(Enum):
@@ -76,11 +79,13 @@ class Target:
         name: as a person names it.
         owner: the user it belongs to; "" where it belongs to nobody in particular.
         detail: what helps to recognise it; may be empty.
+        is_text: its name may be any text, as those of checkpoints.
     """
 
     name: str
     owner: str = ""
     detail: str = ""
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,7 @@ def _targets_text(plan: Plan) -> str:
     others = [name for name in plan.others if all(name != one.name for one in plan.targets)]
     what = counted(count, plan.noun)
     if count == 1:
-        name = plan.targets[0].name
+        name = _named(plan.targets[0])
         what = name if plan.noun in {"", "session"} else f"the {plan.noun} {name}"
     if not others:
         return what
@@ -149,10 +154,24 @@ def _targets_text(plan: Plan) -> str:
 def listed(plan: Plan, most: int | None = MOST_LISTED) -> list[str]:
     """The targets, a line each, and how many more there are; `most` None: all of them."""
     shown = plan.targets[:most]
-    width = max((len(one.name) for one in shown), default=0)
-    lines = [visible(f"  {one.name:<{width}}  {one.detail}".rstrip()) for one in shown]
+    names = list(map(_named, shown))
+    cells = max(map(width, names), default=0)
+    details = [fit(visible(one.detail), _DETAIL_CELLS) for one in shown]
+    lines = [
+        f"  {pad(name, cells)}  {detail}".rstrip()
+        for name, detail in zip(names, details, strict=True)
+    ]
     left = len(plan.targets) - len(shown)
     return [*lines, f"  ... and {left:,} more"] if left else lines
+
+
+def _named(target: Target) -> str:
+    """Its name, in quotes where it could be read as more than a name."""
+    name = visible(target.name)
+    if not target.is_text:
+        return name
+    is_plain = not any(one.isspace() or one in "'\"" for one in name)
+    return fit_middle(name if is_plain else repr(name), _NAME_CELLS)
 
 
 def needs_list(plan: Plan) -> bool:
@@ -162,7 +181,8 @@ def needs_list(plan: Plan) -> bool:
 
 def target_of(session: Session) -> Target:
     """A session as a target, with its state and memo."""
-    detail = f"{state_text(session)}  {session.memo}" if session.memo else state_text(session)
+    memo = " ".join(visible(session.memo).split())  # no gaps that make other lines of it
+    detail = f"{state_text(session)}  {memo}" if memo else state_text(session)
     return Target(session.name, session.owner, detail)
 
 

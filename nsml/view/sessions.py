@@ -119,6 +119,7 @@ _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_PREEMPTED: "preempted",
     sessions_pb2.CAUSE_LIMIT_EXCEEDED: "over its limit",
     sessions_pb2.CAUSE_PORT_TAKEN: "port taken",
+    sessions_pb2.CAUSE_NODE_REFUSED: "refused by its node",
 }
 
 
@@ -824,7 +825,13 @@ def _end(session: Session) -> dict[str, Any] | None:
 
 
 def repeat_words(session: Session) -> list[str]:
-    """The command line that repeats a session: the submitter's own, else one made from the spec."""
+    """The command line that repeats a session: the submitter's own, else one made from the spec.
+
+    Raises:
+        ValueError: the session is that of a list, and lacks the end of its command.
+    """
+    if session.left_out_bytes:
+        raise ValueError(f"{session.name}: the end of its command is not here")
     if session.command:
         return list(session.command)
     from nsml.variables import HIDDEN

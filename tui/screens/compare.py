@@ -19,6 +19,7 @@ from nsml.view.plot import letter
 from nsml.view.series import spread
 from nsml.view.text import fit, visible
 from nsml.view.units import counted
+from nsml.view.whole import is_short
 from tui.kept import CompareKept
 from tui.screens.charting import ChartScreen
 from tui.screens.picking import Choice, Picker
@@ -205,6 +206,8 @@ class CompareScreen(ChartScreen):
     def _state(self) -> str:
         table, differing = self.table, self._differing
         parts = [counted(len(self._sessions), "session")]
+        lacking = sum(map(is_short, self._sessions))
+        parts += [f"{counted(lacking, 'command')} not complete yet"] if lacking else []
         gone = len(self._ids) - len(self._sessions)
         parts += [f"{gone} removed"] if gone else []
         differ = "differs" if len(differing) == 1 else "differ"

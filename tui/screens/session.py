@@ -22,6 +22,7 @@ from nsml.view.sessions import (
 )
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
+from nsml.view.whole import is_short
 from tui import looks
 from tui.hints import key_of
 from tui.model import TAIL_LINES
@@ -279,7 +280,7 @@ class SessionScreen(ChartScreen):
             ("memo", session.memo),
             ("project", session.project),
             ("id", session.id),
-            ("again", shlex.join(repeat_words(session))),
+            ("again", _again(session)),
         ):
             if text:
                 lines.append(visible(f"  {title}: {text}"))
@@ -392,6 +393,12 @@ class SessionScreen(ChartScreen):
             name = row.session.name if row else "SESSION"
             command = shlex.join(["nsml", "logs", name, "-F", "-i", "--grep", event.value])
             self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
+
+
+def _again(session: Session) -> str:
+    """What repeats it; of a long command that is not here yet, what shows it."""
+    words = ["nsml", "command", session.name] if is_short(session) else repeat_words(session)
+    return shlex.join(words)
 
 
 def _log_words(row: Row | None, follow: str, *, is_following: bool) -> str:

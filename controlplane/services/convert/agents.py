@@ -148,6 +148,8 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         cause = _CAUSES_BACK.get(message.exit.cause)
         if cause is None:
             raise InvalidRequest(f"there is no cause {message.exit.cause}")
+        if message.exit.node_refused:
+            cause = Cause.NODE_REFUSED
         ended = Exit(
             cause=cause,
             exit_code=message.exit.exit_code,

@@ -38,7 +38,7 @@ from nsml import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, MutableSequence, Sequence
 
     from controlplane.domain.identity import User
     from controlplane.domain.values import EndedAttempt, Stop, Usage
@@ -163,6 +163,50 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
     if spec.lost_after_s:
         message.lost_after.CopyFrom(duration(spec.lost_after_s))
     return message
+
+
+SHORT_BYTES: Final = 4 << 10
+"""Of a command, and of an environment, in a message that is short."""
+
+
+def shorten(message: sessions_pb2.Session) -> None:
+    """Leave out the end of what is long in what was asked for, and say how much that is."""
+    spec, left_out = message.spec, 0
+    spec.entry, missing = _beginning(spec.entry, SHORT_BYTES)
+    left_out += missing
+    for words in (spec.args, spec.argv, message.command):
+        left_out += _shorten(words)
+    room = SHORT_BYTES
+    for name, value in sorted(spec.environment.items()):
+        size = len(name.encode()) + len(value.encode())
+        room -= size
+        if room < 0:
+            del spec.environment[name]
+            left_out += size
+    message.left_out_bytes = left_out
+
+
+def _shorten(words: MutableSequence[str]) -> int:
+    """Leave out words from the one on that has no room, of which the beginning stays; how many bytes are left out."""
+    room = SHORT_BYTES
+    for place, word in enumerate(words):
+        size = len(word.encode())
+        if size > room:
+            words[place], missing = _beginning(word, room)
+            missing += sum(len(one.encode()) for one in words[place + 1 :])
+            del words[place + 1 :]
+            return missing
+        room -= size
+    return 0
+
+
+def _beginning(text: str, size: int) -> tuple[str, int]:
+    """As many whole characters of a text as fit into so many bytes, and how many bytes are missing."""
+    data = text.encode()
+    if len(data) <= size:
+        return text, 0
+    kept = data[:size].decode(errors="ignore")
+    return kept, len(data) - len(kept.encode())
 
 
 def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Session:

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
 from nsml.client.contexts import Context, load, save
 from nsml.v1 import resources_pb2
+from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
 from tests.unit.cli.conftest import FixedClock
 
 from .test_every_command import ARGUMENTS, LOCAL, READING
@@ -21,6 +23,10 @@ OTHERS = {
     "command": ["command", "kim/mnist/1"],
     "stop": ["stop", "-y", "kim/mnist/1"],
     "no such": ["model", "pull", "kim/mnist/1", "worst"],
+    "lost": ["model", "pull", "kim/mnist/1", f"{EVIL}lost"],
+    "nearly": ["model", "pull", "kim/mnist/1", EVIL[:-1]],
+    "no such metric": ["plot", "kim/mnist/1", "-m", EVIL[:-1]],
+    "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
 
@@ -42,6 +48,10 @@ def hostile(state, everything):
     state.checkpoints[session.id].append(type(state.checkpoints[session.id][0])())
     state.checkpoints[session.id][-1].CopyFrom(state.checkpoints[session.id][0])
     state.checkpoints[session.id][-1].name = EVIL
+    state.checkpoints[session.id].append(type(state.checkpoints[session.id][0])())
+    lost = state.checkpoints[session.id][-1]
+    lost.CopyFrom(state.checkpoints[session.id][0])
+    lost.name, lost.why_lost, lost.state = f"{EVIL}lost", EVIL, CHECKPOINT_STATE_LOST
     state.datasets[0].message = EVIL
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL
@@ -95,4 +105,82 @@ def test_programs_still_read_what_was_written(nsml, hostile):
     found = json.loads(nsml("ps", "-a", "-o", "json").stdout)
     assert found["items"][0]["memo"] == EVIL
     names = nsml("model", "ls", "kim/mnist/1", "-o", "json").stdout
-    assert [item["name"] for item in json.loads(names)["items"]] == ["best", EVIL]
+    assert [item["name"] for item in json.loads(names)["items"]] == ["best", EVIL, f"{EVIL}lost"]
+
+
+SLY = "best $(id); `id` > x\n  try: id #"
+"""Of a shell and of who reads errors: each of its parts would do something, or pass for a line of ours."""
+
+
+@pytest.fixture
+def sly(state, everything):
+    known = state.checkpoints[everything.id][0]
+    for name in (SLY, f"{SLY} lost"):
+        one = type(known)()
+        one.CopyFrom(known)
+        one.name = name
+        state.checkpoints[everything.id].append(one)
+    one.state, one.why_lost = CHECKPOINT_STATE_LOST, SLY
+    state.report(everything, SLY, 1.0, step=3)
+    everything.summary.update({SLY: 1.0})
+    everything.spec.args.extend([f"--{SLY}", "1"])
+    return everything
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model", "pull", "kim/mnist/1", SLY[:-1]],
+        ["model", "pull", "kim/mnist/1", f"{SLY} lost"],
+        ["model", "ls", "kim/mnist/1"],
+        ["plot", "kim/mnist/1", "-m", SLY[:-1]],
+        ["export", "kim/mnist/1", "-m", SLY[:-1]],
+        ["diff", "kim/mnist/1", "kim/mnist/1", "--lower", SLY[:-1]],
+        ["ps", "-a", "--sort", SLY[:-1]],
+        ["media", "kim/mnist/1", SLY[:-1]],
+        ["run", "-e", SLY[:-1] + ".py"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_what_is_offered_to_be_copied_is_one_word_of_a_shell(
+    words, nsml, sly, tmp_path, monkeypatch
+):
+    """Names that others chose are suggested, and nobody reads them before they paste them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{SLY.replace('/', '')}.py").touch()
+    told = nsml(*words, check=False, terminal=True).stderr
+    lines = told.splitlines()
+    assert "  try: id #" not in lines
+    assert not any(re.match(r" {0,2}try: id", line) for line in lines)
+    for line in lines:
+        if "$(id)" not in line or not re.match(r"(  try:| {7}|try:) ?(nsml|--)", line):
+            continue
+        offered = shlex.split(line.strip().removeprefix("try:"))
+        assert any("$(id)" in word and "`id`" in word and "#" in word for word in offered), line
+
+
+def test_names_that_are_offered_are_quoted(nsml, sly):
+    told = nsml("model", "pull", "kim/mnist/1", SLY[:-1], check=False).stderr
+    first = "best $(id); `id` > x   try: id #"
+    assert f"  try: nsml model pull kim/mnist/1 '{first}'\n" in told
+
+
+def test_errors_for_programs_act_on_no_terminal_either(nsml, hostile):
+    told = nsml("model", "pull", "kim/mnist/1", f"{EVIL}lost", "-j", check=False, terminal=True)
+    assert acts(told.stdout + told.stderr) == []
+    assert json.loads(told.stderr)["error"]["why"] == EVIL
+
+
+def test_a_checkpoint_that_is_named_in_full_is_meant_alone(nsml, state, everything):
+    """Its name may read as a glob that others fit."""
+    known = state.checkpoints[everything.id][0]
+    for name in ("[ab]", "a", "*"):
+        one = type(known)()
+        one.CopyFrom(known)
+        one.name = name
+        state.checkpoints[everything.id].append(one)
+    for name in ("[ab]", "*"):
+        nsml("model", "rm", "kim/mnist/1", name, "-y")
+        names = [one.name for one in state.checkpoints[everything.id]]
+        assert name not in names
+        assert "a" in names

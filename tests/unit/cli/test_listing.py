@@ -75,3 +75,17 @@ def test_errors_are_those_of_the_common_way(nsml, server, near, home, asked, tmp
         assert short.code == common.code != 0
         assert short.stderr == common.stderr
         assert short.stdout == ""
+
+
+@pytest.mark.parametrize("way", ["short", "common"])
+def test_only_a_table_on_a_terminal_is_made_of_cut_commands(nsml, state, near, asked, way):
+    """Data, what is read by a program, and what is filtered or sorted by has all of each command."""
+    words = [f"--option-{number}" for number in range(1_000)]
+    state.add("kim/None/1", spec=pb.SessionSpec(entry="main.py", args=words))
+    environ = near if way == "short" else {}
+    for form in ("json", "jsonl", "yaml", "csv"):
+        assert words[-1] in nsml("ps", terminal=True, NSML_OUTPUT=form, **environ).stdout
+    assert words[-1] in nsml("ps", "--fields", "args", "-o", "csv", terminal=True).stdout
+    assert "kim/None/1" in nsml("ps", "--filter", words[-1], terminal=True).stdout
+    assert "kim/None/1" in nsml("ps", terminal=True, **environ).stdout
+    assert words[-1] in nsml("command", "kim/None/1").stdout

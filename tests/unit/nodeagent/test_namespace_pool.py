@@ -22,7 +22,7 @@ class Maker:
         self.open: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.fails = False
+        self.fails: BaseException | None = None
         self.threads: list[int] = []
         self.ended = 0
 
@@ -31,8 +31,8 @@ class Maker:
         try:
             while True:
                 self.gate.wait(60)
-                if self.fails:
-                    raise OSError("no more addresses")
+                if self.fails is not None:
+                    raise self.fails
                 descriptor = os.memfd_create("namespace")
                 self.made.append(identity(descriptor))
                 yield descriptor
@@ -126,13 +126,30 @@ def test_a_closed_pool_has_nothing_open_and_keeps_nothing(
     assert len(maker.threads) == 2
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("no more addresses"), RuntimeError("cannot start new thread"), MemoryError()]
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_that_cannot_be_made_is_tried_again_by_the_next_session(
-    pool: NamespacePool, maker: Maker
+    pool: NamespacePool, maker: Maker, error: Exception
 ) -> None:
-    maker.fails = True
+    maker.fails = error
     assert pool.take() is None
     wait_for(lambda: maker.ended == 1 and not pool._is_refilling, what="it has failed")
-    maker.fails = False
+    maker.fails = None
+    assert pool.take() is None
+    wait_for(lambda: len(pool._ready) == READY, what="as many are ready")
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_by_the_next_session(
+    pool: NamespacePool, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert pool.take() is None, "the session makes its own"
     assert pool.take() is None
     wait_for(lambda: len(pool._ready) == READY, what="as many are ready")
 

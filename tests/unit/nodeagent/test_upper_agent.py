@@ -197,7 +197,9 @@ def test_a_network_that_the_node_does_not_give_is_refused_whatever_is_ordered(
             await world.platform.order(assignment(S, "true", network=host))
             report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         assert list(world.platform.registrations[0].networks) == [resources.NETWORK_OWN]
+        # Control planes of the version before know the cause; this one places the session elsewhere.
         assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert report.exit.node_refused
         assert "does not allow the host network" in report.exit.message
         assert not world.started
 

@@ -294,3 +294,23 @@ async def test_the_code_is_read_file_by_file(dashboard, add_files):
         assert tops[0] == tops[2] < tops[1]
         await pilot.press("left_square_bracket", "left_square_bracket")
         assert view.top == 0
+
+
+async def test_long_commands_are_compared_to_their_end(dashboard, add):
+    """Lists lack it: what is not here yet is asked for, and told until then."""
+    same = " ".join(f"--option-{number} {number}" for number in range(500))
+    add(1, f"{same} --last 1")
+    add(2, f"{same} --last 2")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "1 column differs", "last")
+        assert "not complete yet" not in said(dashboard)
+
+
+async def test_filters_look_into_all_of_long_commands(dashboard, add):
+    for number in (1, 2):
+        add(number, " ".join(f"--option-{one} {one}" for one in range(500)) + f" --last {number}")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        dashboard.show_sessions("last=2")
+        await shows(pilot, "1 of 2 sessions")

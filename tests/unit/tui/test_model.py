@@ -20,6 +20,7 @@ from tui.model import (
     Model,
     SeriesHeard,
     SessionsHeard,
+    WholeHeard,
 )
 from tui.sources import State, Topic
 
@@ -237,3 +238,46 @@ def test_one_that_was_removed_is_listed_no_more():
     assert model.listed > listed
     model.forget("gone", 100.0)
     assert model.listed == listed + 1
+
+
+def long(number, *, is_whole, state=RUNNING):
+    found = session(number, state)
+    found.spec.args.extend(["--lr", "1", "--seed", "2"] if is_whole else ["--lr"])
+    found.left_out_bytes = 0 if is_whole else 8
+    return found
+
+
+def test_all_of_a_long_command_stays_known_once_it_was_asked_for():
+    model = Model()
+    model.fold(
+        SessionsHeard([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True), 10
+    )
+    assert [one.id for one in model.short()] == ["s2", "s1"]
+    assert names(model, "seed=2") == []
+    listed = model.listed
+    model.fold(WholeHeard(long(1, is_whole=True, state=pb.SESSION_STATE_QUEUED)), 11)
+    assert model.listed > listed
+    assert model.row("s1").session == long(1, is_whole=True), "its state is as new as it was"
+    assert names(model, "seed=2") == ["kim/mnist/1"]
+    for event in (
+        SessionsHeard([long(1, is_whole=False)], []),
+        SessionsHeard([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True),
+        EndedHeard([]),
+        SessionsHeard([long(1, is_whole=False, state=ENDED)], ["s1"]),
+        EndedHeard([long(1, is_whole=False, state=ENDED)]),
+    ):
+        model.fold(event, 12)
+        assert [one.id for one in model.short()] == ["s2"]
+    assert names(model, "seed=2") == ["kim/mnist/1"]
+
+
+def test_as_many_long_commands_are_kept_as_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("tui.model.MOST_WHOLE", 1)
+    model = Model()
+    every = [long(number, is_whole=False) for number in (1, 2)]
+    model.fold(SessionsHeard(every, [], reset=True), 10)
+    assert len(model.short()) == 1
+    for number in (1, 2):
+        model.fold(WholeHeard(long(number, is_whole=True)), 11)
+    model.fold(SessionsHeard(every, []), 12)
+    assert [one.id for one in model.short()] == ["s1"]

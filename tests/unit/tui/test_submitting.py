@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input
 
+from controlplane.services.convert.sessions import shorten
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.sessions import repeat_words
 from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import said, shows, until
 from tui.commands import CommandError, Nsml, again_line, run_of, understood, without_memo
@@ -72,6 +74,24 @@ async def test_it_begins_with_the_command_of_ones_own_session_alone(submitting, 
         await until(pilot, lambda: isinstance(submitting.screen, SessionsScreen))
         await pilot.press("j")
         assert (await opened(pilot)).value == "nsml run -e train.py -- -m two"
+
+
+async def test_a_long_command_is_all_repeated(submitting, server):
+    """Lists lack its end, which is asked for before the form opens."""
+    numbers = [str(number) for number in range(2_000)]
+    command = ["nsml", "run", "-e", "train.py", "--", *numbers]
+    short = pb.Session()
+    short.CopyFrom(server.state.add("kim/mnist/1", command=command))
+    shorten(short)
+    with pytest.raises(ValueError, match="the end of its command is not here"):
+        repeat_words(short)
+    async with submitting.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await until(pilot, lambda: pilot.app.user)
+        submitting.prompt.submit(short)
+        await until(pilot, lambda: isinstance(pilot.app.screen, Submit))
+        line = pilot.app.screen.query_one(Input).value
+        assert line == f"nsml run -e train.py -- {' '.join(numbers)}"
 
 
 async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 from nsml.view import compare
 from nsml.view.tables import Column
-from nsml.view.units import counted
+from nsml.view.units import counted, size_text
+from nsml.view.whole import is_short
 from tui.screens.tabs.tab import SessionTab
 from tui.widgets.table import Table
 
@@ -59,4 +60,5 @@ class ArgumentsTab(SessionTab):
         table.none = "it was asked for nothing in particular"
         table.show(rows)
         count = sum(row.kind is compare.Kind.ARGUMENT for row in rows)
-        self.say(frame, session, [counted(count, "argument")])
+        lacking = [f"{size_text(session.left_out_bytes)} not here yet"] if is_short(session) else []
+        self.say(frame, session, [counted(count, "argument"), *lacking])

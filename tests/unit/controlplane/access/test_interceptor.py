@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.access import anonymous
 from controlplane.access.accounts import DAY_S
+from controlplane.access.arriving import Arriving
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
 from controlplane.access.identities import Identities
@@ -121,10 +122,17 @@ class Everything(grpc.GenericRpcHandler):
 
 @contextlib.asynccontextmanager
 async def serving(
-    door: Door, *, table: Any = TABLE, generic: Any = None
+    door: Door,
+    *,
+    table: Any = TABLE,
+    generic: Any = None,
+    arriving: Arriving | None = None,
+    options: Any = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
-    interceptor = AccessInterceptor(door.identities, table, limiter=door.limiter, refuse=refuse)
-    server = grpc.aio.server(interceptors=(interceptor,))
+    interceptor = AccessInterceptor(
+        door.identities, table, limiter=door.limiter, refuse=refuse, arriving=arriving
+    )
+    server = grpc.aio.server(interceptors=(interceptor,), options=options)
     server.add_generic_rpc_handlers((generic or Everything(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

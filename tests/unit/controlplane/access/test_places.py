@@ -15,7 +15,7 @@ import h2.connection
 import h2.exceptions
 import pytest
 
-from controlplane.access import anonymous, interceptor
+from controlplane.access import anonymous, arriving, interceptor
 from controlplane.access.interceptor import AccessInterceptor
 from tests.unit.controlplane.rig import until
 
@@ -171,6 +171,7 @@ def taken(access: AccessInterceptor) -> dict[str, object]:
         "waiting": dict(requests._queues),
         "open": [dict(one.open) for one in pools if one.open],
         "unfinished": [len(one.waiting) for one in pools if one.waiting],
+        "arriving": dict(access._arriving._by_user) | dict(access._arriving._bytes),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -187,7 +188,9 @@ async def test_no_place_is_lost_however_calls_end(
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(4, 8))
     monkeypatch.setattr(interceptor, "REQUEST_WITHIN_S", 0.2)
     monkeypatch.setattr(anonymous, "REQUEST_WITHIN_S", 0.1)
-    async with serving(door, generic=Moody(chance)) as channel:
+    monkeypatch.setattr(arriving, "LATE_S", 0.001)
+    few = arriving.Arriving(4 * arriving.MESSAGE_BYTES)
+    async with serving(door, generic=Moody(chance), arriving=few) as channel:
         access = vars(channel)["access"]
         tokens = await tokens_of_everybody(door)
         callers = Callers(

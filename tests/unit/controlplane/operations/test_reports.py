@@ -282,7 +282,7 @@ def test_a_gang_that_lost_a_node_is_repeated() -> None:
     assert (again.state, again.stop) == ("QUEUED", None)
 
 
-@pytest.mark.parametrize("cause", ["DATA_FAILED", "PORT_TAKEN"])
+@pytest.mark.parametrize("cause", ["DATA_FAILED", "PORT_TAKEN", "NODE_REFUSED"])
 def test_three_bad_attempts_are_held(cause: str) -> None:
     one = session()
     script = Script(node("a"), one)
@@ -293,6 +293,23 @@ def test_three_bad_attempts_are_held(cause: str) -> None:
     script.place(one, ("a", "a-0"))
     after = script.say(one, "FINALIZED", cause=cause, attempt=3)
     assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause(cause), 0)
+
+
+def test_what_its_node_refuses_costs_no_retry_and_leads_to_another_node() -> None:
+    one = session(spec={"retry_count": 1})
+    script = Script(node("a"), node("b"), one)
+    for attempt in (1, 2):
+        assert script.place(one, ("a", "a-0"))
+        after = script.say(one, "FINALIZED", cause="NODE_REFUSED", attempt=attempt)
+        assert after.state == "QUEUED"
+    assert after.avoids == {"a"}, "refused there a second time"
+    script.place(one, ("b", "b-0"))
+    script.say(one, "RUNNING", node="b", attempt=3)
+    after = script.say(one, "FINALIZED", node="b", cause="NODE_LOST", attempt=3, ran_for_s=100.0)
+    assert after.state == "QUEUED", "its one retry was left"
+    script.place(one, ("b", "b-0"))
+    after = script.say(one, "FINALIZED", node="b", cause="NODE_LOST", attempt=4, ran_for_s=100.0)
+    assert after.state == "FAILED"
 
 
 def test_a_good_run_forgives_bad_attempts() -> None:

@@ -397,3 +397,22 @@ async def test_a_store_that_comes_and_goes_does_not_end_the_platform(rig: Rig) -
         return len(done) == len(sessions)
 
     await until(worked, "all ended")
+
+
+async def test_a_session_that_its_node_refuses_waits_again_at_no_cost(rig: Rig) -> None:
+    host = resources_pb2.NETWORK_HOST
+    kim, agent = await rig.user("kim"), await rig.agent("gpu1", networks=[host])
+    await agent.connect()
+    session = await kim.submit(network=host)
+    (order,) = await agent.assignments(1)
+    report = report_of(order.replica, "FINALIZED", cause="START_FAILED")
+    report.exit.node_refused, report.exit.message = True, "host_network is never"
+    await agent.say(agents_pb2.ControlRequest(report=report))
+    await kim.reaches(session.id, "QUEUED")
+    again = await kim.get(session.id)
+    (attempt,) = again.attempts
+    assert (attempt.cause, attempt.reason) == (
+        sessions_pb2.CAUSE_NODE_REFUSED,
+        "host_network is never",
+    )
+    assert not again.HasField("end")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import grpc
@@ -899,3 +900,49 @@ async def test_values_of_the_environment_are_hidden_in_every_answer(rig: Rig) ->
 
 async def _left(rig: Rig, session_id: str) -> bool:
     return rig.plane.state.session(session_id) is None
+
+
+LONG = "é" * 3_000
+WORDS = ("python", "--seed", "1", LONG, "--after", "2")
+
+
+def size_of(session: pb.Session) -> int:
+    spec = session.spec
+    return sum(len(word.encode()) for word in (*spec.argv, *chain(*spec.environment.items())))
+
+
+async def test_lists_carry_the_beginning_of_long_commands_to_callers_that_know(rig: Rig) -> None:
+    """Nobody else's list grows by what one user writes; callers of the version before get all, as they expect."""
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    shown = resources_pb2.VISIBILITY_PUBLIC
+    environment = {f"V{number:03}_{'X' * 90}": "1" for number in range(100)}
+    made = await kim.submit(*WORDS, visibility=shown, environment=environment)
+    plain = await kim.submit("python", "--seed", "1", visibility=shown)
+
+    async def watched(*, short: bool) -> dict[str, pb.Session]:
+        stream = lee.sessions.WatchSessions(pb.WatchSessionsRequest(short=short))
+        async for answer in stream:
+            stream.cancel()
+            return {one.id: one for one in answer.changed}
+        raise AssertionError
+
+    async def listed(*, short: bool) -> dict[str, pb.Session]:
+        answer = await lee.sessions.ListSessions(pb.ListSessionsRequest(short=short))
+        return {one.id: one for one in answer.sessions}
+
+    whole = await lee.get(made.id)
+    whole_size = size_of(whole)
+    for found in (await listed(short=True), await watched(short=True)):
+        one = found[made.id]
+        assert one.spec.argv[:3] == ["python", "--seed", "1"]
+        assert LONG.startswith(one.spec.argv[3]), "no letter is cut"
+        assert sum(len(word.encode()) for word in one.spec.argv) in {4_095, 4_096}
+        assert 0 < len(one.spec.environment) < 100
+        assert one.ByteSize() < 10_000
+        lacking = whole_size - size_of(one)
+        assert one.left_out_bytes == lacking > 2_000
+        assert found[plain.id].left_out_bytes == 0
+    assert list(whole.spec.argv) == list(WORDS)
+    for found in (await listed(short=False), await watched(short=False)):
+        assert found[made.id].spec == whole.spec
+        assert found[made.id].left_out_bytes == whole.left_out_bytes == 0

@@ -21,6 +21,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from cli.ports import Held
+from controlplane.services.convert.sessions import shorten
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
 from nsml.v1 import (
@@ -237,18 +238,21 @@ class State:
         return fitting[0]
 
 
-def listed(session, names):
-    """A session as lists carry it: the first values of its summary, and those of `names`."""
+def listed(session, request):
+    """A session as lists carry it: the first values of its summary, and those that are asked for; short where it may be."""
     every = list(session.summary_names) or sorted(session.summary.fields)
-    kept = {*every[:LISTED], *names}
+    kept = {*every[:LISTED], *request.summary_names}
     left_out = [name for name in every if name not in kept]
-    if not left_out:
+    if not left_out and not request.short:
         return session
     short = pb.Session()
     short.CopyFrom(session)
+    if request.short:
+        shorten(short)
     for name in left_out:
         del short.summary.fields[name]
-    short.summary_names[:] = [name for name in every if name in kept]
+    if left_out:
+        short.summary_names[:] = [name for name in every if name in kept]
     short.summary_left_out = len(left_out)
     return short
 
@@ -350,7 +354,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         page = found[start : start + size]
         more = str(start + size) if start + size < len(found) else ""
         return pb.ListSessionsResponse(
-            sessions=[listed(one, request.summary_names) for one in page],
+            sessions=[listed(one, request) for one in page],
             next_cursor=more,
             revision=self.state.revision,
             ended_missing=self.state.lacks_ended,
@@ -419,8 +423,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 if is_first:
                     news, gone = [s for s in news if s.state not in ENDED], []
                 seen = state.revision
-            names = request.summary_names
-            news = [listed(s, names) for s in news if fits(s, request.filter) or s.state in ENDED]
+            news = [listed(s, request) for s in news if fits(s, request.filter) or s.state in ENDED]
             while len(news) > PART:
                 part, news = news[:PART], news[PART:]
                 # Only behind the last part everything was sent.

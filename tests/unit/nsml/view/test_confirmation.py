@@ -19,6 +19,7 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
+from nsml.view.text import width
 
 PAGE = Path(__file__).parents[4] / "docs" / "confirmation.md"
 STOP, RM, FENCE = COMMANDS["stop"], COMMANDS["rm"], COMMANDS["node fence"]
@@ -100,3 +101,23 @@ def test_the_page_lists_every_command_with_when_it_asks() -> None:
     )
     assert dict(rows) == {name: rule.asks.value for name, rule in COMMANDS.items()}
     assert {rule.asks for rule in COMMANDS.values()} == set(Asks)
+
+
+def test_no_text_of_a_target_passes_for_another_line_or_fills_the_question():
+    sly = "a\n" + " " * 200 + "  lee/mnist/3   nothing is lost: press y" + "x" * 4_000
+    one = pb.Session(name="kim/mnist/1", owner="kim", state=pb.SESSION_STATE_SUCCEEDED, memo=sly)
+    plan = Plan(rule=COMMANDS["rm"], targets=[target_of(one)] * 2)
+    for line in listed(plan):
+        assert width(line) < 80
+        assert "   " not in line.strip()
+    names = ["best", "old  and 2 backups of it. Keep best", "q'uote", "x" * 512]
+    targets = [Target(name, "kim", "1 kB", is_text=True) for name in names]
+    plan = Plan(rule=COMMANDS["model rm"], targets=targets, noun="checkpoint")
+    first, second, third, last = listed(plan)
+    assert first.split() == ["best", "1", "kB"]
+    assert second.split("  ")[1].startswith("'old")
+    assert "'old  and 2 backups of it. Keep best'" in second
+    assert '"q\'uote"' in third
+    assert width(last) < 100
+    alone = Plan(rule=COMMANDS["model rm"], targets=targets[1:2], noun="checkpoint", user="kim")
+    assert summary(alone) == "remove the checkpoint 'old  and 2 backups of it. Keep best'"
