@@ -44,6 +44,7 @@ from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
 from cli.sending import files_text, made_of, pack_folder, send
 from cli.staying import REMOVES_NOTE, After, goes_on, stay
+from nsml._path_text import path_text
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
@@ -514,7 +515,8 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
 
 
 def _check_packed(packed: Packed, wish: Wish) -> None:
-    if wish.argv or any(item.path == wish.entry for item in packed.manifest.entries):
+    entry = path_text(wish.entry)
+    if wish.argv or any(item.path == entry for item in packed.manifest.entries):
         return
     raise CommandError(
         f"the entry {wish.entry} is not among the files that are sent",
@@ -547,7 +549,7 @@ def _note_variables(app: App, folder: Path, packed: Packed, wish: Wish) -> None:
 def _within(folder: Path, name: str) -> str:
     """Where a file is inside the folder, as a manifest says it; "" for one outside."""
     try:
-        return (folder / name).resolve().relative_to(folder.resolve()).as_posix()
+        return path_text((folder / name).resolve().relative_to(folder.resolve()).as_posix())
     except (ValueError, OSError):
         return ""
 
@@ -555,13 +557,12 @@ def _within(folder: Path, name: str) -> str:
 def _check_image_line(folder: Path, packed: Packed) -> None:
     """Raise where the `#nsml:` line of what is sent names no image: no node could follow it."""
     from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
+    from nsml.written import decoded
 
     sent = {item.path for item in packed.manifest.entries}
     files = [name for name in IMAGE_FILES if name in sent and (folder / name).is_file()]
     try:
-        asked_image(
-            (name, (folder / name).read_text(encoding="utf-8", errors="replace")) for name in files
-        )
+        asked_image((name, decoded((folder / name).read_bytes(), "replace")) for name in files)
     except NamesNoImage as error:
         raise CommandError(
             str(error),

@@ -109,11 +109,61 @@ def test_what_is_no_file_is_left_out_and_told(nsml, state, project):
     for words in (["run"], ["dataset", "push", "pipes", "."]):
         told = nsml(*words).stderr.splitlines()
         assert told[0] == (
-            "note: left out, for they are no files: a (a pipe), b␛[31m (a pipe), c (a pipe)"
+            "note: left out, for they are no files: a (a pipe), b\\x1b[31m (a pipe), c (a pipe)"
             " and 2 more"
         )
         assert told[1].startswith("packing   1 file 15 Bytes")
     assert nsml("-q", "run").stderr == ""
+
+
+def test_names_that_are_not_utf8_are_sent_and_words_are_named(nsml, state, project):
+    (project / os.fsdecode(b"caf\xe9.txt")).write_text("1")
+    (project / os.fsdecode(b"m\xe9.py")).write_text("1")
+    assert "packing   3 files" in nsml("run").stderr
+    word = os.fsdecode(b"b\xff")
+    for words in (["--", word], ["-m", word], ["-d", word], ["-e", os.fsdecode(b"m\xe9.py")]):
+        result = nsml("run", *words, check=False)
+        assert result.code == 2
+        assert result.stderr.startswith(f"error: '{words[-1][0]}\\x")
+        assert "is not UTF-8" in result.stderr
+    for words, variables in ((["--env", f"A={word}"], {}), (["--env", "A"], {"A": word})):
+        told = nsml("run", *words, check=False, **variables).stderr
+        assert "error: --env: the value of A is not UTF-8" in told
+        assert "xff" not in told
+    assert len(state.sessions) == 1
+
+
+def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
+    for name in ("logs", "env/bin", "sub"):
+        (project / name).mkdir(parents=True)
+    (project / "env/pyvenv.cfg").touch()
+    (project / "env/bin/python").symlink_to("/usr/bin/env")
+    (project / "sub/.nsmlignore").touch()
+    assert nsml("run").stderr.splitlines()[:3] == [
+        "note: left out, environments of Python packages: env",
+        "note: empty folders are not sent: logs",
+        "note: not read, only .nsmlignore of the folder itself is: sub/.nsmlignore",
+    ]
+
+
+@pytest.mark.parametrize("words", [["run"], ["dataset", "push", "x", "."]])
+def test_a_link_that_cannot_be_sent_is_left_out_by_the_line_that_is_shown(
+    nsml, state, project, words
+):
+    (project / "[da] ta").symlink_to("/etc")
+    result = nsml(*words, check=False)
+    assert result.code == 1
+    assert "the link [da] ta leaves the folder: /etc" in result.stderr
+    line = "/\\[da] ta"
+    assert f"try: a line {line} in .nsmlignore leaves it out" in result.stderr
+    (project / ".nsmlignore").write_text(f"{line}\n")
+    nsml(*words)
+
+
+def test_one_file_can_be_a_dataset(nsml, state, project):
+    (project / "a b.csv").write_text("1,2\n")
+    told = nsml("dataset", "push", "prices", "a b.csv").stderr
+    assert "packing   1 file 4 Bytes" in told
 
 
 def test_again_sends_nothing(nsml, state, project):
@@ -486,7 +536,7 @@ def test_an_env_file_stays_here(nsml, state, project):
 def test_variables_that_cannot_be(nsml, state, project, words, told, why, advice):
     (project / ".env").write_text("A=1\n")
     (project / "train.env").write_text("A=1\n")
-    (project / "binary").write_bytes(b"\xff\xfe\0topsecret")
+    (project / "binary").write_bytes(b"\xff\xff\0topsecret")
     (project / "large").write_bytes(b"#" * (2 << 20))
     (project / "bad").write_text("A=1\ntopsecret\n")
     result = nsml("run", *words, check=False)
@@ -507,11 +557,14 @@ def test_a_folder_that_was_removed_meanwhile_is_told(nsml, state, tmp_path, monk
     assert result.stderr.startswith("error: the folder that you are in is not there any more\n")
 
 
-def test_a_name_that_no_folder_may_have_is_told_with_what_to_do(nsml, state, project):
-    (project / "aux.py").touch()
+def test_a_path_that_cannot_be_sent_is_told_with_what_to_do(nsml, state, project):
+    deep = project.joinpath(*["d"] * 64)
+    deep.mkdir(parents=True)
+    (deep / "x").touch()
     result = nsml("run", check=False)
     assert (result.code, state.sessions) == (1, {})
-    assert result.stderr.startswith("error: 'aux.py' cannot be sent\n  why: ")
-    assert ".nsmlignore" in result.stderr
-    (project / ".nsmlignore").write_text("aux.py\n")
+    assert result.stderr.startswith("error: 'd/d/")
+    assert "cannot be sent\n  why: it is deeper than 64 folders" in result.stderr
+    line = result.stderr.partition("a line ")[2].partition(" in .nsmlignore")[0]
+    (project / ".nsmlignore").write_text(f"{line}\n")
     assert nsml("run").code == 0
