@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
 from cli.progress import Progress
+from nsml._path_text import native_path
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 _SHOWN = 3
+_GITIGNORE = ".gitignore"
 
 
 def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
@@ -67,13 +69,37 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
     ):
         if names:
             app.say(f"note: {what}: {visible(shortened(names))}")
+    _note_gitignore(app, path, packed)
     return packed
 
 
-def shortened(names: Sequence[str]) -> str:
+def _note_gitignore(app: App, folder: Path, packed: Packed) -> None:
+    """Say what is sent although git would leave it out: its rules are not read."""
+    from nsml.content.ignore import IGNORE_FILE, IgnoreRules
+    from nsml.view.units import size_text
+    from nsml.written import decoded, lines_of
+
+    try:
+        rules = IgnoreRules(lines_of(decoded((folder / _GITIGNORE).read_bytes())))
+    except (OSError, ValueError):
+        return
+    sent = [
+        item
+        for item in packed.manifest.entries
+        if rules.ignores(native_path(item.path), is_folder=False)
+    ]
+    if sent:
+        size = size_text(sum(item.size for item in sent))
+        app.say(
+            f"note: {_GITIGNORE} is not read: {files_text(len(sent))} ({size}) in it are sent;"
+            f" {IGNORE_FILE} leaves files out"
+        )
+
+
+def shortened(names: Sequence[str], most: int = _SHOWN) -> str:
     """The first of them, and how many more there are."""
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def pattern_of(path: str) -> str:
