@@ -189,7 +189,7 @@ def _token(app: App, *, from_stdin: bool) -> str:
     if app.can_ask:
         secret = click.prompt("Token", hide_input=True, err=True).strip()
     elif from_stdin:
-        secret = app.stdin.readline().strip()
+        secret = app.read_line()
     else:
         raise CommandError(
             "nobody is there to ask for the token",

@@ -227,6 +227,13 @@ class App:
             return ""  # the end of input, also in the middle of a line, is no answer
         return answer.strip()
 
+    def read_line(self) -> str:
+        """A line of input, without blanks around it and the mark that some editors put before the first."""
+        try:
+            return self.stdin.readline().removeprefix("\ufeff").strip()
+        except UnicodeDecodeError:
+            raise CommandError("the input is not UTF-8", code=ExitCode.USAGE) from None
+
     def forget_typed(self) -> None:
         """Drop what was typed on the terminal before a question: it is no answer to it."""
         import termios

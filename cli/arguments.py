@@ -236,7 +236,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
                 f"{name} is set by the platform", param, ctx, why=_RESERVED, advice="another name"
             )
         if found:
-            return name, text
+            return name, self._checked(name, text, param, ctx)
         app = ctx.find_object(App) if ctx is not None else None
         if app is None or name not in app.environ:
             raise BadValue(
@@ -246,7 +246,15 @@ class _Variable(click.ParamType[tuple[str, str]]):
                 why="NAME alone takes the variable as it is here; only exported ones are seen",
                 advice=f"nsml run --env {name}=VALUE\nexport {name}    and the same again",
             )
-        return name, app.environ[name]
+        return name, self._checked(name, app.environ[name], param, ctx)
+
+    def _checked(
+        self, name: str, text: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The value, which no message shows."""
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise BadValue(f"the value of {name} is not UTF-8", param, ctx)
+        return text
 
 
 class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):

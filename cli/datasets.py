@@ -32,11 +32,12 @@ def dataset() -> None:
     reads=True,
     examples=[
         "nsml dataset push mnist ./mnist",
+        "nsml dataset push prices prices.csv",
         "nsml dataset push mnist ./mnist --team --message 'with test split'",
     ],
 )
 @click.argument("name")
-@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @visibility_options
 @click.option("-m", "--message", default="", metavar="TEXT", help="What this version is.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out, as in .nsmlignore.")
@@ -57,7 +58,7 @@ def push(
     exclude: tuple[str, ...],
     max_size: int | None,
 ) -> None:
-    """Make the files of PATH the newest version of your dataset NAME.
+    """Make the files of PATH, a folder or one file, the newest version of your dataset NAME.
 
     Only what is new travels.
     """
@@ -104,7 +105,8 @@ def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
     from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
     from nsml.content.manifest import DEFAULT_LIMITS
 
-    rules = rules_for(path, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
+    folder = path.parent if path.is_file() else path
+    rules = rules_for(folder, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
     try:
         return pack_folder(app, path, ignore=rules, max_bytes=max_size or DEFAULT_LIMITS.bytes)
     except TooLarge as error:

@@ -181,7 +181,7 @@ def _join_token(app: App, token: str | None) -> str:
     if token not in {None, "-"}:
         return str(token)
     if token is not None and not app.can_ask:
-        return app.stdin.readline()
+        return app.read_line()
     if not app.can_ask:
         raise CommandError(
             "a join token is needed",

@@ -42,7 +42,7 @@ TITLES = {CONTROL_PLANE: "control plane", AGENT: "agent"}
 DEFAULT_PORT = 18553
 CONTEXT_NAME = "local"
 
-_FORGE = re.compile(r"[^a-z0-9_-]+")
+_FORGE = re.compile(r"[^a-z0-9_.-]+|\.+(?=\.|\Z)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,15 +274,15 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:
 
 
 def user_name() -> str:
-    """The login user as a name of the platform: 1 to 32 of a-z 0-9 _ -, beginning with a letter."""
+    """The login user as a name of the platform: 1 to 32 of a-z 0-9 _ - with dots between, beginning with a letter."""
     import getpass
 
     try:
         login = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in many containers
         login = ""
-    name = _FORGE.sub("-", login.lower()).strip("-_").lstrip("0123456789-_")[:32]
-    return name or "user"
+    name = _FORGE.sub("-", login.lower()).strip("-_.").lstrip("0123456789-_.")[:32]
+    return name.rstrip(".") or "user"
 
 
 def node_name() -> str:

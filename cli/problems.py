@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,15 @@ if TYPE_CHECKING:
 
 _CONTINUED = " " * 7
 """In front of further lines: as wide as `error: ` and `  why: `."""
-EXPECTED = (ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError)
+EXPECTED = (
+    *(ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError),
+    UnicodeEncodeError,
+)
 """What a command may end with; anything else is a defect."""
+
+_LONGEST_SHOWN = 80
+_BYTE = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as Python reads it from the command line and the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +52,34 @@ def problem_of(error: BaseException) -> Problem:
     match error:
         case ClientError():
             return _platform_problem(error)
-        case CommandError():
-            return Problem(
-                code=error.code,
-                reason=error.reason,
-                message=error.message,
-                why=error.why,
-                advice=error.advice.splitlines(),
-            )
-        case ContextError():
-            is_sign_in = isinstance(error, (NoContext, DamagedToken))
-            return Problem(
-                code=ExitCode.DENIED if is_sign_in else ExitCode.USAGE,
-                reason="CONTEXT",
-                message=error.message,
-                advice=error.advice.splitlines(),
-            )
+        case CommandError() | ContextError():
+            return _our_problem(error)
         case click.ClickException():
             return _usage_problem(error)
         case OSError():
             return _system_problem(error)
+        case UnicodeEncodeError():
+            return _encoding_problem(error)
     return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
+
+
+def _our_problem(error: CommandError | ContextError) -> Problem:
+    advice = error.advice.splitlines()
+    if isinstance(error, CommandError):
+        return Problem(
+            code=error.code,
+            reason=error.reason,
+            message=error.message,
+            why=error.why,
+            advice=advice,
+        )
+    is_sign_in = isinstance(error, (NoContext, DamagedToken))
+    return Problem(
+        code=ExitCode.DENIED if is_sign_in else ExitCode.USAGE,
+        reason="CONTEXT",
+        message=error.message,
+        advice=advice,
+    )
 
 
 def _platform_problem(error: ClientError) -> Problem:
@@ -123,6 +138,20 @@ def _system_problem(error: OSError) -> Problem:
     if isinstance(error, FileNotFoundError) and not where and _is_nowhere():
         message, advice = "the folder that you are in is not there any more", ("cd to one that is",)
     return Problem(code=ExitCode.FAILED, reason="SYSTEM", message=message, advice=advice)
+
+
+def _encoding_problem(error: UnicodeEncodeError) -> Problem:
+    """Of a word of the command line, or a value of the environment, that no message can hold."""
+    shown = _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", error.object)
+    if shown == error.object:
+        return defect(error)
+    return Problem(
+        code=ExitCode.USAGE,
+        reason="NOT_UTF_8",
+        message=f"'{shown[:_LONGEST_SHOWN]}' is not UTF-8",
+        why="names, arguments and values of variables are text in UTF-8",
+        advice=["the same in UTF-8, or in a file of the folder, which may hold any bytes"],
+    )
 
 
 def _is_nowhere() -> bool:

@@ -488,6 +488,7 @@ def _check_entry(folder: Path, entry: str) -> None:
 
 def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     """The folder described; None for an empty one that a plain command does not need."""
+    from cli.code_checks import Code, check_code
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
     from nsml.content.packing import CODE_LIMIT_BYTES
@@ -507,72 +508,10 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
             "nsml dataset push NAME PATH    for data\n"
             "nsml run --max-size SIZE       to send it all the same",
         ) from error
-    _check_packed(packed, wish)
     for warning in packed.warnings():
         app.say(warning)
-    _note_variables(app, folder, packed, wish)
-    _check_image_line(folder, packed)
+    check_code(app, Code(folder, packed), wish)
     return packed
-
-
-def _check_packed(packed: Packed, wish: Wish) -> None:
-    if wish.argv or any(item.path == wish.entry for item in packed.manifest.entries):
-        return
-    raise CommandError(
-        f"the entry {wish.entry} is not among the files that are sent",
-        code=ExitCode.USAGE,
-        reason="NO_ENTRY",
-        why="an ignore rule leaves it out",
-        advice=f"add a line !{wish.entry} to .nsmlignore",
-    )
-
-
-def _note_variables(app: App, folder: Path, packed: Packed, wish: Wish) -> None:
-    """Say which files of variables travel with the code, and that .env does not by itself."""
-    from nsml.view.text import visible
-
-    named = {_within(folder, name) for name in wish.environment_files}
-    sent = [
-        item.path
-        for item in packed.manifest.entries
-        if item.path in named or item.path.rpartition("/")[2] == ".env"
-    ]
-    for path in sent:
-        app.say(
-            f"warning: {visible(path)} is sent with the code, for all who see the session"
-            " (.nsmlignore leaves it out)"
-        )
-    if ".env" not in {*sent, *named} and (folder / ".env").is_file():
-        app.say("note: .env is not sent: --env-file .env gives its variables to the program")
-
-
-def _within(folder: Path, name: str) -> str:
-    """Where a file is inside the folder, as a manifest says it; "" for one outside."""
-    try:
-        return (folder / name).resolve().relative_to(folder.resolve()).as_posix()
-    except (ValueError, OSError):
-        return ""
-
-
-def _check_image_line(folder: Path, packed: Packed) -> None:
-    """Raise where the `#nsml:` line of what is sent names no image: no node could follow it."""
-    from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
-
-    sent = {item.path for item in packed.manifest.entries}
-    files = [name for name in IMAGE_FILES if name in sent and (folder / name).is_file()]
-    try:
-        asked_image(
-            (name, (folder / name).read_text(encoding="utf-8", errors="replace")) for name in files
-        )
-    except NamesNoImage as error:
-        raise CommandError(
-            str(error),
-            code=ExitCode.USAGE,
-            reason="NO_IMAGE",
-            why=RULE,
-            advice="the line put right, such as: #nsml: pytorch/pytorch:2.4.0\n"
-            "nsml run --image NAME    and no such line",
-        ) from error
 
 
 def _foretell(app: App, wish: Wish) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -128,7 +129,7 @@ def _read(app: App, name: str) -> bytes:
             code=ExitCode.USAGE,
             advice=f"nsml secret set {name} < FILE",
         )
-    return _one_line_break_less(stdin.buffer.read(_MOST_READ))
+    return _one_line_break_less(stdin.buffer.read(_MOST_READ).removeprefix(BOM_UTF8))
 
 
 def _one_line_break_less(value: bytes) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
 from cli.progress import Progress
+from nsml._path_text import native_path
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -16,45 +18,94 @@ if TYPE_CHECKING:
     from cli.app import App
     from nsml.client.calls import Client
     from nsml.client.content import Transfer, Uploaded
+    from nsml.content import packing
     from nsml.content.ignore import IgnoreRules
     from nsml.content.packing import Packed
 
 Made = TypeVar("Made")
 
-_SPECIAL_SHOWN = 3
+_SHOWN = 3
+_GITIGNORE = ".gitignore"
 
 
-def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
-    """The folder described, what is no file told.
+def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
+    """The folder described, or the one file as a folder that has it alone, with notes on what is not sent.
 
-    Raises what `nsml.content.packing.pack` raises, but CommandError for a name that cannot be sent.
+    Raises what `nsml.content.packing.pack` raises, but CommandError for what can be left out by a rule.
     """
-    from nsml.content.errors import PathRefused
-    from nsml.content.packing import pack
+    from nsml.content.errors import LinkRefused, PathRefused, Unreadable
+    from nsml.content.ignore import IGNORE_FILE
+    from nsml.content.packing import pack, pack_file
     from nsml.view.text import visible
 
     progress = Progress(app, "packing")
+
+    def shown(seen: packing.Progress) -> None:
+        progress.update(seen.bytes, seen.bytes_total)
+
     try:
-        packed = pack(
-            folder,
-            ignore=ignore,
-            max_bytes=max_bytes,
-            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
-        )
+        if path.is_file():
+            return pack_file(path, max_bytes=max_bytes, progress=shown)
+        packed = pack(path, ignore=ignore, max_bytes=max_bytes, progress=shown)
     except PathRefused as error:
         raise CommandError(
             f"{error.path!r} cannot be sent",
             why=error.reason,
-            advice="another name for it, or a line with it in .nsmlignore",
+            advice=f"another name for it, or a line {pattern_of(error.path)} in {IGNORE_FILE}",
+        ) from error
+    except (LinkRefused, Unreadable) as error:
+        if error.path in {".", IGNORE_FILE}:
+            raise
+        raise CommandError(
+            str(error), advice=f"a line {pattern_of(error.path)} in {IGNORE_FILE} leaves it out"
         ) from error
     finally:
         progress.close()
-    if packed.special:
-        named = ", ".join(map(visible, packed.special[:_SPECIAL_SHOWN]))
-        rest = len(packed.special) - _SPECIAL_SHOWN
-        more = f" and {rest} more" if rest > 0 else ""
-        app.say(f"note: left out, for they are no files: {named}{more}")
+    for what, names in (
+        ("left out, for they are no files", packed.special),
+        ("left out, environments of Python packages", packed.environments),
+        ("empty folders are not sent", packed.empty),
+        (f"not read, only {IGNORE_FILE} of the folder itself is", packed.unread),
+    ):
+        if names:
+            app.say(f"note: {what}: {visible(shortened(names))}")
+    _note_gitignore(app, path, packed)
     return packed
+
+
+def _note_gitignore(app: App, folder: Path, packed: Packed) -> None:
+    """Say what is sent although git would leave it out: its rules are not read."""
+    from nsml.content.ignore import IGNORE_FILE, IgnoreRules
+    from nsml.view.units import size_text
+    from nsml.written import decoded, lines_of
+
+    try:
+        rules = IgnoreRules(lines_of(decoded((folder / _GITIGNORE).read_bytes())))
+    except (OSError, ValueError):
+        return
+    sent = [
+        item
+        for item in packed.manifest.entries
+        if rules.ignores(native_path(item.path), is_folder=False)
+    ]
+    if sent:
+        size = size_text(sum(item.size for item in sent))
+        app.say(
+            f"note: {_GITIGNORE} is not read: {files_text(len(sent))} ({size}) in it are sent;"
+            f" {IGNORE_FILE} leaves files out"
+        )
+
+
+def shortened(names: Sequence[str], most: int = _SHOWN) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def pattern_of(path: str) -> str:
+    """A line of an ignore file that fits the path with this text."""
+    plain = re.sub(r"(?:\\x[0-9a-f]{2})+", "*", path)
+    return "/" + re.sub(r"([\[?]| $)", r"\\\1", plain)
 
 
 async def send(app: App, client: Client, packed: Packed, bases: Sequence[str] = ()) -> Uploaded:

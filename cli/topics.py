@@ -55,6 +55,10 @@ Files that control a run
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
+Not read: .gitignore, pyproject.toml, uv.lock, environment.yml, Pipfile. nsml run
+warns of packages that these or the program's imports name and requirements.txt
+does not.
+
 Packages are installed once on each node and cached for later sessions; the log
 of the session that needed them first begins with the installation.
 """

@@ -11,6 +11,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_one
+from nsml.written import decoded
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -87,7 +88,7 @@ def _read(app: App) -> str:
             code=ExitCode.USAGE,
             advice="nsml webhook set < FILE",
         )
-    return str(stdin.buffer.read(_MOST_READ).decode(errors="replace")).strip()
+    return decoded(stdin.buffer.read(_MOST_READ), "replace").strip()
 
 
 @command("show", reads=True, examples=["nsml webhook show", "nsml webhook show -j"])

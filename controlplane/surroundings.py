@@ -27,6 +27,7 @@ from controlplane.store.open import open_store
 from controlplane.versions import bring_forward, look_at, wait_for_one_version
 from nsml import private_files
 from nsml.clock import elapsed, in_own_thread, in_thread
+from nsml.written import decoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -312,7 +313,7 @@ def _password(file: Path) -> str:
         raise StartRefused(str(error)) from error
     if not written or not written.strip():
         raise StartRefused(f"etcd_password_file: {file} has no password")
-    return written.decode(errors="replace").strip("\r\n")
+    return decoded(written, "replace").strip("\r\n")
 
 
 def _tls(settings: Settings) -> Tls | None:

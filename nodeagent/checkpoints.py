@@ -34,7 +34,7 @@ from nsml.concurrency import TaskGroup
 from nsml.content.beneath import beneath
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
-from nsml.content.paths import split_path
+from nsml.content.paths import native_parts
 from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
@@ -56,7 +56,7 @@ log = structlog.get_logger()
 class SavedCheckpoint:
     """What a record says of a checkpoint.
 
-    `folder` is relative to the replica's checkpoints, `files` to the folder. `seal` shows whether they were
+    `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
     changed since; "" from an older SDK.
     """
 
@@ -394,7 +394,7 @@ def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
     with beneath(path_of(place.descriptor)) as folder:
         for path in checkpoint.files:
             try:
-                found.append((path, folder.lstat(split_path(path))))
+                found.append((path, folder.lstat(native_parts(path))))
             except FileNotFoundError as error:
                 raise CheckpointChanged(f"{path} was removed after it was saved") from error
     if place.is_kept and any(is_copy(facts) for _, facts in found):

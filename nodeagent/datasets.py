@@ -40,6 +40,7 @@ from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
 from nsml.content.extract import Extraction, remove_tree
 from nsml.content.manifest import ChunkRef
+from nsml.content.paths import native_parts
 from nsml.content.stored_manifest import StoredManifest
 
 _DONORS = 8
@@ -509,7 +510,9 @@ class Trees:
                     offset = 0
                     for ref in entry.chunks:
                         if ref.digest in wanted:
-                            places.setdefault(ref.digest, _Place(tree / entry.path, offset))
+                            places.setdefault(
+                                ref.digest, _Place(tree.joinpath(*native_parts(entry.path)), offset)
+                            )
                         offset += ref.size
         return places
 

@@ -27,7 +27,7 @@ from nodeagent.assignments import note_use, owner_of
 from nodeagent.beneath import open_folder
 from nodeagent.datasets import Trees
 from nodeagent.environments.builds import EnvironmentFailed
-from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import (
@@ -45,6 +45,7 @@ from nsml.client.errors import ClientError
 from nsml.clock import Offload
 from nsml.content.errors import ContentError
 from nsml.folders import is_one_name
+from nsml.packages.requirements import Requirements
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.units import counted
@@ -52,7 +53,7 @@ from nsml.view.units import counted
 if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.images import Images
-    from nodeagent.environments.requirements import ReadSetup
+    from nsml.packages.requirements import ReadSetup
 
 T = TypeVar("T")
 

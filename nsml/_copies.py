@@ -9,6 +9,8 @@ import sys
 import time
 from contextlib import suppress
 
+from nsml._path_text import path_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Sequence, Tuple
@@ -140,7 +142,7 @@ def seal_of(folder: str, files: Sequence[str]) -> str:
     Returns only once a further change would be seen, which is a tick of the kernel's clock (some
     milliseconds).
     """
-    found = [(path, os.lstat(os.path.join(folder, path))) for path in files]
+    found = [(path_text(path), os.lstat(os.path.join(folder, path))) for path in files]
     _wait_past(max([facts.st_ctime_ns for _, facts in found], default=0))
     return seal(found)
 
@@ -148,7 +150,7 @@ def seal_of(folder: str, files: Sequence[str]) -> str:
 def seal(found: Sequence[Tuple[str, os.stat_result]]) -> str:
     """A digest of which files these are and when each was last changed in any way, and one of when in its bytes.
 
-    The kernel sets the time of the last change of any kind; a program cannot. 64 hexadecimal digits each.
+    Paths are as text. The kernel sets the time of the last change of any kind; a program cannot. 64 hexadecimal digits each.
     """
     from hashlib import sha256
 

@@ -16,6 +16,7 @@ from nsml._leaving import Leaving
 from nsml._media import Media
 from nsml._model import Model
 from nsml._notice import notice
+from nsml._path_text import path_text
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
 from nsml._steps import Progress, read_done, write_done
@@ -377,7 +378,7 @@ class Session:
             "time": time.time(),
             "name": name,
             "folder": folder,
-            "files": files,
+            "files": [(path_text(path), size) for path, size in files],
             "seal": seal,
             "size": sum(size for _, size in files),
             "elapsed": elapsed,

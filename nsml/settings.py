@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 import msgspec
+
+from nsml.written import toml_of
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
@@ -67,7 +68,7 @@ def read_settings(
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return toml_of(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from nsml.written import decoded, lines_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -79,13 +81,13 @@ def parse_file(content: bytes) -> dict[str, str]:
     Raises FileRefused, whose text never holds a value.
     """
     try:
-        text = content.decode("utf-8-sig")
+        text = decoded(content, "strict")
     except UnicodeDecodeError as error:
         raise FileRefused(
             content[: error.start].count(b"\n") + 1, "it is no text in UTF-8"
         ) from None
     variables: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue

@@ -12,7 +12,6 @@ first, what the file says over it.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -31,6 +30,7 @@ from textual.keys import (
 from textual.screen import ModalScreen, Screen
 
 from nsml.view.text import visible
+from nsml.written import toml_of
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -136,7 +136,7 @@ def read(path: Path, parts: Mapping[type[DOMNode], tuple[Binding, ...]]) -> dict
         KeymapError: it cannot be read, or says nothing.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = toml_of(path.read_bytes())
     except FileNotFoundError:
         return {}
     except OSError as error:

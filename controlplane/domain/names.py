@@ -21,10 +21,10 @@ LONGEST_REFERENCE = 256
 FURTHEST_BACK = 1_000
 """The K of the last @K: to find one, all newer ones are read."""
 
-_USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_USER = re.compile(r"(?=.{1,32}\Z)[a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)*")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_USER_RULE = "1 to 32 of a-z 0-9 _ -, beginning with a letter"
+_USER_RULE = "1 to 32 of a-z 0-9 _ -, with single dots between them, beginning with a letter"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -33,14 +33,14 @@ _ID = re.compile(r"s[a-z2-7]{16}")
 
 
 def check_user(name: str) -> str:
-    """The name, if it is one of a user: 1 to 32 of a-z 0-9 _ -, beginning with a letter."""
+    """The name, if it is one of a user: 1 to 32 of a-z 0-9 _ -, with single dots between, beginning with a letter."""
     return _check(_USER, name, "user name", _USER_RULE)
 
 
 def check_project(name: str) -> str:
     """The name, if it is one of a project: as of a user, whose own has the same."""
     if not _USER.fullmatch(name):
-        words = re.findall(r"[a-z0-9_]+", name.lower())
+        words = re.findall(r"[a-z0-9_.]*[a-z0-9_]", name.lower().replace("..", "."))
         meant = "-".join(words).lstrip("0123456789_-")[:32].rstrip("-") or "vision"
         raise InvalidRequest(
             f"{name[:80]!r} is not a project name",

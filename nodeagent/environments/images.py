@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.hostconfig import AptConfiguration
-    from nodeagent.environments.requirements import Requirements
+    from nsml.packages.requirements import Requirements
 
 DERIVED = "nsml-env"
 """The repository of derived images; no session may name it."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nodeagent.environments.hostconfig import AptConfiguration
-    from nodeagent.environments.requirements import Requirements
+    from nsml.packages.requirements import Requirements
 
 PLACE = "/run/nsml-build"
 """Where a build finds its files."""

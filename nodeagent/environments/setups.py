@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.environments import setup_reader
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
+from nsml.packages import setup_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nodeagent.environments.build_queue import Waits
-    from nodeagent.environments.requirements import ReadSetup
     from nodeagent.environments.sandbox import Sandbox
+    from nsml.packages.requirements import ReadSetup
 
 _MOST_KEPT = 1_000
 _MOST_KEPT_BYTES = 10_000

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.downloads import Downloads
-    from nodeagent.environments.requirements import Requirements
     from nodeagent.environments.sandbox import Sandbox
+    from nsml.packages.requirements import Requirements
 
 _FORMAT = 5
 _BARE_DISK_BYTES = 8 << 20

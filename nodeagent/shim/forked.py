@@ -14,7 +14,7 @@ import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent.shim import namespaces, seccomp
+from nodeagent.shim import namespaces, scripts, seccomp
 from nodeagent.shim.cgroups import PIDS, Group, join
 from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
@@ -390,7 +390,10 @@ def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
 
 def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoReturn:  # type: ignore[type-arg]
     """Report why the program does not run, and exit."""
-    reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+    reason = str(error)
+    if isinstance(error, OSError):
+        path = spec["env"].get("PATH", os.defpath)
+        reason = scripts.why_not_started(spec["argv"][0], path, error.errno or 0)
     _report(report, "FAILED", f"cannot start {spec['argv'][0]!r}: {reason}")
     os._exit(START_FAILED_CODE)
 

@@ -168,13 +168,13 @@ def load(environ: Mapping[str, str]) -> Config:
 
     Raises ContextError for a file that is not sound.
     """
-    import tomllib
+    from nsml.written import toml_of
 
     empty = Config(folder=config_folder(environ))
     file = empty.file
     try:
         with open(file, "rb") as opened:
-            tree = tomllib.load(opened)
+            tree = toml_of(opened.read())
     except FileNotFoundError:
         return empty
     except OSError as error:

@@ -57,7 +57,7 @@ class Beneath(Protocol):
         ...
 
     def make_folder(self, parts: Parts) -> None:
-        """Make the folder `parts`, whose parent is there; no error when it is there."""
+        """Make the new folder `parts`, whose parent is there; FileExistsError when the name is taken."""
         ...
 
     def create_file(self, parts: Parts) -> int:
@@ -121,10 +121,7 @@ class ByDescriptor:
 
     def make_folder(self, parts: Parts) -> None:
         """See Beneath."""
-        try:
-            os.mkdir(parts[-1], 0o755, dir_fd=self._folder(parts[:-1]))
-        except FileExistsError:
-            self._folder(parts)
+        os.mkdir(parts[-1], 0o755, dir_fd=self._folder(parts[:-1]))
 
     def create_file(self, parts: Parts) -> int:
         """See Beneath."""
@@ -199,9 +196,7 @@ class ByPath:
 
     def make_folder(self, parts: Parts) -> None:
         """See Beneath."""
-        path = self._path(parts)
-        path.mkdir(exist_ok=True)
-        self._path(parts, parents=len(parts))
+        self._path(parts).mkdir()
 
     def create_file(self, parts: Parts) -> int:
         """See Beneath."""

@@ -3,12 +3,17 @@
 The tree grows in a hidden sibling of the target and takes the target's name at the end. Only
 regular files and folders are made, each new (O_EXCL) and reached without following links; every
 chunk is held against its digest before it is written.
+
+What a file system cannot name, or does not tell apart (letter case on macOS and Windows, Unicode normal forms
+on macOS), shows when a file is made there: a tree with such names is refused then, by name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,8 +23,9 @@ from typing import TYPE_CHECKING, Self
 
 from nsml.content.beneath import beneath
 from nsml.content.digests import verify
-from nsml.content.errors import BlobCorrupt, PathRefused, TargetExists
+from nsml.content.errors import BlobCorrupt, ExtractRefused, PathRefused, TargetExists
 from nsml.content.manifest import DEFAULT_LIMITS
+from nsml.content.paths import native_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Generator
@@ -29,7 +35,12 @@ if TYPE_CHECKING:
     from nsml.content.stored_manifest import EntryLike, Layout
 
 _ON_WINDOWS = os.name == "nt"
-_WINDOWS_FORBIDDEN = frozenset('<>:"|?*')
+_NOT_ON_WINDOWS = re.compile(
+    r"""[<>:"|?*\\] | [. ](?:/|\Z) | (?:^|/)(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(?:[./]|\Z)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Characters that no name has there, names that lose their end, and devices."""
+_NO_SUCH_NAME = (errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG)
 _MADE_AT_ONCE = 200
 """Files without a chunk, before whoever lays a tree out may look around."""
 
@@ -51,7 +62,7 @@ class Extraction:
 
     Feed it the chunks of `manifest.refs()` in that order with `write`, then call `finish`. Raises
     TargetExists when the target is there, ManifestRefused or PathRefused for a tree that may not be
-    laid out, BlobCorrupt for bytes that are not what the manifest names, OSError from the disk.
+    laid out, ExtractRefused for one whose names this file system does not have, BlobCorrupt for bytes that are not what the manifest names, OSError from the disk.
 
     `read_only` leaves files 0444 or 0555 and folders 0555, as datasets are kept. What
     must outlive a power loss is flushed by the caller before it calls `finish`.
@@ -157,9 +168,10 @@ class Extraction:
         """Make each file in turn; pause at each chunk with the descriptor that takes it, and now and then."""
         made = 0
         for entry in self._manifest.entries:
-            parts = tuple(entry.path.split("/"))
-            made += self._make_folders(parts[:-1]) + 1
-            opened = self._tree.create_file(parts)
+            parts = native_parts(entry.path)
+            with _named(entry.path):
+                made += self._make_folders(parts[:-1]) + 1
+                opened = self._tree.create_file(parts)
             try:
                 for ref in entry.chunks:
                     yield _Step(ref, opened, made)
@@ -248,7 +260,24 @@ def _make_writable(path: Path) -> None:
                 inner.chmod(0o700)
 
 
+@contextlib.contextmanager
+def _named(path: str) -> Generator[None, None, None]:
+    """Name the path that the file system does not take. In a new tree nothing is there already but a twin."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise ExtractRefused(
+            f"{path} cannot be laid out here: the file system does not tell its name from another one's"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_SUCH_NAME:
+            raise
+        raise ExtractRefused(
+            f"{path} cannot be laid out here: the file system has no such names ({error.strerror})"
+        ) from error
+
+
 def _check_windows(manifest: Layout) -> None:
     for entry in manifest.entries:
-        if not _WINDOWS_FORBIDDEN.isdisjoint(entry.path):
-            raise PathRefused(entry.path, "it has a character that Windows does not allow")
+        if _NOT_ON_WINDOWS.search(entry.path):
+            raise PathRefused(entry.path, "Windows has no such names")

@@ -1,18 +1,21 @@
 """Which files of a folder are left out: `.nsmlignore` in gitignore syntax, after the defaults.
 
 A later pattern wins, so a project takes a default back with `!pattern`. Only the file at the top of
-the folder is read. A folder that is left out is not entered, as in git.
+the folder is read. A folder that is left out is not entered, as in git. Paths are as the system gives them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nsml.content.errors import Unreadable
+from nsml.written import decoded, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".nsmlignore"
 
@@ -41,6 +44,7 @@ venv/
 Thumbs.db
 *.swp
 *~
+.#*
 # variables of programs, secrets among them: nsml run --env-file .env
 .env
 .env.*
@@ -58,26 +62,55 @@ Thumbs.db
 """
 
 
-class _Spec(Protocol):
-    def match_file(self, file: str) -> bool: ...
-
-
 class IgnoreRules:
-    """Patterns in order; `ignores` says whether a path of the folder is left out."""
+    """Patterns in order; `ignores` says whether a path of the folder is left out.
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    Args:
+        skips_environments: leave out folders with an environment of Python packages, but for those that a pattern
+            takes back.
+    """
+
+    def __init__(self, lines: Iterable[str], *, skips_environments: bool = False) -> None:
         self.lines: Sequence[str] = tuple(lines)
-        self._spec: _Spec | None = None
+        self.skips_environments = skips_environments
+        self._fast: GitIgnoreSpec | None = None
+        self._exact: GitIgnoreSpec | None = None
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
         """Whether the `/`-separated `path`, relative to the folder's top, is left out."""
-        if not self.lines:
-            return False
-        if self._spec is None:
-            from pathspec import GitIgnoreSpec
+        return self._found(path, is_folder=is_folder) is True
 
-            self._spec = GitIgnoreSpec.from_lines(self.lines)
-        return self._spec.match_file(path + "/" if is_folder else path)
+    def keeps(self, path: str, *, is_folder: bool) -> bool:
+        """Whether a pattern takes it back that begins with `!`."""
+        return self._found(path, is_folder=is_folder) is False
+
+    def _found(self, path: str, *, is_folder: bool) -> bool | None:
+        """What the last pattern that fits says, None where none does."""
+        if not self.lines:
+            return None
+        # No pattern has a line break, and `.` in a regular expression takes none.
+        path = path.replace("\n", "\0") + ("/" if is_folder else "")
+        return self._spec(path).check_file(path).include
+
+    def _spec(self, path: str) -> GitIgnoreSpec:
+        from pathspec import GitIgnoreSpec
+
+        if path.isascii() or _is_utf8(path):
+            if self._fast is None:
+                exact = "simple" if not all(map(_is_utf8, self.lines)) else "best"
+                self._fast = GitIgnoreSpec.from_lines(self.lines, backend=exact)
+            return self._fast
+        if self._exact is None:  # re2 knows text in UTF-8 alone
+            self._exact = GitIgnoreSpec.from_lines(self.lines, backend="simple")
+        return self._exact
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def rules_for(
@@ -85,12 +118,18 @@ def rules_for(
 ) -> IgnoreRules:
     """The rules of `folder`: `defaults`, then its `.nsmlignore`, then `exclude`.
 
-    Raises Unreadable when the ignore file is there but cannot be read as UTF-8 text.
+    Environments of Python packages are left out of code alone. Raises Unreadable when the ignore file is there but
+    cannot be read.
     """
     try:
-        own = (folder / IGNORE_FILE).read_text(encoding="utf-8-sig").splitlines()
+        own = lines_of(decoded((folder / IGNORE_FILE).read_bytes()))
     except FileNotFoundError:
         own = []
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(IGNORE_FILE, f"cannot read {IGNORE_FILE}: {error}") from error
-    return IgnoreRules([*defaults.splitlines(), *own, *exclude])
+    if any("\0" in line for line in own):
+        raise Unreadable(IGNORE_FILE, f"cannot read {IGNORE_FILE}: it is not text")
+    return IgnoreRules(
+        [*defaults.splitlines(), *own, *exclude],
+        skips_environments=defaults is DEFAULT_CODE_IGNORES,
+    )

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsml._path_text import path_text
 from nsml.content import errors
 from nsml.content.beneath import Beneath, Listed, Parts, beneath
 from nsml.content.chunks import MAX_CHUNK, chunks_of
 from nsml.content.digests import digest_of
-from nsml.content.ignore import IgnoreRules
+from nsml.content.ignore import IGNORE_FILE, IgnoreRules
 from nsml.content.manifest import ChunkRef, Entry, Manifest, build
-from nsml.content.paths import MAX_DEPTH, split_path
+from nsml.content.paths import MAX_DEPTH, native_parts, split_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -34,6 +35,8 @@ CODE_LIMIT_BYTES = 512 << 20
 MAX_FILES = 1_000_000
 _LARGEST_SHOWN = 5
 _SKIPPED_COUNTED = 20_000
+_ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
+"""A folder with one of these is an environment of Python packages; its links lead to this machine's Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    path: str
+    path: str  # as text
     parts: Parts  # where the content really is: differs from path below a link
     size: int
     mode: int
@@ -79,6 +82,12 @@ class Packed:
     skipped: Skipped
     special: tuple[str, ...] = ()
     """Sockets, pipes and devices, each with its kind: left out, for there is nothing to send."""
+    environments: tuple[str, ...] = ()
+    """Folders with an environment of Python packages, left out by IgnoreRules.skips_environments."""
+    empty: tuple[str, ...] = ()
+    """Folders without anything in them: a manifest lists files only."""
+    unread: tuple[str, ...] = ()
+    """Ignore files below the top, which are not read."""
 
     def warnings(self, warn_bytes: int = CODE_WARN_BYTES) -> tuple[str, ...]:
         """What the user should know before it is sent."""
@@ -151,8 +160,7 @@ def pack(
     """Describe the regular files of `root` that `ignore` leaves in.
 
     A link that stays inside the folder counts as what it leads to. Raises a PackRefused that names
-    the path: LinkRefused, Unreadable, EmptyFolder, TooLarge; or PathRefused for a name that could
-    not be laid out elsewhere.
+    the path: LinkRefused, Unreadable, EmptyFolder, TooLarge; or PathRefused for one that is too long or too deep.
     """
     with _open_root(root) as folder:
         listing = _Listing(root, folder, ignore or IgnoreRules(()), max_files)
@@ -164,13 +172,38 @@ def pack(
         source=ChunkSource(root, places),
         skipped=listing.skipped(),
         special=tuple(listing.special),
+        environments=tuple(listing.environments),
+        empty=tuple(listing.empty),
+        unread=tuple(listing.unread),
     )
+
+
+def pack_file(
+    file: Path, *, max_bytes: int, progress: Callable[[Progress], None] | None = None
+) -> Packed:
+    """Describe one file as a folder that has it alone, under its name; a link as what it leads to.
+
+    Raises as `pack` does.
+    """
+    path, real = path_text(file.name), file.resolve()
+    split_path(path)
+    with _open_root(real.parent) as folder:
+        try:
+            facts = folder.lstat((real.name,))
+        except OSError as error:
+            raise errors.Unreadable(path, _unreadable(path, error)) from error
+        if not stat.S_ISREG(facts.st_mode):
+            raise errors.Unreadable(path, f"cannot read {path}: it is {_kind(facts.st_mode)}")
+        found = [_Found(path, (real.name,), facts.st_size, _mode(facts.st_mode))]
+        _check_size(found, max_bytes)
+        manifest, places = _described(folder, found, progress)
+    return Packed(manifest=manifest, source=ChunkSource(real.parent, places), skipped=Skipped())
 
 
 def pack_files(
     root: Path, paths: Collection[str], *, max_bytes: int, owner: int | None = None
 ) -> Packed:
-    """Describe the files `paths` of `root` and look at nothing else, however much is there.
+    """Describe the files `paths`, as text, of `root` and look at nothing else, however much is there.
 
     Follows no link, and no files are a tree too. Raises as `pack` does else; Unreadable also for
     what is missing or no regular file, or belongs to another uid than `owner`: whoever reads with
@@ -184,7 +217,7 @@ def pack_files(
 
 
 def _found(folder: Beneath, path: str) -> _Found:
-    parts = split_path(path)
+    parts = native_parts(path)
     try:
         facts = folder.lstat(parts)
     except OSError as error:
@@ -208,6 +241,9 @@ class _Listing:
         self._ignore = ignore
         self._max_files = max_files
         self.special: list[str] = []
+        self.environments: list[str] = []
+        self.empty: list[str] = []
+        self.unread: list[str] = []
         self._found: list[_Found] = []
         self._skipped_files = 0
         self._skipped_bytes = 0
@@ -231,19 +267,32 @@ class _Listing:
         )
 
     def _enter(self, logical: Parts, parts: Parts, chain: tuple[Parts, ...]) -> None:
+        path = path_text("/".join(logical))
         if len(logical) >= MAX_DEPTH:
-            path = "/".join(logical)
             raise errors.PathRefused(path, f"it is deeper than {MAX_DEPTH} folders")
-        for item in self._scan("/".join(logical) or ".", parts):
+        items = self._scan(path or ".", parts)
+        if path and self._ignore.skips_environments and self._is_environment(logical, items):
+            self.environments.append(path)
+            for item in items:
+                self._skip((*parts, item.name), item)
+            return
+        if path and not items:
+            self.empty.append(path)
+        for item in items:
             self._visit((*logical, item.name), (*parts, item.name), item, chain)
 
+    def _is_environment(self, logical: Parts, items: list[Listed]) -> bool:
+        is_one = any(item.name in _ENVIRONMENT_MARKS for item in items)
+        return is_one and not self._ignore.keeps("/".join(logical), is_folder=True)
+
     def _visit(self, logical: Parts, parts: Parts, item: Listed, chain: tuple[Parts, ...]) -> None:
-        path = "/".join(logical)
+        name = "/".join(logical)
         is_link = stat.S_ISLNK(item.mode)
         # As in git, a pattern for folders does not leave out a link to one.
-        if self._ignore.ignores(path, is_folder=stat.S_ISDIR(item.mode)):
+        if self._ignore.ignores(name, is_folder=stat.S_ISDIR(item.mode)):
             self._skip(parts, item)
             return
+        path = path_text(name)
         if is_link:
             parts = self._resolve(path, parts)
             facts = self._lstat(path, parts)
@@ -261,6 +310,8 @@ class _Listing:
     def _add(self, path: str, parts: Parts, item: Listed) -> None:
         split_path(path)
         self._found.append(_Found(path, parts, item.size, _mode(item.mode)))
+        if path.endswith(f"/{IGNORE_FILE}"):
+            self.unread.append(path)
         if len(self._found) > self._max_files:
             raise errors.TooLarge(f"the folder has more than {self._max_files} files", ())
 
@@ -273,7 +324,8 @@ class _Listing:
         except ValueError:  # another drive
             inside = False
         if not inside:
-            raise errors.LinkRefused(path, f"the link {path} leaves the folder: {target}")
+            where = path_text(target)
+            raise errors.LinkRefused(path, f"the link {path} leaves the folder: {where}")
         return Path(target).relative_to(self._root).parts
 
     def _scan(self, path: str, parts: Parts) -> list[Listed]:
@@ -427,6 +479,8 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
     if stat.S_ISFIFO(mode):
         return "a pipe"
     if stat.S_ISSOCK(mode):

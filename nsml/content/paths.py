@@ -1,16 +1,16 @@
-"""Which paths may stand in a manifest: a grammar that is safe on every system that extracts it.
+r"""Which paths may stand in a manifest: all that a node can lay out.
 
-A path is relative, `/`-separated and made of non-empty components of at most 255 UTF-8 bytes.
-Refused: `.` and `..`, backslash, control and bidirectional-override characters, lone surrogates,
-a drive letter, a trailing dot or space, the device names of Windows. Two paths that differ only in
-letter case or Unicode normal form are twins: one of them would overwrite the other on some systems.
+A path is relative, `/`-separated and made of non-empty components of at most 255 bytes. It is written as
+`nsml._path_text` says: of control characters, backslashes and what is no UTF-8 each byte is `\xHH`. `.` and
+`..` are refused. Names that only other systems cannot have, or not tell apart, are refused where a tree is laid
+out on one (`extract.py`).
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
+import os
 
+from nsml._path_text import bytes_of
 from nsml.content.errors import PathRefused
 
 MAX_PATH_BYTES = 4096
@@ -19,53 +19,52 @@ MAX_DEPTH = 64
 MAX_FOLDERS = 1_000_000
 """A path of few bytes may name many folders, each of which takes a file's room."""
 
-# C0, DEL, C1; line and paragraph separators; marks, embeddings, overrides and isolates that
-# reorder what a terminal shows; lone surrogates, which have no UTF-8.
-_FORBIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
-)
-_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?\Z", re.IGNORECASE)
-_DRIVE = re.compile(r"[A-Za-z]:")
-
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The components of `path`; raises PathRefused when the grammar does not allow it."""
+    """The components of `path`, as text; raises PathRefused when the grammar does not allow it."""
     if not path:
         raise PathRefused(path, "it is empty")
-    if path.startswith("/") or _DRIVE.match(path):
+    if path.startswith("/"):
         raise PathRefused(path, "it is absolute")
-    if _FORBIDDEN.search(path):
-        raise PathRefused(path, "it has a backslash, a control or a text-direction character")
-    if len(path.encode()) > MAX_PATH_BYTES:
+    size = len(_bytes_of(path, path))
+    if size > MAX_PATH_BYTES:
         raise PathRefused(path, f"it is longer than {MAX_PATH_BYTES} bytes")
     parts = tuple(path.split("/"))
     if len(parts) > MAX_DEPTH:
         raise PathRefused(path, f"it is deeper than {MAX_DEPTH} folders")
     for part in parts:
-        _check_component(path, part)
+        if part in {"", ".", ".."}:
+            raise PathRefused(path, f"it has the component {part!r}")
+        if size > MAX_COMPONENT_BYTES < len(_bytes_of(part, path)):
+            raise PathRefused(path, f"a component is longer than {MAX_COMPONENT_BYTES} bytes")
     return parts
 
 
-def _check_component(path: str, part: str) -> None:
-    if part in {"", ".", ".."}:
-        raise PathRefused(path, f"it has the component {part!r}")
-    if len(part.encode()) > MAX_COMPONENT_BYTES:
-        raise PathRefused(path, f"a component is longer than {MAX_COMPONENT_BYTES} bytes")
-    if part[-1] in ". ":
-        raise PathRefused(path, "a component ends in a dot or a space")
-    if _RESERVED.match(part):
-        raise PathRefused(path, f"{part!r} is a device name on Windows")
+def native_parts(path: str) -> tuple[str, ...]:
+    """The components of `path` as functions of the system take them; raises PathRefused as `split_path`."""
+    split_path(path)
+    try:
+        return tuple(os.fsdecode(_bytes_of(path, path)).split("/"))
+    except UnicodeError:
+        raise PathRefused(path, "this system has no such names") from None
+
+
+def _bytes_of(text: str, path: str) -> bytes:
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise PathRefused(path, str(error)) from None
 
 
 class PathSet:
-    """The paths of one tree; refuses repeats, twins, and a file where another has a folder.
+    """The paths of one tree; refuses repeats, and a file where another has a folder.
 
     Refuses a path (PathRefused) with which the tree would have more than `most_folders`, too.
     """
 
     def __init__(self, most_folders: int = MAX_FOLDERS) -> None:
         self._most_folders = most_folders
-        self._seen: dict[tuple[int, str], tuple[str, bool]] = {}
+        self._seen: dict[tuple[int, str], bool] = {}
         self._folders: dict[tuple[str, ...], int] = {(): 0}
 
     def add(self, path: str) -> tuple[str, ...]:
@@ -89,13 +88,9 @@ class PathSet:
         return known
 
     def _claim(self, parent: int, name: str, path: str, *, is_folder: bool) -> None:
-        key = (parent, _folded(name))
-        before = self._seen.get(key)
-        if before is None:
-            self._seen[key] = (name, is_folder)
-        elif before[0] != name:
-            raise PathRefused(path, f"{name!r} is a twin of {before[0]!r} on some systems")
-        elif before[1] != is_folder:
+        if (parent, name) not in self._seen:
+            self._seen[parent, name] = is_folder
+        elif self._seen[parent, name] != is_folder:
             raise PathRefused(path, f"{name!r} is both a file and a folder")
         else:
             raise PathRefused(path, "it is there twice")
@@ -139,18 +134,11 @@ class SortedPaths:
 
     def _claim(self, name: str, path: str) -> None:
         # Hashes take a tenth of the room; that two of different names meet is as likely as a broken disk.
-        key = hash(_folded(name))
+        key = hash(name)
         if key in self._names[-1]:
-            raise PathRefused(path, f"{name!r} is there twice, or is a twin on some systems")
+            raise PathRefused(path, f"{name!r} is there twice, or both as a file and as a folder")
         self._names[-1].add(key)
 
 
 def _too_many(folders: int) -> str:
     return f"the tree has more than {folders} folders"
-
-
-def _folded(name: str) -> str:
-    if name.isascii():
-        return name.lower()
-    folded = unicodedata.normalize("NFC", name).casefold()
-    return unicodedata.normalize("NFC", folded)

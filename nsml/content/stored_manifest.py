@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _READ_BYTES: Final = 256 << 10
-_LONGEST_TOKEN: Final = 16 << 10
+_LONGEST_TOKEN: Final = 24 << 10
 """Longer than the longest path with its escapes and what is around it."""
 _HELD_REFS: Final = 64
 """An entry with more chunks does not hold them: they are read again."""
@@ -35,9 +35,10 @@ _COMMA: Final = re.compile(rb",")
 _ENTRY: Final = re.compile(rb'\{"chunks":\[')
 _REF: Final = re.compile(rb'\["([0-9a-f]{64})",([1-9][0-9]{0,6})\]')
 _REST: Final = re.compile(
-    # No escapes but of quotation marks: other characters that have one are in no path.
-    rb'\],"mode":"(0644|0755)","path":"((?:[^"\\\x00-\x1f]++|\\")++)","size":(0|[1-9][0-9]{0,14})\}'
+    # No escapes but of quotation marks and backslashes: other characters that have one are in no path.
+    rb'\],"mode":"(0644|0755)","path":"((?:[^"\\\x00-\x1f]++|\\["\\])++)","size":(0|[1-9][0-9]{0,14})\}'
 )
+_IN_JSON: Final = re.compile(r'\\(["\\])')
 
 
 class EntryLike(Protocol):
@@ -223,7 +224,7 @@ def _entry(text: _Text) -> StoredEntry:
     rest = text.take(_REST)
     size = int(rest[3])
     try:
-        path = rest[2].decode().replace('\\"', '"')
+        path = _IN_JSON.sub(r"\1", rest[2].decode())
     except UnicodeDecodeError as error:
         raise PathRefused(repr(rest[2][:80]), "it is not UTF-8") from error
     if total != size:

@@ -288,7 +288,7 @@ def test_a_damaged_token_is_told_with_its_file(nsml, server, home, content, word
     assert f"nsml login {where}" in rest[-1]
 
 
-@pytest.mark.parametrize("content", [b"contexts = 5", b'contexts = "ab"', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"contexts = 5", b'contexts = "ab"', b"\xff\xff"])
 def test_a_damaged_configuration_is_told_with_its_file(nsml, home, content):
     (home / "config.toml").write_bytes(content)
     result = nsml("ps", check=False)

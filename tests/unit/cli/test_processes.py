@@ -278,7 +278,9 @@ def test_the_file_that_is_written_anew_says_so_first_and_names_the_other(tmp_pat
 @pytest.mark.parametrize(
     ("login", "name"),
     [
-        ("Kim.Lee", "kim-lee"),
+        ("Kim.Lee", "kim.lee"),
+        ("kim..lee.", "kim-.lee"),
+        ("x" * 31 + ".y", "x" * 31),
         ("1000", "user"),
         ("", "user"),
         ("DOMAIN\\kim", "domain-kim"),

@@ -109,11 +109,156 @@ def test_what_is_no_file_is_left_out_and_told(nsml, state, project):
     for words in (["run"], ["dataset", "push", "pipes", "."]):
         told = nsml(*words).stderr.splitlines()
         assert told[0] == (
-            "note: left out, for they are no files: a (a pipe), b␛[31m (a pipe), c (a pipe)"
+            "note: left out, for they are no files: a (a pipe), b\\x1b[31m (a pipe), c (a pipe)"
             " and 2 more"
         )
         assert told[1].startswith("packing   1 file 15 Bytes")
     assert nsml("-q", "run").stderr == ""
+
+
+def test_names_that_are_not_utf8_are_sent_and_words_are_named(nsml, state, project):
+    (project / os.fsdecode(b"caf\xe9.txt")).write_text("1")
+    (project / os.fsdecode(b"m\xe9.py")).write_text("1")
+    assert "packing   3 files" in nsml("run").stderr
+    word = os.fsdecode(b"b\xff")
+    for words in (["--", word], ["-m", word], ["-d", word], ["-e", os.fsdecode(b"m\xe9.py")]):
+        result = nsml("run", *words, check=False)
+        assert result.code == 2
+        assert result.stderr.startswith(f"error: '{words[-1][0]}\\x")
+        assert "is not UTF-8" in result.stderr
+    for words, variables in ((["--env", f"A={word}"], {}), (["--env", "A"], {"A": word})):
+        told = nsml("run", *words, check=False, **variables).stderr
+        assert "error: --env: the value of A is not UTF-8" in told
+        assert "xff" not in told
+    assert len(state.sessions) == 1
+
+
+def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
+    for name in ("logs", "env/bin", "sub"):
+        (project / name).mkdir(parents=True)
+    (project / "env/pyvenv.cfg").touch()
+    (project / "env/bin/python").symlink_to("/usr/bin/env")
+    (project / "sub/.nsmlignore").touch()
+    (project / "data.bin").write_bytes(b"x" * 2000)
+    (project / ".gitignore").write_text("*.bin\r\nsub/\r\nenv/\r\n*.pyc\r\n")
+    assert nsml("run").stderr.splitlines()[:4] == [
+        "note: left out, environments of Python packages: env",
+        "note: empty folders are not sent: logs",
+        "note: not read, only .nsmlignore of the folder itself is: sub/.nsmlignore",
+        "note: .gitignore is not read: 2 files (2.0 kB) in it are sent; .nsmlignore leaves files out",
+    ]
+    (project / ".nsmlignore").write_text("*.bin\nsub\n")
+    assert ".gitignore" not in nsml("run").stderr
+
+
+@pytest.mark.parametrize("words", [["run"], ["dataset", "push", "x", "."]])
+def test_a_link_that_cannot_be_sent_is_left_out_by_the_line_that_is_shown(
+    nsml, state, project, words
+):
+    (project / "[da] ta").symlink_to("/etc")
+    result = nsml(*words, check=False)
+    assert result.code == 1
+    assert "the link [da] ta leaves the folder: /etc" in result.stderr
+    line = "/\\[da] ta"
+    assert f"try: a line {line} in .nsmlignore leaves it out" in result.stderr
+    (project / ".nsmlignore").write_text(f"{line}\n")
+    nsml(*words)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("-e .", "nodes install packages of an index, not folders"),
+        ("-c constraints.txt", "constraints files are not read"),
+        ("six @ git+https://github.com/benjaminp/six@1.16.0", "nodes fetch no repositories"),
+        ("../six", "it is a file or folder"),
+        ("--trusted-host a", "options are those that name an index"),
+        ("-r missing.txt", "there is no such file"),
+        ("-r ../up.txt", "leads out of the folder"),
+        ("-r ignored.txt", "there is no such file"),
+    ],
+)
+@pytest.mark.parametrize("form", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("words", [["run"], ["run", "--dry-run"], ["run", "--image", "python"]])
+def test_what_no_node_installs_is_refused_before_anything_is_sent(
+    nsml, state, project, words, line, why, form
+):
+    (project / "ignored.txt").write_text("six\n")
+    (project / ".nsmlignore").write_text("ignored.txt\n")
+    (project / "requirements.txt").write_bytes(f"numpy\r\n{line}\r\n".encode(form))
+    result = nsml(*words, check=False)
+    assert (result.code, result.stdout, state.blobs, state.sessions) == (2, "", {}, {})
+    assert f"error: requirements.txt: {line}"[:24] in result.stderr.replace("'", "")
+    assert why in result.stderr
+    assert "  try: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "told"),
+    [
+        (
+            {"pyproject.toml": '[project]\nname="x"\nversion="1"\ndependencies=["six>=1"]\n'},
+            [],
+            [
+                "warning: pyproject.toml is not read, and requirements.txt does not name six>=1",
+                "  try: printf '%s\\n' 'six>=1' >> requirements.txt",
+            ],
+        ),
+        (
+            {"main.py": "import torch\nimport cv2, os, nsml, helper\n", "helper.py": "import yaml"},
+            [],
+            [
+                "warning: main.py imports torch, cv2, yaml, and requirements.txt does not name",
+                "  why: sessions do not see the packages that are installed on this machine",
+                "  try: printf '%s\\n' torch opencv-python-headless pyyaml >> requirements.txt",
+            ],
+        ),
+        (
+            {"main.py": "import numpy", "requirements.txt": "six"},
+            ["--dry-run"],
+            ["  try: printf '\\n%s' numpy >> requirements.txt"],
+        ),
+        (
+            {"train.py": "import jax"},
+            ["--argv", "--", "torchrun", "train.py"],
+            ["warning: train.py imports jax, torch,"],
+        ),
+        ({"main.py": "import numpy"}, ["--image", "python"], []),
+        ({"main.py": "import numpy", "setup.py": "#nsml: python"}, [], []),
+        ({"main.py": "import numpy", "requirements.txt": "scipy"}, [], []),
+        ({"pyproject.toml": "[tool.ruff]\nline-length = 9\n"}, [], []),
+    ],
+)
+def test_packages_that_nothing_lists_are_warned_of(nsml, state, project, files, words, told):
+    for name, text in files.items():
+        (project / name).write_text(text)
+    result = nsml("run", *words)
+    for line in told:
+        assert line in result.stderr
+    assert told or "warning" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "told"),
+    [
+        (b"#!/bin/sh\r\necho\r\n", 0o755, "its first line ends in CR LF"),
+        (b"#!/bin/sh\necho\n", 0o644, "is not executable\n  try: chmod +x train.sh"),
+        (None, 0, "no such program: train.sh"),
+    ],
+)
+def test_a_program_that_no_node_can_start_is_refused(nsml, state, project, content, mode, told):
+    if content is not None:
+        (project / "train.sh").write_bytes(content)
+        (project / "train.sh").chmod(mode)
+    result = nsml("run", "--argv", "--", "./train.sh", check=False)
+    assert (result.code, state.sessions) == (2, {})
+    assert told in result.stderr
+
+
+def test_one_file_can_be_a_dataset(nsml, state, project):
+    (project / "a b.csv").write_text("1,2\n")
+    told = nsml("dataset", "push", "prices", "a b.csv").stderr
+    assert "packing   1 file 4 Bytes" in told
 
 
 def test_again_sends_nothing(nsml, state, project):
@@ -209,6 +354,8 @@ def test_the_entry_by_position(nsml, state, project):
 
 
 def test_a_plain_command(nsml, state, project):
+    (project / "train.sh").write_text("#!/bin/sh\n")
+    (project / "train.sh").chmod(0o755)
     nsml("run", "--argv", "--", "./train.sh", "-g", "--fast")
     spec = only_session(state).spec
     assert list(spec.argv) == ["./train.sh", "-g", "--fast"]
@@ -241,7 +388,7 @@ def test_an_image_line_that_names_none_is_refused(nsml, project, state, file):
     refused = nsml("run", check=False)
     assert (refused.code, state.sessions) == (2, {})
     assert f"{file}, line 2: '#nsml: bad name' names no image\n  why: it is [HOST" in refused.stderr
-    assert "try: the line put right" in refused.stderr
+    assert "try: correct the line" in refused.stderr
     (project / ".nsmlignore").write_text(f"{file}\n")
     assert nsml("run").code == 0
 
@@ -486,7 +633,7 @@ def test_an_env_file_stays_here(nsml, state, project):
 def test_variables_that_cannot_be(nsml, state, project, words, told, why, advice):
     (project / ".env").write_text("A=1\n")
     (project / "train.env").write_text("A=1\n")
-    (project / "binary").write_bytes(b"\xff\xfe\0topsecret")
+    (project / "binary").write_bytes(b"\xff\xff\0topsecret")
     (project / "large").write_bytes(b"#" * (2 << 20))
     (project / "bad").write_text("A=1\ntopsecret\n")
     result = nsml("run", *words, check=False)
@@ -507,11 +654,14 @@ def test_a_folder_that_was_removed_meanwhile_is_told(nsml, state, tmp_path, monk
     assert result.stderr.startswith("error: the folder that you are in is not there any more\n")
 
 
-def test_a_name_that_no_folder_may_have_is_told_with_what_to_do(nsml, state, project):
-    (project / "aux.py").touch()
+def test_a_path_that_cannot_be_sent_is_told_with_what_to_do(nsml, state, project):
+    deep = project.joinpath(*["d"] * 64)
+    deep.mkdir(parents=True)
+    (deep / "x").touch()
     result = nsml("run", check=False)
     assert (result.code, state.sessions) == (1, {})
-    assert result.stderr.startswith("error: 'aux.py' cannot be sent\n  why: ")
-    assert ".nsmlignore" in result.stderr
-    (project / ".nsmlignore").write_text("aux.py\n")
+    assert result.stderr.startswith("error: 'd/d/")
+    assert "cannot be sent\n  why: it is deeper than 64 folders" in result.stderr
+    line = result.stderr.partition("a line ")[2].partition(" in .nsmlignore")[0]
+    (project / ".nsmlignore").write_text(f"{line}\n")
     assert nsml("run").code == 0

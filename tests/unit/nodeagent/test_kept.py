@@ -19,10 +19,14 @@ from nodeagent import kept
 from nodeagent.checkpoints import SavedCheckpoint
 from nodeagent.requests import RequestRefused, RequestServer
 from nsml._copies import seal_of
+from nsml._path_text import bytes_of
+from nsml._session import Session
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
+from nsml.content.manifest import decode
 from tests.scripted_platform import ScriptedPlatform
 from tests.unit.nodeagent.test_upper_user_folders import REPLICA, Bench
+from tests.unit.nsml.test_sdk_checkpoints import checkpoint_records
 
 SOMEBODY = 65_533
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
@@ -102,6 +106,23 @@ async def test_what_changed_after_it_was_saved_is_lost_and_reported(
     assert (loss.name, loss.digest, loss.saved_at.seconds) == ("best", "", 101)
     what = "removed" if change in {rename, Path.unlink} else "changed"
     assert loss.why_lost == f"weights was {what} after it was saved"
+
+
+async def test_files_of_any_name_are_saved(bench: Bench) -> None:
+    names = [b"caf\xe9", b"a\nb", b"a\\b", b"aux", b"A", b"a", b"Jr."]
+
+    def write(folder: str) -> None:
+        for name in names:
+            Path(folder, os.fsdecode(name)).write_bytes(name)
+
+    Session(str(bench.folder.run), "anna/digits/3").save("best", save_fn=write)
+    (record,) = checkpoint_records(bench.folder.run)
+    saved = SavedCheckpoint.from_record(record)
+    assert saved is not None
+    await bench.send(saved)
+    (commit,) = bench.platform.commits
+    manifest = decode(bench.platform.blobs[commit.digest])
+    assert {bytes_of(entry.path) for entry in manifest.entries} == {*names}
 
 
 @pytest.mark.parametrize("what", ["1-best", "1-best/model"])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nodeagent.assignments import note_use, used_things
 from nodeagent.environments.builds import Builds
-from nodeagent.environments.requirements import Requirements
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.pressure import KeepFree, Space, Store, is_full, lacks_files, relieve, shortage
+from nsml.packages.requirements import Requirements
 from tests.sandboxes import environments_in
 
 if TYPE_CHECKING:

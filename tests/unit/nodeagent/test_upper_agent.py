@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 from nodeagent import room as rooms
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
-from nodeagent.environments.setup_reader import install_requires
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
 from nodeagent.host_network import NetworkOffer
@@ -36,6 +35,7 @@ from nodeagent.spool import ReplicaSpool
 from nodeagent.streams import Item
 from nsml.clock import inline
 from nsml.content.packing import pack
+from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources

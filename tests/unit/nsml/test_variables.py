@@ -58,7 +58,7 @@ def test_comments_empty_lines_a_mark_and_the_last_of_one_name():
         (b"1A=x", 1, "not the name"),
         (b"A-B=x", 1, "not the name"),
         (b"A=1\nB=2\nC=\xff", 3, "UTF-8"),
-        (b"\xff\xfeA\0=\0", 1, "UTF-8"),
+        (b"\xff\xfeA\0=\0x", 1, "UTF-8"),
         (b"NSML_X=1", 1, "set by the platform"),
         (b"\nCUDA_VISIBLE_DEVICES=0", 2, "set by the platform"),
         (b"A='topsecret", 1, "not closed"),

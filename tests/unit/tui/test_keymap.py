@@ -21,7 +21,7 @@ def keymap(tmp_path, every_part):
 
     def keymap(text):
         path = tmp_path / "keymap.toml"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8-sig", newline="\r\n")
         return read(path, every_part)
 
     return keymap

@@ -43,6 +43,9 @@ def test_tricks_are_no_names(check, text):
     [
         (names.check_user, "kim"),
         (names.check_user, "nsml_team-2"),
+        (names.check_user, "first.last"),
+        (names.check_user, "a" * 32),
+        (names.check_project, "v.2_b"),
         (names.check_project, "vision-2"),
         (names.check_dataset, "mnist"),
         (names.check_dataset, "KIN_phase1.v2"),
@@ -53,6 +56,13 @@ def test_tricks_are_no_names(check, text):
 )
 def test_good_names_pass_unchanged(check, text):
     assert check(text) == text
+
+
+@pytest.mark.parametrize("text", ["a..b", "a.", ".a", "1.a", "a/.b", "a" * 33, "a.b\n"])
+@pytest.mark.parametrize("check", [names.check_user, names.check_project])
+def test_a_dot_stands_between_letters_alone(check, text):
+    with pytest.raises(InvalidRequest):
+        check(text)
 
 
 def test_a_refusal_says_what_was_to_be_named():

@@ -16,7 +16,7 @@ from nodeagent.environments.hostconfig import (
     without_secrets,
 )
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
-from nodeagent.environments.requirements import Requirements
+from nsml.packages.requirements import Requirements
 
 
 def home(tmp_path: Path, **files: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ import pytest
 
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
-from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setups import Setups
 from nodeagent.folders import ReplicaFolder
@@ -35,6 +35,7 @@ from nodeagent.shim.cgroups import (
     parent_group,
     remove_empty,
 )
+from nsml.packages.requirements import Requirements
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, whole_turn
 from tests.wheels import make_wheel
 

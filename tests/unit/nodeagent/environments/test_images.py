@@ -14,8 +14,8 @@ from nodeagent.engine.images import StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
-from nodeagent.environments.requirements import Requirements
 from nsml.images import parts_of
+from nsml.packages.requirements import Requirements
 
 REFERENCE = "registry.lab:5000/kim/torch:2"
 

@@ -17,7 +17,7 @@ MARK = "chosen_by_a_user"
 BUILD = """
 import os, sys
 from pathlib import Path
-from nodeagent.environments.requirements import Requirements
+from nsml.packages.requirements import Requirements
 from tests.sandboxes import environments_in
 environments_in(Path(sys.argv[1])).provide(Requirements(lines=(sys.argv[2],)), lambda _: None, owner="kim")
 """

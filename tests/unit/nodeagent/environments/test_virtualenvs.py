@@ -22,15 +22,16 @@ import pytest
 from nodeagent.accounts import Accounts
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
-from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
-from nodeagent.environments.setup_reader import install_requires
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
 from nodeagent.pressure import NoRoom
 from nsml.clock import in_own_thread, in_thread
+from nsml.packages.requirements import Requirements
+from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
 from tests.wheels import make_wheel

@@ -4,14 +4,18 @@ import os
 import socket
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 from nsml.content import errors, ignore, packing
 from nsml.content.digests import digest_of
+from nsml.content.extract import extract
 from nsml.content.ignore import IgnoreRules, rules_for
-from nsml.content.packing import Packed, Progress, pack, pack_files
+from nsml.content.manifest import decode
+from nsml.content.packing import Packed, Progress, pack, pack_file, pack_files
+from nsml.content.stored_manifest import StoredManifest
 
 
 def write(root: Path, files: dict[str, bytes]) -> None:
@@ -223,17 +227,89 @@ def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
         pack(tmp_path / "x.log")
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", b"new\nline", b"back\\slash", b"con"])
-def test_names_that_cannot_travel_are_named(tmp_path: Path, name: bytes) -> None:
-    (tmp_path / os.fsdecode(name)).write_bytes(b"1")
-    with pytest.raises(errors.PathRefused):
-        pack(tmp_path)
+NAMES = [
+    *(
+        b"caf\xe9",
+        b"\xb0\xed\xbe\xe7\xc0\xcc",
+        b"new\nline",
+        b"back\\slash",
+        b"esc\x1b[2J",
+        b"con",
+        b"aux",
+    ),
+    *(b"A", b"a", b"Jr.", b"space ", b"C:x", "\u202egnp".encode(), b"n" * 255),
+    *(unicodedata.normalize(form, "é").encode() for form in ("NFC", "NFD")),
+]
 
 
-def test_twins_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"Model.py": b"1", "model.py": b"2"})
-    with pytest.raises(errors.PathRefused, match="twin"):
-        pack(tmp_path)
+def test_every_name_that_linux_has_travels(tmp_path: Path) -> None:
+    for number, name in enumerate(NAMES):
+        write(tmp_path / "there", {f"{os.fsdecode(name)}/1.png": str(number).encode()})
+    packed = pack(tmp_path / "there")
+    path = tmp_path / "stored"
+    path.write_bytes(packed.manifest.encode())
+    with StoredManifest(path) as stored:
+        stored.check()
+        assert [entry.path for entry in stored.entries] == paths(packed)
+    assert decode(packed.manifest.encode()) == packed.manifest
+    extract(packed.manifest, packed.source.read, tmp_path / "here")
+    assert {
+        os.fsencode(folder.name): (folder / "1.png").read_bytes()
+        for folder in (tmp_path / "here").iterdir()
+    } == {name: str(number).encode() for number, name in enumerate(NAMES)}
+    again = [packing.path_text(f"{os.fsdecode(name)}/1.png") for name in NAMES]
+    assert pack_files(tmp_path / "here", again, max_bytes=1 << 20).manifest == packed.manifest
+
+
+def test_a_name_that_is_no_utf8_is_ignored_by_its_bytes(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", b"caf\xe8.txt", b"x.log\xff", b"a\nb"):
+        write(tmp_path, {os.fsdecode(name): b"1"})
+    write(tmp_path, {".nsmlignore": b"caf\xe9*\r\n*.log?\r\n*b\r\n"})
+    assert paths(pack(tmp_path, ignore=rules_for(tmp_path))) == [".nsmlignore", r"caf\xe8.txt"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_an_ignore_file_is_read_as_windows_writes_it(tmp_path: Path, encoding: str) -> None:
+    write(tmp_path, {"main.py": b"1", "자료": b"2", "b.csv": b"3"})
+    (tmp_path / ".nsmlignore").write_bytes("자료\r\n*.csv\r\n.nsmlignore\r\n".encode(encoding))
+    assert paths(pack(tmp_path, ignore=rules_for(tmp_path))) == ["main.py"]
+
+
+def test_environments_of_packages_are_left_out_of_code_and_named(tmp_path: Path) -> None:
+    for name in ("env", "tools/conda", "kept"):
+        write(tmp_path, {f"{name}/lib/x.py": b"1"})
+        (tmp_path / name / "bin").mkdir()
+        (tmp_path / name / "bin/python").symlink_to(sys.executable)
+    write(tmp_path, {"env/pyvenv.cfg": b"", "tools/conda/conda-meta/history": b"", "main.py": b"1"})
+    (tmp_path / "kept/pyvenv.cfg").touch()
+    write(tmp_path, {".nsmlignore": b"!kept/\nkept/bin\n"})
+    packed = pack(tmp_path, ignore=rules_for(tmp_path))
+    assert packed.environments == ("env", "tools/conda")
+    assert paths(packed) == [".nsmlignore", "kept/lib/x.py", "kept/pyvenv.cfg", "main.py"]
+    with pytest.raises(errors.LinkRefused, match="env/bin/python leaves the folder"):
+        pack(tmp_path, ignore=rules_for(tmp_path, defaults=ignore.DEFAULT_DATASET_IGNORES))
+
+
+def test_empty_folders_and_rules_that_are_not_read_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"1", "sub/.nsmlignore": b"b\n", "sub/b": b"2", ".nsmlignore": b"c\n"})
+    for name in ("logs", "out/deep", "c"):
+        (tmp_path / name).mkdir(parents=True)
+    packed = pack(tmp_path, ignore=rules_for(tmp_path))
+    assert packed.empty == ("logs", "out/deep")
+    assert packed.unread == ("sub/.nsmlignore",)
+
+
+def test_one_file_is_a_folder_that_has_it_alone(tmp_path: Path) -> None:
+    write(tmp_path, {"data/train.csv": b"1,2", "other": b""})
+    (tmp_path / "link.csv").symlink_to("data/train.csv")
+    for name in ("data/train.csv", "link.csv"):
+        packed = pack_file(tmp_path / name, max_bytes=1 << 20)
+        assert paths(packed) == [Path(name).name]
+        assert packed.source.read(digest_of(b"1,2")) == b"1,2"
+    with pytest.raises(errors.TooLarge):
+        pack_file(tmp_path / "link.csv", max_bytes=2)
+    with pytest.raises(errors.Unreadable, match="a folder"):
+        pack_file(tmp_path / "data", max_bytes=2)
 
 
 @pytest.mark.parametrize("change", ["edit", "shorten", "link", "remove"])

@@ -1,0 +1,217 @@
+"""What can be said of a code folder before it is sent: what no node would start or install, and what is missing.
+
+What cannot work is refused here, so that nobody waits in the queue for it; the rest are warnings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from cli.exits import CommandError, ExitCode
+from nsml._path_text import native_path, path_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cli.app import App
+    from cli.run import Wish
+    from nsml.content.manifest import Entry
+    from nsml.content.packing import Packed
+    from nsml.packages.imports import Import
+    from nsml.packages.requirements import Requirements
+
+_LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": "torch"}
+"""Programs of packages, and the module that has them."""
+_SHOWN = 5
+
+
+class Code:
+    """The files of a folder that are sent, by their paths as text."""
+
+    def __init__(self, folder: Path, packed: Packed) -> None:
+        self.folder = folder
+        self.files: Mapping[str, Entry] = {item.path: item for item in packed.manifest.entries}
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None where it is not sent, or cannot be read any more."""
+        if path not in self.files:
+            return None
+        try:
+            return (self.folder / native_path(path)).read_bytes()
+        except OSError:
+            return None
+
+    def text(self, name: str) -> str | None:
+        """The text of a file that lists packages. Raises RequirementsRefused where it is too long."""
+        from nsml.packages.requirements import as_text
+
+        content = self.read(path_text(name))
+        return None if content is None else as_text(name, content)
+
+
+def check_code(app: App, code: Code, wish: Wish) -> None:
+    """Refuse what no node would start or install (CommandError), and warn of what is missing."""
+    _check_entry(code, wish)
+    _check_program(code, wish)
+    _note_variables(app, code, wish)
+    required = _check_requirements(app, code)
+    _warn_of_packages(app, code, wish, required)
+
+
+def _check_entry(code: Code, wish: Wish) -> None:
+    if wish.argv or path_text(wish.entry) in code.files:
+        return
+    raise CommandError(
+        f"the entry {wish.entry} is not among the files that are sent",
+        code=ExitCode.USAGE,
+        reason="NO_ENTRY",
+        why="an ignore rule leaves it out",
+        advice=f"add a line !{wish.entry} to .nsmlignore",
+    )
+
+
+def _check_program(code: Code, wish: Wish) -> None:
+    """Raise for a program of the folder that no node can start."""
+    program = wish.argv[0] if wish.argv else ""
+    if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
+        return
+    path = path_text(str(PurePosixPath(program)))
+    if path not in code.files:
+        raise CommandError(
+            f"no such program: {path} is not among the files that are sent",
+            code=ExitCode.USAGE,
+            reason="NO_ENTRY",
+            advice="a line that takes it back in .nsmlignore"
+            if (code.folder / program).exists()
+            else "",
+        )
+    first = (code.read(path) or b"").partition(b"\n")[0]
+    if first.startswith(b"#!") and first.endswith(b"\r"):
+        raise CommandError(
+            f"{path} cannot start: its first line ends in CR LF, as on Windows",
+            code=ExitCode.USAGE,
+            reason="LINE_ENDS",
+            why="the interpreter is looked for under a name that ends in a carriage return",
+            advice=f"sed -i 's/\\r$//' {path}",
+        )
+    if not code.files[path].mode & 0o100:
+        raise CommandError(
+            f"{path} is not executable",
+            code=ExitCode.USAGE,
+            reason="NOT_EXECUTABLE",
+            advice=f"chmod +x {path}",
+        )
+
+
+def _note_variables(app: App, code: Code, wish: Wish) -> None:
+    """Say which files of variables travel with the code, and that .env does not by itself."""
+    from nsml.view.text import visible
+
+    named = {_within(code.folder, name) for name in wish.environment_files}
+    sent = [path for path in code.files if path in named or path.rpartition("/")[2] == ".env"]
+    for path in sent:
+        app.say(
+            f"warning: {visible(path)} is sent with the code, for all who see the session"
+            " (.nsmlignore leaves it out)"
+        )
+    if ".env" not in {*sent, *named} and (code.folder / ".env").is_file():
+        app.say("note: .env is not sent: --env-file .env gives its variables to the program")
+
+
+def _within(folder: Path, name: str) -> str:
+    """Where a file is inside the folder, as a manifest says it; "" for one outside."""
+    try:
+        return path_text((folder / name).resolve().relative_to(folder.resolve()).as_posix())
+    except (ValueError, OSError):
+        return ""
+
+
+def _check_requirements(app: App, code: Code) -> Requirements:
+    """What the folder asks for, by the rule of nodes; CommandError for what none of them installs."""
+    from nsml.packages.requirements import ImageRefused, RequirementsRefused, read_requirements
+
+    try:
+        required = read_requirements(code.text, may_build=True)
+    except RequirementsRefused as error:
+        raise CommandError(
+            error.message,
+            code=ExitCode.USAGE,
+            reason="NO_IMAGE" if isinstance(error, ImageRefused) else "REQUIREMENTS",
+            why=error.why,
+            advice=error.advice,
+        ) from error
+    for note in required.notes:
+        app.say(f"note: {note}")
+    return required
+
+
+def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) -> None:
+    """Name files of packages that are not read, and packages that are imported and listed nowhere."""
+    from nsml.packages.imports import foreign_imports, missing_imports
+    from nsml.packages.requirements import name_of
+    from nsml.packages.unread import lock_of, unread_files
+
+    entries = _entries(code, wish)
+    listed = set(required.names)
+    for file, lines in unread_files(code.text, entries):
+        missing = [line for line in lines if name_of(line) not in listed]
+        if missing:
+            lock = lock_of(code.text) if file == "pyproject.toml" else ""
+            _warn(app, code, f"{' and '.join(filter(None, (file, lock)))} is not read", missing)
+            listed |= {name_of(line) for line in missing}
+    if wish.image or required.image:
+        return  # images have packages of their own
+    imports = [*foreign_imports(entries, code.files, code.read), *_launched(wish)]
+    unlisted = missing_imports(imports, listed)
+    if unlisted:
+        _warn(app, code, _imported_text(unlisted), [*unlisted])
+
+
+def _warn(app: App, code: Code, what: str, lines: Sequence[str]) -> None:
+    """Warn of requirements that are listed nowhere, with the command that lists them."""
+    from shlex import quote
+
+    from nsml.view.text import visible
+
+    app.say(f"warning: {visible(what)}, and requirements.txt does not name {_some(lines)}")
+    app.say("  why: sessions do not see the packages that are installed on this machine")
+    content = code.read("requirements.txt")
+    form = "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
+    named = " ".join(quote(line) for line in lines)
+    app.say(f"  try: printf '{form}' {visible(named)} >> requirements.txt")
+
+
+def _imported_text(missing: Mapping[str, Sequence[Import]]) -> str:
+    first = next(iter(missing.values()))[0]
+    names = dict.fromkeys(
+        one.module.partition(".")[0] for found in missing.values() for one in found
+    )
+    where = f"{first.file} imports" if first.line else "the command needs"
+    return f"{where} {_some([*names])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    from cli.sending import shortened
+
+    return shortened(names, _SHOWN)
+
+
+def _entries(code: Code, wish: Wish) -> list[str]:
+    """The programs in Python that a session runs, of the files that are sent."""
+    if not wish.argv:
+        return [path_text(wish.entry)]
+    words = list(wish.argv)
+    if "-m" in words[:-1]:
+        module = words[words.index("-m") + 1].replace(".", "/")
+        words += [f"{module}.py", f"{module}/__main__.py"]
+    paths = [path_text(str(PurePosixPath(word))) for word in words if word.endswith(".py")]
+    return [path for path in paths if path in code.files]
+
+
+def _launched(wish: Wish) -> list[Import]:
+    from nsml.packages.imports import Import
+
+    program = wish.argv[0] if wish.argv else ""
+    module = _LAUNCHERS.get(program)
+    return [Import(module, program, 0)] if module else []

@@ -1,0 +1,53 @@
+"""Why a program could not be started: the system says "No such file or directory" of a missing interpreter, too."""
+
+import errno
+import os
+import stat
+
+_FIRST_BYTES = 256
+"""As much of the first line as the kernel looks at."""
+_MARK = b"\xef\xbb\xbf"
+
+
+def why_not_started(program: str, path: str, number: int) -> str:
+    """The reason in words, for the error `number` of starting `program`, which is looked for in `path`."""
+    reason, first = os.strerror(number), _first_bytes(program, path)
+    if first is None:
+        return reason
+    if number == errno.ENOENT:
+        return _why_not_there(first)
+    if number == errno.EACCES:
+        reason += f": the file is not executable (chmod +x, or -- sh {program})"
+    elif number == errno.ENOEXEC and first.startswith(_MARK + b"#!"):
+        reason += ": it begins with a byte order mark, which hides its first line #!"
+    elif number == errno.ENOEXEC:
+        reason += ": a script needs a first line such as #!/bin/sh"
+    return reason
+
+
+def _why_not_there(first: bytes) -> str:
+    """What a file that is there names, and what is not there."""
+    if not first.startswith(b"#!"):
+        return "the file is there, but not the loader that it names"
+    words = first[2:].partition(b"\n")[0].strip(b" \t").split(b" ")
+    said = f"its first line names the interpreter {os.fsdecode(words[0])!a}"
+    if words[0].endswith(b"\r"):
+        return f"{said}: it ends in CR LF, as on Windows (dos2unix)"
+    return f"{said}, which is not there"
+
+
+def _first_bytes(program: str, path: str) -> "bytes | None":
+    """The beginning of the file that would be started; None where there is none, or it cannot be read."""
+    folders = [""] if "/" in program else path.split(os.pathsep)
+    for folder in folders:
+        try:
+            # A pipe in its place must not hold us.
+            descriptor = os.open(os.path.join(folder, program), os.O_RDONLY | os.O_NONBLOCK)
+        except (OSError, ValueError):
+            continue
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return os.read(descriptor, _FIRST_BYTES)
+        finally:
+            os.close(descriptor)
+    return None

@@ -1,0 +1,301 @@
+"""What a code folder asks for: `setup.py`, `requirements.txt`, `nsml_package.txt`, `#nsml:` lines.
+
+Nothing of it is executed: `setup.py` is read as a syntax tree (`setup_reader.py`), and every line is matched against
+what a line may be before it goes anywhere. What is taken are packages from an index, by name and
+version, or by https URL; never folders, repositories or options that change what pip does.
+
+`nsml run` refuses by this rule what no node installs, and each node reads by it what it installs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
+from nsml.packages.setup_reader import install_requires
+from nsml.written import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    ReadSetup = Callable[[str], tuple[list[str], list[str]]]
+    """From the text of a `setup.py` to the lines that it lists, and notes about what was left out."""
+    ReadBytes = Callable[[str], bytes | None]
+    """The content of a file of the folder, by its path there; None where there is none."""
+    ReadText = Callable[[str], str | None]
+    """The text of a file of the folder, by its path there; None where there is none."""
+
+MOST_FILE_BYTES = 1 << 20
+_MAX_DEPTH = 5
+_MAX_LINES = 10_000
+_MAX_FILES = 100
+_MAX_CHARACTERS = 2_000
+"""Of one requirement, its hashes aside: patterns take time that grows faster than a line."""
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
+_BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
+_BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.whl(?:#\S*)?\s*(?:;.*)?")
+_BY_ARCHIVE = re.compile(
+    rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.(?:whl|zip|tar\.gz|tgz)(?:#\S*)?\s*(?:;.*)?"
+)
+_PACKAGE = re.compile(
+    r"[a-z0-9][a-z0-9+.-]{0,98}[a-z0-9+.](?::[a-z0-9-]{0,20}[a-z0-9])?(?:=[A-Za-z0-9.+~:-]{0,99}[A-Za-z0-9+~])?"
+)
+"""A Debian package, with an architecture or a version; one with "-" behind it apt would remove."""
+_INCLUDES = re.compile(r"(?:-r\s*=?\s*|--requirement[\s=]\s*)(\S.*)")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?![A-Za-z0-9._-]*:)")
+_FILE_NAMED = re.compile(r"/([A-Za-z0-9][A-Za-z0-9._]*)-[^/]*\.(?:whl|zip|tar\.gz|tgz)")
+_INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"}
+_PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
+_RELEASE = "write the name and version of a release, or the https URL of its wheel"
+_NOT_INSTALLED = (
+    (
+        re.compile("-e|--editable"),
+        "nodes install packages of an index, not folders",
+        "remove the line: programs find the folder's modules (below src: --env PYTHONPATH=/app/src)",
+    ),
+    (
+        re.compile("-c|--constraint"),
+        "constraints files are not read",
+        "put the versions into requirements.txt itself",
+    ),
+    (
+        re.compile("-"),
+        "options are those that name an index, --pre, --no-index, --prefer-binary and --require-hashes",
+        "remove the line",
+    ),
+    (re.compile(r"(?:.*@ ?)?(?:git|hg|svn|bzr)\+"), "nodes fetch no repositories", _RELEASE),
+    (
+        re.compile(r"(?:.*@ ?)?(?:file:|[./~\\])|[A-Za-z]:[/\\]"),
+        "it is a file or folder, and nodes install packages of an index",
+        _RELEASE,
+    ),
+    (re.compile("(?:.*@ ?)?http:"), "what is fetched by a URL is fetched by https", _RELEASE),
+)
+"""What begins so; why it is not installed, and what to write in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What a code folder asks for.
+
+    `lines` are pip's, `packages` apt's, `image` is that of a `#nsml:` line, `notes` say what was
+    found and is not honoured, each a sentence for the session's log.
+    """
+
+    lines: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    image: str | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def has_own_sources(self) -> bool:
+        """Whether packages come from where its writer says, by a URL, not the machine's configuration alone."""
+        return any("://" in line for line in self.lines)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the packages in their one form, without versions: `scikit-learn`."""
+        return frozenset(name for line in self.lines if (name := name_of(line)))
+
+
+class RequirementsRefused(ValueError):
+    """A file that asks for what is not installed; `why` and `advice` are sentences for its writer."""
+
+    def __init__(self, message: str, why: str = "", advice: str = "") -> None:
+        super().__init__(f"{message}: {why}" if why else message)
+        self.message = message
+        self.why = why
+        self.advice = advice
+
+
+class ImageRefused(RequirementsRefused):
+    """A `#nsml:` line that names no image."""
+
+
+def as_text(name: str, content: bytes) -> str:
+    """The text of a file that is read here. Raises RequirementsRefused where it is too long."""
+    if len(content) > MOST_FILE_BYTES:
+        raise RequirementsRefused(f"{name} is over {MOST_FILE_BYTES} bytes")
+    return decoded(content, "replace")
+
+
+def read_requirements(
+    text: ReadText, *, may_build: bool = False, read_setup: ReadSetup = install_requires
+) -> Requirements:
+    """Read the files of a code folder. Raises RequirementsRefused.
+
+    `may_build`: packages may be built from source where they are installed. `read_setup` reads what a
+    `setup.py` lists: where the caller has more rights than its writer, in a sandbox.
+    """
+    setup, listed = text("setup.py"), text("requirements.txt")
+    lines: list[str] = []
+    notes: list[str] = []
+    if setup is not None:
+        found, said = read_setup(setup)
+        notes += said
+        lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
+    if listed is not None:
+        lines += _Listed(text, may_build=may_build).lines("requirements.txt", listed, _MAX_DEPTH)
+    if len(lines) > _MAX_LINES:
+        raise RequirementsRefused(f"over {_MAX_LINES:,} requirements are not installed")
+    return Requirements(
+        lines=tuple(dict.fromkeys(lines)),
+        packages=_packages(text("nsml_package.txt") or ""),
+        image=_image({"setup.py": setup, "requirements.txt": listed}),
+        notes=tuple(notes),
+    )
+
+
+def name_of(requirement: str) -> str:
+    """The name of the package of a line in its one form; "" of an option, or of a URL without a name."""
+    if named := _NAMED.match(requirement):
+        return canonical(named[1])
+    found = _FILE_NAMED.search(requirement)
+    return canonical(found[1]) if found else ""
+
+
+def canonical(name: str) -> str:
+    """The one form of all names of a package: `Scikit_Learn` and `scikit-learn` are the same."""
+    return re.sub(r"[-_.]+", "-", name).lower().strip("-")
+
+
+def _image(texts: dict[str, str | None]) -> str | None:
+    try:
+        return asked_image(
+            (name, text) for name in IMAGE_FILES if (text := texts[name]) is not None
+        )
+    except NamesNoImage as error:
+        raise ImageRefused(
+            str(error),
+            RULE,
+            "correct the line, such as: #nsml: pytorch/pytorch:2.4.0\n"
+            "nsml run --image NAME    and no such line",
+        ) from None
+
+
+def _packages(listed: str) -> tuple[str, ...]:
+    packages = []
+    for raw in listed.splitlines():
+        line = _COMMENT.sub("", raw).strip()
+        if line and not _PACKAGE.fullmatch(line):
+            raise RequirementsRefused(
+                f"nsml_package.txt: {line[:80]!r} is not the name of a Debian package",
+                "one a line, such as libgl1",
+            )
+        if line:
+            packages.append(line)
+    return tuple(dict.fromkeys(packages))
+
+
+class _Listed:
+    """Reads requirements files of a code folder: a bounded number, however they include one another."""
+
+    def __init__(self, text: ReadText, *, may_build: bool) -> None:
+        self._text = text
+        self._may_build = may_build
+        self._files = 0
+
+    def lines(self, name: str, text: str, depth: int) -> list[str]:
+        """The lines of one file, those of files that it includes in their place."""
+        self._files += 1
+        if depth == 0 or self._files > _MAX_FILES:
+            raise RequirementsRefused(f"{name}: files include one another too deeply")
+        lines: list[str] = []
+        for line in _joined(text):
+            included = _INCLUDES.fullmatch(line)
+            if included:
+                lines += self._included(name, included[1].strip("'\""), depth)
+            else:
+                lines.append(_checked(line, name, may_build=self._may_build))
+            if len(lines) > _MAX_LINES:
+                raise RequirementsRefused(f"{name}: over {_MAX_LINES:,} lines are not installed")
+        return lines
+
+    def _included(self, by: str, named: str, depth: int) -> list[str]:
+        """The lines of a file, which is named from the folder of the one that names it, as for pip."""
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(by), named))
+        if name.startswith(("/", "../")) or name == ".." or "://" in named:
+            raise RequirementsRefused(
+                f"{by}: -r {named}: leads out of the folder of the code",
+                "nothing else is sent",
+                f"copy it into the folder, and name it so: -r {posixpath.basename(named)}",
+            )
+        text = self._text(name)
+        if text is None:
+            raise RequirementsRefused(
+                f"{by}: -r {named}: there is no such file",
+                "",
+                f"add the file {name}, or remove the line",
+            )
+        return self.lines(name, text, depth - 1)
+
+
+def _joined(text: str) -> Iterator[str]:
+    """The lines of a file as pip reads them: without comments, and those that end in a backslash with the next."""
+    begun = ""
+    for raw in text.splitlines():
+        is_comment = raw.lstrip().startswith("#")
+        if raw.endswith("\\") and not is_comment:
+            begun += raw.rstrip("\\") + " "
+            continue
+        line = _COMMENT.sub("", begun + ("" if is_comment else raw)).strip()
+        begun = ""
+        if line:
+            yield line
+    if last := _COMMENT.sub("", begun).strip():
+        yield last
+
+
+def _checked(line: str, file: str, *, may_build: bool) -> str:
+    """`line`, when it asks for packages from an index; else raises RequirementsRefused."""
+    line = line.strip()
+    if len(line.splitlines()) > 1 or "${" in line:
+        # pip would read the second line as an option, and send variables of the agent to an index
+        raise RequirementsRefused(f"{file}: {line[:200]!r} has a line break or names a variable")
+    # in single spaces, which patterns can divide in one way only
+    requirement = " ".join(re.sub(r"\s--hash[= ]\S+", "", line).split())
+    if len(requirement) > _MAX_CHARACTERS:
+        raise RequirementsRefused(
+            f"{file}: {requirement[:80]!r}... is not installed: it has over {_MAX_CHARACTERS:,} characters"
+        )
+    # pip reads what begins with - behind a package as options, of the whole file
+    has_options = re.search(r"\s-", requirement) is not None
+    by_url = _BY_ARCHIVE if may_build else _BY_WHEEL
+    is_package = _BY_VERSION.fullmatch(requirement) or by_url.fullmatch(requirement)
+    if is_package and not has_options:
+        return line
+    try:
+        option, *values = shlex.split(
+            requirement.replace("=", " ", 1) if requirement.startswith("--") else requirement
+        )
+    except ValueError:
+        option, values = "", []
+    if option in _PLAIN_OPTIONS and not values:
+        return line
+    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
+        return line
+    here = "" if may_build else " here"
+    raise RequirementsRefused(
+        f"{file}: {line[:200]!r} is not installed{here}",
+        *_why_not(requirement, may_build=may_build),
+    )
+
+
+def _why_not(requirement: str, *, may_build: bool) -> tuple[str, str]:
+    """Why a line is not installed, and what to write in its place."""
+    for pattern, why, advice in _NOT_INSTALLED:
+        if pattern.match(requirement):
+            return why, advice
+    if may_build:
+        return (
+            "only packages, by name and version or by https URL, and options that name an index",
+            "",
+        )
+    wheels = "only wheels, by name and version or by https URL, because a node without containers"
+    return f"{wheels} does not run code of packages to install them", ""

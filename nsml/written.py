@@ -1,0 +1,43 @@
+"""Text files as other programs write them: with a byte order mark, in UTF-16, with the line ends of any system."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any
+
+_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def decoded(content: bytes, errors: str = "surrogateescape") -> str:
+    """The text of a file, without a byte order mark: UTF-16 and UTF-32 by their mark, UTF-8 without one.
+
+    `errors` is of what is no text in that, as for `bytes.decode`; by default a byte that is not UTF-8 is kept as a
+    surrogate, as in names of files. Raises UnicodeDecodeError as `errors` says, and for damaged UTF-16.
+    """
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            if encoding != "utf-8" and errors == "surrogateescape":
+                errors = "strict"  # half a character is no byte of a name
+            return content[len(mark) :].decode(encoding, errors)
+    return content.decode("utf-8", errors)
+
+
+def toml_of(content: bytes) -> dict[str, Any]:
+    """The document of a TOML file. Raises ValueError: UnicodeDecodeError, tomllib.TOMLDecodeError."""
+    import tomllib
+
+    return tomllib.loads(decoded(content, "strict"))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text; those of `str.splitlines` end at form feeds and separators, too, which are in names."""
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]

@@ -1,0 +1,73 @@
+"""What requirements files say, as pip reads them, and what of it is never installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsml.packages.requirements import (
+    ImageRefused,
+    RequirementsRefused,
+    canonical,
+    name_of,
+    read_requirements,
+)
+
+
+def lines(listed: str, **files: str) -> tuple[str, ...]:
+    texts = {"requirements.txt": listed, **files}
+    return tuple(read_requirements(texts.get, may_build=True).lines)
+
+
+@pytest.mark.parametrize(
+    ("listed", "read"),
+    [
+        ("six\r\nnumpy\r\n", ("six", "numpy")),
+        ("six==1.16.0 \\\n    --hash=sha256:ab \\\n    --hash=sha256:cd\nattrs", ("six", "attrs")),
+        ("six==1.16.0 \\\r\n    --hash=sha256:ab\r\nattrs\r\n", ("six", "attrs")),
+        ("# uv \\\nsix", ("six",)),
+        ("six # note \\\nattrs\n  # other\n", ("six",)),
+        ("six \\\n# note\nattrs", ("six", "attrs")),
+        ("six\\", ("six",)),
+        ("torch==2.1+cu118\n--extra-index-url https://x/y", ("torch",)),
+    ],
+)
+def test_lines_are_those_of_pip(listed: str, read: tuple[str, ...]) -> None:
+    assert tuple(filter(None, map(name_of, lines(listed)))) == read
+
+
+def test_files_are_included_from_the_folder_of_the_one_that_names_them() -> None:
+    files = {
+        "requirements/dev.txt": "-r base.txt\n-r ../more.txt\npytest",
+        "requirements/base.txt": "six",
+        "more.txt": "attrs",
+        "base.txt": "wrong",
+    }
+    assert lines("-rrequirements/dev.txt", **files) == ("six", "attrs", "pytest")
+    assert lines('--requirement="more.txt"', **files) == ("attrs",)
+    with pytest.raises(RequirementsRefused, match="leads out of the folder"):
+        lines("-r requirements/x.txt", **{"requirements/x.txt": "-r ../../y.txt"})
+    with pytest.raises(RequirementsRefused, match="too deeply"):
+        lines("-r requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("Scikit_Learn>=1", "scikit-learn"),
+        ("ruamel.yaml", "ruamel-yaml"),
+        ("x[extra] ; python_version > '3'", "x"),
+        ("a@https://h/b-1-py3-none-any.whl", "a"),
+        ("https://h/p/b_c-1.0-py3-none-any.whl#sha256=0", "b-c"),
+        ("https://h/b-1.0.tar.gz", "b"),
+        ("--pre", ""),
+        ("https://h/", ""),
+    ],
+)
+def test_the_name_of_a_requirement(requirement: str, name: str) -> None:
+    assert name_of(requirement) == name
+    assert canonical(name) == name
+
+
+def test_a_line_that_names_no_image_is_told_apart() -> None:
+    with pytest.raises(ImageRefused):
+        lines("#nsml: No Image\nsix")
