@@ -14,7 +14,6 @@ from nsml.view.text import (
     fit_words,
     folded,
     graphemes,
-    overwritten,
     pad,
     visible,
     width,
@@ -96,18 +95,9 @@ def test_an_unfinished_sequence_is_shown_at_the_end():
     assert text.close() == "␛[3\n"
 
 
-def test_progress_lines_are_kept():
+def test_returns_are_line_ends_and_modes_are_left_out():
     text = LogText(keeps_colour=False)
-    assert text.feed(b"10%\r20%\r\n") == "10%\n20%\n"
-
-
-@given(st.lists(st.integers(0, 30), max_size=5))
-def test_of_a_progress_bar_the_last_state_is_left_however_it_is_cut(cuts):
-    data = b"10%\r\x1b[2K50%\r100%\r\nnext\x1b[K"
-    text = LogText(keeps_colour=False, keeps_returns=True)
-    marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    got = "".join(text.feed(data[a:b]) for a, b in itertools.pairwise(marks)) + text.close()
-    assert [overwritten(line) for line in got.split("\n")] == ["100%", "next", ""]
+    assert text.feed(b"10%\r20%\r\n\x1b[?25lx") == "10%\n20%\nx"
 
 
 @given(st.text(max_size=30), st.integers(0, 30))
