@@ -63,9 +63,16 @@ class _Rank(WholeRange):
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines, of each log.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Only what came since: 10m, or a time.")
+@click.option(
+    "--since",
+    type=MOMENT,
+    metavar="TIME",
+    help="Only what came since: 10m, or a local time such as 2026-12-01T09:30.",
+)
 @click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
-@click.option("-t", "--timestamps", is_flag=True, help="Before each line when it came, in UTC.")
+@click.option(
+    "-t", "--timestamps", is_flag=True, help="Before each line when it came, in local time."
+)
 @click.option(
     "--rank",
     type=_Rank(),
@@ -450,13 +457,13 @@ class LogReader:
         from nsml.view.overwriting import found_text
         from nsml.view.sessions import seconds_of
         from nsml.view.text import width
-        from nsml.view.units import moment
+        from nsml.view.units import local_moment
 
         is_apart = search.context_lines and -1 < self._found_to != line.offset
         self._found_to = line.offset + len(line.text) + 1
         before = self._prefix
         if self._has_times:
-            before += f"{moment(seconds_of(line.time))} "
+            before += f"{local_moment(seconds_of(line.time))} "
         if self._has_numbers and line.number:
             before += f"{line.number}{'-' if line.is_context else ':'}"
         has_match = line.match_end and not self._is_raw
@@ -495,9 +502,9 @@ class LogReader:
 
     def _before(self, at: float) -> str:
         """What stands before a line."""
-        from nsml.view.units import moment
+        from nsml.view.units import local_moment
 
-        return self._prefix + (f"{moment(at)} " if self._has_times and at else "")
+        return self._prefix + (f"{local_moment(at)} " if self._has_times and at else "")
 
     def _show_open(self) -> None:
         if self._open is None:

@@ -6,6 +6,7 @@ from cli import logs
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import overwriting
 from nsml.view.text import width
+from tests.zones import zone
 
 
 def moment(second):
@@ -39,6 +40,22 @@ def session(state):
 )
 def test_a_span_of_time(nsml, session, words, shown):
     assert nsml("logs", *words, "@last").stdout == shown
+
+
+def test_a_time_without_a_zone_is_local(nsml, session):
+    with zone("Asia/Seoul"):
+        local = "2023-11-15T07:13:24"
+        assert nsml("logs", "--since", local, "@last").stdout == "two\nthree\n"
+        assert nsml("logs", "--until", local, "@last").stdout == "one\n"
+        shown = nsml("logs", "-t", "--since", local, "--tail", "1", "@last").stdout
+        assert shown == "2023-11-15T07:13:28.000+09:00 three\n"
+        again = nsml("logs", "--since", shown.split()[0], "@last").stdout
+        assert again == "three\n"
+        for words in (("--utc", "logs"), ("logs", "--utc")):
+            since = nsml(*words, "-t", "--since", moment(4), "@last").stdout
+            assert since == f"{moment(4)}.000Z two\n{moment(8)}.000Z three\n"
+        assert nsml("logs", "--since", moment(4), "--utc", "@last").stdout == "two\nthree\n"
+        assert nsml("logs", "--since", local, "@last").stdout == "two\nthree\n", "as before"
 
 
 @pytest.mark.parametrize(
