@@ -197,13 +197,17 @@ def _show_secret(
 ) -> None:
     """The secret on stdout; what it is for and how to `use` it beside."""
     from nsml.view.sessions import seconds_of
-    from nsml.view.units import moment
+    from nsml.view.units import local_moment, moment
 
-    until = moment(seconds_of(made.expires_at))
-    app.say(f"a token {purpose}, valid until {until}; it is not shown again")
+    expires_at = seconds_of(made.expires_at)
+    app.say(f"a token {purpose}, valid until {local_moment(expires_at)}; it is not shown again")
     for line in use:
         app.say(line)
-    record = {"token": made.token, "expires_at": until, "address": made.address or None}
+    record = {
+        "token": made.token,
+        "expires_at": moment(expires_at),
+        "address": made.address or None,
+    }
     write_one(app, record, [made.token], name="token")
 
 

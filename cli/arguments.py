@@ -180,32 +180,34 @@ class _TimeLimit(click.ParamType[float]):
 
 
 class _Moment(click.ParamType["datetime | timedelta"]):
-    """A moment in UTC, or how long ago."""
+    """A moment, in the user's zone where it names none, or how long ago."""
 
     name = "time"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime | timedelta:
-        from datetime import UTC, datetime, timedelta
+        from datetime import datetime, timedelta
+
+        from nsml.view.zone import typed
 
         if isinstance(value, (datetime, timedelta)):
             return value
         text = str(value).strip()
         try:
-            at = datetime.fromisoformat(text)
+            at = typed(text)
         except ValueError:
             if re.match(r"\d{4}-|\d+:", text, re.ASCII):
                 raise BadValue(
                     f"{text[:_MOST_SHOWN]!r} is not a time",
                     param,
                     ctx,
-                    why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in UTC, or with +09:00 behind it",
+                    why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in local time, or with +09:00 behind it",
                 ) from None
             return timedelta(seconds=AGE.convert(text, param, ctx))
         if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
             self.fail(f"nothing was printed in the year {at.year}", param, ctx)
-        return at if at.tzinfo else at.replace(tzinfo=UTC)
+        return at
 
 
 class _Variable(click.ParamType[tuple[str, str]]):

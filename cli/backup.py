@@ -17,7 +17,7 @@ from cli.local import CONTROL_PLANE, Choices, DataFolder, data_folder, node_name
 from cli.output import write_one
 from cli.up import check_no_passwords, control_plane_settings, standing_options
 from nsml.client.contexts import write_private
-from nsml.view.units import counted, moment, size_text
+from nsml.view.units import counted, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,7 @@ def _tell_taken(app: App, taken: Result) -> None:
     lines = [
         f"backup {made.path}",
         f"  platform  {manifest.cluster_id}, nsml {manifest.version}",
-        f"  as of     {moment(manifest.taken_at)}",
+        f"  as of     {local_moment(manifest.taken_at)}",
         f"  content   {_content_words(taken)}",
         f"  keys      {_key_words(manifest.keys)}",
     ]
@@ -247,7 +247,7 @@ def restore(
         target.keep(chosen)
     app.write(
         f"the platform {found.manifest.cluster_id} is restored, as of "
-        f"{moment(found.manifest.taken_at)}"
+        f"{local_moment(found.manifest.taken_at)}"
     )
     app.say("next:  nsml up" + (f" --data {target.path}" if data is not None else ""))
     app.say("       nsml node ls    held nodes run what came after the backup (docs/backup.md)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from cli.drafts import check_folder_of, whole_file
 from cli.group import BadValue
 from cli.output import COLOURS
 from nsml.view.units import parse_duration
+from nsml.view.zone import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def _no_span(message: str, axis: Axis) -> BadValue:
             "nsml plot ... -x relative --range 10m:1h",
         ),
         "wall": (
-            "with -x wall it takes moments in UTC, or how long ago",
+            "with -x wall it takes moments in local time, or how long ago",
             "nsml plot ... -x wall --range 2026-11-20T08:00:2026-11-20T09:30",
         ),
     }
@@ -108,8 +108,7 @@ def _moment(text: str, now: float) -> float:
     try:
         return now - parse_duration(text)
     except ValueError:
-        at = datetime.fromisoformat(text)
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        return typed(text).timestamp()
 
 
 def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, list[Series]]:

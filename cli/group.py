@@ -106,6 +106,13 @@ def _no_header(context: click.Context, _parameter: click.Parameter, value: bool)
         the_app(context).flags.has_header = False
 
 
+def _utc(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from nsml.view.zone import use_utc
+
+        use_utc()
+
+
 def _option(*names: str, to: Any, **settings: Any) -> click.Option:
     callback = set_flag(to) if isinstance(to, str) else to
     return click.Option(list(names), expose_value=False, callback=callback, **settings)
@@ -115,6 +122,13 @@ def global_options() -> list[click.Parameter]:
     """The flags that every command takes, in front of it or after it."""
     return [
         _option("--context", to="context", metavar="NAME", help="Which platform."),
+        _option(
+            "--utc",
+            to=_utc,
+            is_flag=True,
+            is_eager=True,  # before times are read
+            help="Type and show times in UTC, not in local time.",
+        ),
         _option("--no-color", to="is_colourless", is_flag=True, help="No colours."),
         _option("-q", "--quiet", to="is_quiet", is_flag=True, help="Only results and errors."),
         _option("--debug", to="is_debug", is_flag=True, help="A traceback with an error."),

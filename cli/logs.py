@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from heapq import heappop, heappush
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,6 +15,7 @@ from cli.arguments import MOMENT, WholeRange, expand, given_references, sessions
 from cli.exits import ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
+from cli.redrawing import OpenLines
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -25,12 +23,15 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from nsml.client.calls import Client
-    from nsml.client.streams import LogPiece, LogSearch
+    from nsml.client.streams import Link, LogPiece, LogSearch
     from nsml.v1.sessions_pb2 import LogLine, SearchLogsResponse, Session
+    from nsml.view.overwriting import Printed, ShownLog
 
 _PATIENCE_S = 30.0
 _LONGEST_LINE = 1 << 20
-"""Of lines with something before them; what is longer is shown in parts."""
+"""Characters of a line without an end; what is longer is shown in parts."""
+_MOST_FOUND_ROWS = 4
+"""Of a terminal, for a line that --grep finds; a longer one is shown around the match."""
 ALL_RANKS = -1
 
 
@@ -62,9 +63,16 @@ class _Rank(WholeRange):
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines, of each log.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Only what came since: 10m, or a time.")
+@click.option(
+    "--since",
+    type=MOMENT,
+    metavar="TIME",
+    help="Only what came since: 10m, or a local time such as 2026-12-01T09:30.",
+)
 @click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
-@click.option("-t", "--timestamps", is_flag=True, help="Before each line when it came, in UTC.")
+@click.option(
+    "-t", "--timestamps", is_flag=True, help="Before each line when it came, in local time."
+)
 @click.option(
     "--rank",
     type=_Rank(),
@@ -91,7 +99,9 @@ class _Rank(WholeRange):
 @click.option(
     "-n", "--numbers", is_flag=True, help="With --grep: before each line its number, where known."
 )
-@click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
+@click.option(
+    "--raw", is_flag=True, help="Print the bytes verbatim, with every state of a progress bar."
+)
 @not_there_yet("--hide-client-log", is_flag=True)
 @pass_app
 def logs(
@@ -113,7 +123,11 @@ def logs(
     numbers: bool,
     raw: bool,
 ) -> None:
-    """Show what sessions printed, byte for byte, whatever is before the lines; on a terminal only what is safe to show.
+    """Show what sessions printed.
+
+    Of a line that was overwritten, such as a progress bar, the last state is shown; with -f on a terminal it is
+    redrawn in place. Other lines are printed verbatim; on a terminal control sequences other than colours are
+    made visible. --grep shows the state with the match and, on a terminal, long lines around the match.
 
     Standard output and standard error are one log, in the order in which they were written. Of several
     sessions or ranks lines come in the order of their times, with names before them. A time is
@@ -166,7 +180,10 @@ def logs(
             for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
         if follow:
-            readers = [LogReaders([r for r in made if r.session is session]) for session in found]
+            readers = [
+                LogReaders([r for r in made if r.session is session], in_place=len(made) == 1)
+                for session in found
+            ]
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
         await LogReaders(made).show(client, follow=False)
@@ -284,8 +301,6 @@ class LogReader:
         search: LogSearch | None = None,
         has_numbers: bool = False,
     ) -> None:
-        from nsml.view.text import LogText
-
         self._app = app
         self.session = session
         self.rank = rank
@@ -297,26 +312,50 @@ class LogReader:
         self._prefix = prefix
         self._has_times = self._is_timed = has_times
         self._is_by_line = bool(prefix) or has_times
+        self._is_raw = raw
         self._search = search
         self._has_numbers = has_numbers
         self._line = 0
         self._found_to = -1
-        self._rest = b""
         self.has_shown = False
         """Whether there was any output."""
-        self._times: list[tuple[int, float]] = []
-        is_plain = raw or not app.stdout.isatty()
-        self._text = None if is_plain else LogText(keeps_colour=app.has_colour(app.stdout))
+        self._at = 0.0
+        """When the last bytes came, where that is asked."""
+        self._log = self._new_log()
+        self._open: OpenLines | None = None
 
-    async def show(self, client: Client, *, follow: bool) -> None:
-        """Write what there is, and with `follow` what comes, until the session has ended."""
+    def _new_log(self) -> ShownLog:
+        from nsml.view.overwriting import ShownLog
+
+        stdout = self._app.stdout
+        return ShownLog(
+            is_safe=stdout.isatty() and not self._is_raw,
+            keeps_colour=self._app.has_colour(stdout),
+            is_raw=self._is_raw,
+            longest=_LONGEST_LINE,
+        )
+
+    async def show(self, client: Client, *, follow: bool, in_place: bool = False) -> None:
+        """Write what there is, and with `follow` what comes, until the session has ended.
+
+        `in_place`: lines that may still change are shown, too, and drawn over.
+        """
         if self._search is not None:
             await self._show_found(client, self._search, follow=follow)
             return
-        async with aclosing(self._pieces(client, follow=follow)) as pieces:
-            async for piece in pieces:
-                self._write(piece)
-        self._finish()
+        can_draw = self._app.room is not None and self._app.has_live_progress
+        if in_place and can_draw and not self._is_raw:
+            self._open = OpenLines(self._app)
+        try:
+            async with aclosing(self._pieces(client, follow=follow)) as pieces:
+                async for piece in pieces:
+                    for one in self._take(piece):
+                        self._write(one)
+                    self._show_open()
+            self._finish()
+        finally:
+            if self._open is not None:
+                self._open.leave()
 
     async def runs(self, client: Client) -> AsyncGenerator[Run, None]:
         """What there is, of several logs that are shown in one. Each is shown before the next is asked for."""
@@ -333,10 +372,10 @@ class LogReader:
         self._is_timed = True
         async with aclosing(self._pieces(client, follow=False)) as pieces:
             async for piece in pieces:
-                for moment, lines in self._take(piece):
-                    yield Run(moment, partial(self._lines, lines, moment))
-        for moment, lines in self._last():
-            yield Run(moment, partial(self._lines, lines, moment))
+                for one in self._take(piece):
+                    yield Run(one.at, partial(self._write, one))
+        for one in self._log.close():
+            yield Run(one.at, partial(self._write, one))
         self._finish()
 
     def _pieces(self, client: Client, *, follow: bool) -> AsyncGenerator[LogPiece, None]:
@@ -354,7 +393,7 @@ class LogReader:
             times=self._is_timed,
             follow=follow,
             patience_s=None if follow else _PATIENCE_S,
-            on_link=self._app.link_words(),
+            on_link=partial(self._link, self._app.link_words()),
         )
 
     async def _show_found(self, client: Client, search: LogSearch, *, follow: bool) -> None:
@@ -392,8 +431,17 @@ class LogReader:
                 self._offset, self._line = answer.next, answer.next_line
                 yield answer
 
+    def _link(self, tell: Callable[[Link], None], link: Link) -> None:
+        self._clear_open()
+        tell(link)
+
+    def _clear_open(self) -> None:
+        if self._open is not None:
+            self._open.clear(self._log.style)
+
     def _say_lost(self, count: int) -> None:
         if count:
+            self._clear_open()
             self._app.say(f"(lost: {counted(count, 'byte')} of the output)")
 
     def _say_none(self, search: LogSearch) -> None:
@@ -401,110 +449,93 @@ class LogReader:
             self._app.say("every line fits" if search.is_inverted else "no line fits")
 
     def _write_found(self, lines: Sequence[LogLine], search: LogSearch) -> None:
-        shown = [self._found(line, search) for line in lines]
-        if self._text is None:
-            _write_bytes(self._app, b"".join(shown))
-        else:
-            self._app.stdout.write("".join(map(self._text.feed, shown)))
+        for line in lines:
+            self._write_text(self._found(line, search))
 
-    def _found(self, line: LogLine, search: LogSearch) -> bytes:
+    def _found(self, line: LogLine, search: LogSearch) -> str:
         """A line with what is asked for before it; -- before one that does not follow the last."""
+        from nsml.view.overwriting import found_text
         from nsml.view.sessions import seconds_of
-        from nsml.view.units import moment
+        from nsml.view.text import width
+        from nsml.view.units import local_moment
 
         is_apart = search.context_lines and -1 < self._found_to != line.offset
         self._found_to = line.offset + len(line.text) + 1
-        before = f"{self._prefix}--\n{self._prefix}" if is_apart else self._prefix
+        before = self._prefix
         if self._has_times:
-            before += f"{moment(seconds_of(line.time))} "
+            before += f"{local_moment(seconds_of(line.time))} "
         if self._has_numbers and line.number:
             before += f"{line.number}{'-' if line.is_context else ':'}"
-        return before.encode() + line.text + b"\n"
+        has_match = line.match_end and not self._is_raw
+        room = self._app.room
+        text = found_text(
+            line.text,
+            (line.match_begin, line.match_end) if has_match else None,
+            log=self._new_log(),
+            cells=None if room is None else max(room * _MOST_FOUND_ROWS - width(before), room),
+        )
+        return (f"{self._prefix}--\n" if is_apart else "") + f"{before}{text}\n"
 
-    def _write(self, piece: LogPiece) -> None:
-        if self._is_by_line:
-            for moment, lines in self._take(piece):
-                self._lines(lines, moment)
-        else:
-            self._go_on_behind(piece)
-            if self._text is None:
-                _write_bytes(self._app, piece.data)
-            else:
-                self._app.stdout.write(self._text.feed(piece.data))
-        self._app.stdout.flush()
-
-    def _go_on_behind(self, piece: LogPiece) -> None:
+    def _take(self, piece: LogPiece) -> Iterator[Printed]:
+        """What became final with a piece, by when it came where that is asked."""
         self._say_lost(piece.missing_bytes)
         self._attempt, self._tail, self._since = piece.attempt, None, None
         self._offset = piece.offset + len(piece.data)
         self.has_shown |= bool(piece.data)
+        begin = piece.offset
+        for offset, at in piece.times:
+            end = min(max(offset, begin), self._offset)
+            yield from self._log.feed(
+                piece.data[begin - piece.offset : end - piece.offset], self._at
+            )
+            begin, self._at = end, at
+        yield from self._log.feed(piece.data[begin - piece.offset :], self._at)
 
-    def _take(self, piece: LogPiece) -> Iterator[tuple[float, bytes]]:
-        """The lines that are whole with it, by when they came; what is left waits for the next."""
-        self._go_on_behind(piece)
-        start = piece.offset - len(self._rest)
-        began = [(start, self._moment_of(start))] if self._rest else []
-        self._times = [*began, *piece.times]
-        whole, newline, self._rest = (self._rest + piece.data).rpartition(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            whole, newline, self._rest = self._rest, b"\n", b""
-        return self._by_moment(whole + newline, start)
-
-    def _last(self) -> Iterator[tuple[float, bytes]]:
-        """What has no end of a line."""
-        rest, self._rest = self._rest, b""
-        return self._by_moment(rest + b"\n" if rest else b"", self._offset - len(rest))
-
-    def _by_moment(self, data: bytes, start: int) -> Iterator[tuple[float, bytes]]:
-        """Whole lines from an offset on, those together that came together; all at 0 where that is not asked."""
-        if not self._is_timed:
-            if data:
-                yield 0.0, data
+    def _write(self, printed: Printed) -> None:
+        self._clear_open()
+        if not self._is_by_line:
+            self._write_text(printed.text)
             return
-        for moment, lines in groupby(self._timed(data, start), key=itemgetter(0)):
-            yield moment, b"".join(line for _, line in lines)
+        before = self._before(printed.at)
+        lines = printed.text.removesuffix("\n").split("\n")
+        self._write_text("".join(f"{before}{line}\n" for line in lines))
 
-    def _timed(self, data: bytes, start: int) -> Iterator[tuple[float, bytes]]:
-        for line in _whole_lines(data):
-            yield self._moment_of(start), line
-            start += len(line)
+    def _before(self, at: float) -> str:
+        """What stands before a line."""
+        from nsml.view.units import local_moment
 
-    def _moment_of(self, offset: int) -> float:
-        """When a line that begins at `offset` came; of what was told last, where that is not said."""
-        if not self._times:
-            return 0.0
-        return self._times[max(0, bisect_right(self._times, offset, key=itemgetter(0)) - 1)][1]
+        return self._prefix + (f"{local_moment(at)} " if self._has_times and at else "")
 
-    def _lines(self, data: bytes, moment: float) -> None:
-        from nsml.view.units import moment as shown_moment
-
-        before = self._prefix
-        if self._has_times and moment:
-            before += f"{shown_moment(moment)} "
-        if self._text is None:
-            start = before.encode()
-            _write_bytes(self._app, b"".join(start + line for line in _whole_lines(data)))
+    def _show_open(self) -> None:
+        if self._open is None:
+            self._app.stdout.flush()
             return
-        for shown in self._text.feed(data).splitlines():
-            self._app.write(before + shown)
+        before = self._before(self._at) if self._is_by_line else ""
+        text = self._log.open
+        lines = [before + line for line in text.split("\n")] if text else []
+        self._open.show(lines, self._log.style)
+
+    def _write_text(self, text: str) -> None:
+        if self._app.stdout.isatty() and not self._is_raw:
+            self._app.stdout.write(text)
+        else:
+            _write_bytes(self._app, text.encode(errors="surrogateescape"))
 
     def _finish(self) -> None:
-        for moment, lines in self._last():
-            self._lines(lines, moment)
-        if self._text is not None:
-            self._app.stdout.write(self._text.close())
+        for one in self._log.close():
+            self._write(one)
         self._app.stdout.flush()
 
 
-def _whole_lines(data: bytes) -> list[bytes]:
-    return [line + b"\n" for line in data.split(b"\n")[:-1]]
-
-
 class LogReaders:
-    """Several logs that are shown in one; of one session to its end."""
+    """Several logs that are shown in one; of one session to its end.
 
-    def __init__(self, readers: Sequence[LogReader]) -> None:
+    `in_place`: nothing else is shown meanwhile, so that a line may be drawn over.
+    """
+
+    def __init__(self, readers: Sequence[LogReader], *, in_place: bool = False) -> None:
         self._readers = readers
+        self._in_place = in_place
 
     def rank_for(self, session: Session) -> int:
         """The shown rank; with all of them whichever has the session's end."""
@@ -515,7 +546,7 @@ class LogReaders:
         from nsml.concurrency import beside_each_other
 
         if len(self._readers) == 1:
-            await self._readers[0].show(client, follow=follow)
+            await self._readers[0].show(client, follow=follow, in_place=self._in_place)
         elif follow:
             async with beside_each_other() as group:
                 for reader in self._readers:

@@ -6,6 +6,7 @@ Nothing heavy is imported here: what a command line needs, its answer brings in.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import os
 import sys
@@ -52,7 +53,8 @@ def run(arguments: Sequence[str], app: App) -> int:
     try:
         # click writes its help texts to sys.stdout.
         with contextlib.redirect_stdout(app.stdout):
-            code = _run(arguments, app)
+            # What a flag sets for one command line, such as its time zone, ends with it.
+            code = contextvars.copy_context().run(_run, arguments, app)
         app.stdout.flush()
     except BrokenPipeError:
         _close_quietly(app.stdout)

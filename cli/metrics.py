@@ -105,7 +105,7 @@ class _Share(click.FloatRange):
     "--range",
     "given_span",
     metavar="A:B",
-    help="Only this part of the axis: steps; 10m:1h with relative; moments, in UTC, with wall.",
+    help="Only this part of the axis: steps; 10m:1h with relative; moments, in local time, with wall.",
 )
 @click.option("--svg", type=PictureFile(".svg"), metavar="FILE", help="Draw into a file.")
 @click.option("--png", type=PictureFile(".png"), metavar="FILE", help="The same; needs nsml[png].")

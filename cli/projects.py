@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from math import isinf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +22,7 @@ from cli.confirmation import confirm_names, confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
+from nsml.view.zone import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class _Days(click.ParamType[int]):
 
 
 class _Date(click.ParamType[float]):
-    """A day, or an instant, in UTC, as Unix seconds."""
+    """A day, or an instant, in the user's zone where it names none, as Unix seconds."""
 
     name = "date"
 
@@ -90,10 +90,9 @@ class _Date(click.ParamType[float]):
         if isinstance(value, float):
             return value
         try:
-            at = datetime.fromisoformat(str(value))
+            return typed(str(value)).timestamp()
         except ValueError:
             self.fail(f"{str(value)[:30]!r} is not a day such as 2026-12-01", param, ctx)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 _HOURS, _DAYS, _DATE = _Hours(), _Days(), _Date()
@@ -117,7 +116,7 @@ def _settings_options(command: F) -> F:
             "anchor",
             type=_DATE,
             metavar="DATE",
-            help="When one of the periods begins, UTC; default: now.",
+            help="When one of the periods begins, in local time; default: now.",
         ),
         click.option(
             "--weight",

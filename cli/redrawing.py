@@ -63,3 +63,48 @@ class Redrawn:
             lines = [*lines, visible(self._lost)]
         # A line that wrapped would take two, and the next redrawing start too low.
         return [fit_coloured(line, columns) for line in lines]
+
+
+class OpenLines:
+    """The lines at the end of a log that may still change, drawn over; the cursor stays behind the last."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._shown: list[str] = []
+
+    def show(self, lines: Sequence[str], style: str) -> None:
+        """Show these in place of those before, cut to the terminal.
+
+        `style`: the colour sequences in force before them.
+        """
+        import shutil
+
+        from nsml.view.text import fit_coloured
+
+        columns, height = shutil.get_terminal_size()
+        # A line as wide as the terminal would wrap on some.
+        shown = [fit_coloured(line.expandtabs(), columns - 1) for line in lines[1 - height :]]
+        if shown != self._shown:
+            self._erase()
+            self._app.stdout.write(("\x1b[0m" if style else "") + "\n".join(shown))
+            self._shown = shown
+        self._app.stdout.flush()
+
+    def clear(self, style: str) -> None:
+        """Make room for lines that stay; `style`: the colour sequences in force before these lines."""
+        if self._shown:
+            self._erase()
+            self._app.stdout.write(style)
+
+    def leave(self) -> None:
+        """Keep them on the screen as they are."""
+        if self._shown:
+            self._shown = []
+            self._app.stdout.write("\n")
+            self._app.stdout.flush()
+
+    def _erase(self) -> None:
+        up = len(self._shown) - 1
+        if self._shown:
+            self._app.stdout.write((f"\x1b[{up}A" if up > 0 else "") + "\r\x1b[J")
+        self._shown = []

@@ -230,9 +230,9 @@ def _is_of_several(event: Event) -> bool:
 
 def _moment(event: Event, _now: float) -> str:
     from nsml.view.sessions import seconds_of
-    from nsml.view.units import moment
+    from nsml.view.units import local_moment
 
-    return moment(seconds_of(event.point.time))
+    return local_moment(seconds_of(event.point.time))
 
 
 EVENT_COLUMNS: tuple[Column[Event], ...] = (

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cli.app import App
-    from cli.logs import LogReader
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.confirmation import Plan
@@ -45,9 +44,9 @@ def stay(
     write_end: Callable[[Session], None] | None = None,
 ) -> int:
     """Stay with the session to its end; its exit code. Ctrl-C asks: leave it, or stop it."""
-    from cli.logs import LogReader, code_of_end, end_words, follow_to_end
+    from cli.logs import LogReader, LogReaders, code_of_end, end_words, follow_to_end
 
-    reader: LogReader | None = LogReader(app, session) if shows else None
+    reader = LogReaders([LogReader(app, session)], in_place=True) if shows else None
     while True:
         try:
             ended = app.call(lambda client: follow_to_end(client, app, session, shows=reader))

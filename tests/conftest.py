@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -34,6 +35,10 @@ sys.dont_write_bytecode = False
 # Agents that tests start find no container engine unless a test names one: whether the machine has
 # one must not decide what is tested.
 os.environ.setdefault("NSML_AGENT_ENGINE_SOCKET", "/nonexistent/engine.sock")
+
+# What people read shows times in the machine's zone.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 MOST_WORKERS = 16
 LONGEST_REASON = 500

@@ -23,10 +23,11 @@ from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
 from nsml.view.metrics import lines_in_order
+from nsml.view.overwriting import ShownLog
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
 from nsml.view.sessions import seconds_of
-from nsml.view.text import LogText, overwritten, visible
+from nsml.view.text import visible
 from nsml.view.units import parse_duration
 from nsml.view.whole import is_short
 from tui.model import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
+    from nsml.view.overwriting import Printed
     from nsml.view.series import Series
     from tui.model import ChartWish, Detail, Event
 
@@ -311,8 +313,8 @@ class Feed:
 
         async def follow() -> None:
             self._post(LogHeard(session.id, (), is_anew=True))
-            text = LogText(keeps_colour=False, keeps_returns=True)
-            rest, missing = "", 0
+            text = ShownLog(is_safe=True, longest=MOST_IN_LINE - 2)
+            lead, missing = "", 0
             stream = read_logs(
                 self._client,
                 session.id,
@@ -324,11 +326,12 @@ class Feed:
             async with aclosing(stream):
                 async for piece in stream:
                     missing += piece.missing_bytes
-                    whole = (rest + text.feed(piece.data)).split("\n")
-                    *lines, rest = [part for line in whole for part in _parts(overwritten(line))]
+                    *lines, lead = _lines_of(lead, text.feed(piece.data))
+                    rest = text.open and lead + text.open
                     self._post(LogHeard(session.id, lines, missing_bytes=missing, unended=rest))
-            if rest := overwritten((rest + text.close()).rstrip("\r\n")):
-                self._post(LogHeard(session.id, [rest], missing_bytes=missing))
+            *lines, _ = _lines_of(lead, text.close())
+            if lines:
+                self._post(LogHeard(session.id, lines, missing_bytes=missing))
 
         await self._for_ever(Topic.LOG, follow)
 
@@ -516,6 +519,15 @@ def _gathered(
     ids = tuple(session.id for session in sessions)
     left_out = sum(answer.left_out_series for answer in answers)
     return SeriesHeard(ids, wish, lines_in_order(groups), owners, left_out)
+
+
+def _lines_of(lead: str, done: Sequence[Printed]) -> list[str]:
+    """What became final as lines, and what the next begins with: a mark where a long one was broken off."""
+    text = lead + "".join(
+        one.text if one.text.endswith("\n") else f"{one.text}…\n…" for one in done
+    )
+    *lines, lead = text.split("\n")
+    return [*(part for line in lines for part in _parts(line)), lead]
 
 
 def _parts(line: str) -> list[str]:

@@ -201,8 +201,10 @@ def _order(descriptor: int) -> dict[str, Any]:
 def _of_order(order: dict[str, Any]) -> Dashboard:
     """Of somebody who looks through a gateway: where, and with which credential, is said by that."""
     from nsml.client import connect
+    from nsml.view.zone import use_utc
     from tui.app import Dashboard
 
+    use_utc()  # the zone of whoever looks is not known here
     context = contexts.Context(name=order["platform"], server=order["server"])
     return Dashboard(
         lambda: connect.connect(context, token=order["token"]),

@@ -212,7 +212,7 @@ class SeriesHeard:
 
 @dataclass(frozen=True, slots=True)
 class LogHeard:
-    """Lines that a session printed, and one without an end yet; with `is_anew` what was known before is forgotten."""
+    """Lines that a session printed, and those at the end that may still change; with `is_anew` what was known before is forgotten."""
 
     session_id: str
     lines: Sequence[str]
@@ -399,7 +399,7 @@ class Shown:
     Attributes:
         owners: the session of each line of `groups`.
         lines: the log, of one session alone.
-        unended: the line of it that has no end yet.
+        unended: the lines at its end that may still change.
         rank: the replica whose log that is.
         first: the number of the first of its lines that is kept, from 0 on.
         pair: the two whose code is compared.

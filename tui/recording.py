@@ -723,7 +723,8 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
             if missing_bytes < 0:
                 raise _Unsound("less than nothing is missing of a log")
             shown = [visible(line) for line in lines]
-            return LogHeard(session_id, shown, is_anew, missing_bytes, visible(unended))
+            open_lines = "\n".join(map(visible, unended.split("\n")))
+            return LogHeard(session_id, shown, is_anew, missing_bytes, open_lines)
         case _Explanation(session_id, answer):
             return ExplanationHeard(session_id, _message(ExplainSessionResponse, answer))
         case _Checkpoints(session_id, checkpoints):

@@ -16,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsml.view.text import LogText
+from nsml.view.overwriting import ShownLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from nsml.view.overwriting import Printed
 
 PIECE: Final = 65_536
 HIGH: Final = 200
@@ -37,9 +39,9 @@ async def run(
     *,
     environ: Mapping[str, str],
     width: int,
-    take: Callable[[str], None],
+    take: Callable[[str, str], None],
 ) -> int:
-    """Run it to its end, and give its exit code; `take` gets its text, with colours and nothing else to obey.
+    """Run it to its end, and give its exit code; `take` gets what it wrote and what may still change, with colours.
 
     It reads nothing, and ends where this is cancelled. Raises OSError where it cannot be started.
     """
@@ -69,9 +71,9 @@ async def run(
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-async def _read(master: int, take: Callable[[str], None]) -> None:
+async def _read(master: int, take: Callable[[str, str], None]) -> None:
     """Hand on all that is written, until nobody has that terminal any more."""
-    text = LogText(keeps_colour=True)
+    text = ShownLog(is_safe=True, keeps_colour=True)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def read() -> None:
@@ -82,7 +84,7 @@ async def _read(master: int, take: Callable[[str], None]) -> None:
                 raise
             data = b""
         if data:
-            take(text.feed(data))
+            take(_joined(text.feed(data)), text.open)
         else:
             loop.remove_reader(master)
             ended.set()
@@ -92,4 +94,8 @@ async def _read(master: int, take: Callable[[str], None]) -> None:
         await ended.wait()
     finally:
         loop.remove_reader(master)
-    take(text.close())
+    take(_joined(text.close()), "")
+
+
+def _joined(done: Sequence[Printed]) -> str:
+    return "".join(one.text for one in done)

@@ -6,11 +6,11 @@ not at all, and jumps.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.units import duration_text
+from nsml.view.zone import local, suffix
 from tui.sources import OF_ONE, Topic
 
 if TYPE_CHECKING:
@@ -184,12 +184,12 @@ class Player:
     def words(self) -> str:
         """What the first line says of it: what it is, of when, how fast."""
         sign = "■" if self.is_over else "‖" if self.is_paused else "▶"
-        when = datetime.fromtimestamp(self._at, tz=UTC)
+        when, zone = local(self._at), suffix(self._at)
         state = self._state()
         if self.story.is_made_up:
             # Of one that goes on as time does, nobody asks what time it is.
-            at = "" if state == "1x" else f"{when:%H:%M:%SZ} · "
+            at = "" if state == "1x" else f"{when:%H:%M:%S}{zone} · "
             return f"{sign} demo, made up · {at}{state}"
         done, whole = self._at - self.story.begins, self.story.ends - self.story.begins
         place = f"{duration_text(done)} of {duration_text(whole)}"
-        return f"{sign} replay of {when:%Y-%m-%d %H:%M:%SZ} · {place} · {state}"
+        return f"{sign} replay of {when:%Y-%m-%d %H:%M:%S}{zone} · {place} · {state}"

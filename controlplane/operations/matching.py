@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.errors import InvalidRequest
 
@@ -50,6 +50,16 @@ class Line:
     number: int
     received_at: float
     is_context: bool = False
+    match: tuple[int, int] = (0, 0)
+    """From where to where in `data` a match goes; (0, 0): no match is known."""
+
+
+class Fitting(NamedTuple):
+    """Where a line begins and ends in a block, without its line end, and a match in it."""
+
+    start: int
+    end: int
+    match: tuple[int, int]
 
 
 class Matcher:
@@ -68,8 +78,8 @@ class Matcher:
             )
         self._find = _compiled(search).search
 
-    def fitting(self, block: bytes) -> list[tuple[int, int]]:
-        """Where the lines of `block` that fit begin and end, without their line ends; it has whole lines."""
+    def fitting(self, block: bytes) -> list[Fitting]:
+        """The lines of `block` that fit; it has whole lines."""
         found = []
         at = 0
         while at < len(block):
@@ -79,9 +89,17 @@ class Matcher:
             start = block.rfind(b"\n", at, match.start()) + 1 or at
             end = block.find(b"\n", match.start())
             end = len(block) if end < 0 else end
-            found.append((start, end))
+            found.append(Fitting(start, end, self._last_state(block, start, end) or match.span()))
             at = end + 1
         return found
+
+    def _last_state(self, block: bytes, start: int, end: int) -> tuple[int, int] | None:
+        """The match in what a progress bar shows last, if it has one."""
+        while start < end and block[end - 1 : end] == b"\r":
+            end -= 1
+        last = block.rfind(b"\r", start, end) + 1
+        match = self._find(block, last, end) if last else None
+        return match.span() if match else None
 
 
 def _compiled(search: Search) -> Any:
@@ -174,27 +192,27 @@ class Scanner:
             found = list(self._with_context(block, fitting))
         else:
             found, counted = [], 0
-            for low, high in fitting:
+            for low, high, match in fitting:
                 if number:
                     number += block.count(b"\n", counted, low)
                     counted = low
-                found.append(self._line(block, low, high, number))
+                found.append(self._line(block, low, high, number, match=match))
         self._offset = start + len(block)
         if self._number:
             self._number += block.count(b"\n")
         return found
 
-    def _with_context(self, block: bytes, fitting: list[tuple[int, int]]) -> Iterator[Line]:
+    def _with_context(self, block: bytes, fitting: list[Fitting]) -> Iterator[Line]:
         """The lines one by one: those that are wanted, and those around them, each once."""
-        starts = {start for start, _ in fitting}
+        matches = {start: match for start, _, match in fitting}
         start, number = 0, self._number
         while start < len(block):
             end = block.find(b"\n", start)
             end = len(block) if end < 0 else end
-            if (start in starts) != self._matcher.is_inverted:
+            if (start in matches) != self._matcher.is_inverted:
                 yield from self._before
                 self._before.clear()
-                yield self._line(block, start, end, number)
+                yield self._line(block, start, end, number, match=matches.get(start))
                 self._after = self._matcher.context_lines
             elif self._after:
                 self._after -= 1
@@ -205,15 +223,28 @@ class Scanner:
             number += bool(number)
 
     def _line(
-        self, block: bytes, start: int, end: int, number: int, *, is_context: bool = False
+        self,
+        block: bytes,
+        start: int,
+        end: int,
+        number: int,
+        *,
+        is_context: bool = False,
+        match: tuple[int, int] | None = None,
     ) -> Line:
+        begin, finish = match or (start, start)
+        if finish > start + LONGEST_LINE:
+            # What is too long to be sent as a whole is sent around the match.
+            start = max(start, min(begin, end - LONGEST_LINE // 2) - LONGEST_LINE // 2)
+        data = block[start : min(end, start + LONGEST_LINE)]
         offset = self._offset + start
         while len(self._times) > 1 and self._times[1][0] <= offset:
             self._times.popleft()
         return Line(
             offset,
-            block[start : min(end, start + LONGEST_LINE)],
+            data,
             number,
             self._times[0][1] if self._times else 0.0,
             is_context,
+            (begin - start, min(finish - start, len(data))) if match else (0, 0),
         )

@@ -623,18 +623,22 @@ class SearchLogsRequest(_message.Message):
     def __init__(self, log: _Optional[_Union[ReadLogsRequest, _Mapping]] = ..., pattern: _Optional[str] = ..., literal: _Optional[bool] = ..., ignore_case: _Optional[bool] = ..., invert: _Optional[bool] = ..., context_lines: _Optional[int] = ..., line: _Optional[int] = ...) -> None: ...
 
 class LogLine(_message.Message):
-    __slots__ = ("offset", "text", "number", "is_context", "time")
+    __slots__ = ("offset", "text", "number", "is_context", "time", "match_begin", "match_end")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     IS_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
+    MATCH_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    MATCH_END_FIELD_NUMBER: _ClassVar[int]
     offset: int
     text: bytes
     number: int
     is_context: bool
     time: _timestamp_pb2.Timestamp
-    def __init__(self, offset: _Optional[int] = ..., text: _Optional[bytes] = ..., number: _Optional[int] = ..., is_context: _Optional[bool] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    match_begin: int
+    match_end: int
+    def __init__(self, offset: _Optional[int] = ..., text: _Optional[bytes] = ..., number: _Optional[int] = ..., is_context: _Optional[bool] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., match_begin: _Optional[int] = ..., match_end: _Optional[int] = ...) -> None: ...
 
 class SearchLogsResponse(_message.Message):
     __slots__ = ("lines", "attempt", "next", "next_line", "missing_bytes")

@@ -9,7 +9,7 @@ from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
 from nsml.view.sessions import moment_of, plain, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, moment, size_text
+from nsml.view.units import ago, duration_text, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,7 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
     Column(
         key="saved_at",
         title="Saved at",
-        cell=lambda c, _: moment(seconds_of(c.saved_at)),
+        cell=lambda c, _: local_moment(seconds_of(c.saved_at)),
         is_wide=True,
     ),
     Column(key="digest", title="Digest", cell=lambda c, _: c.digest or "-", is_wide=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsml.view.sessions import seconds_of, visibility_word
 from nsml.view.tables import Column
-from nsml.view.units import ago, counted, moment, size_text
+from nsml.view.units import ago, counted, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ COLUMNS: tuple[Column[Dataset], ...] = (
     Column(
         key="updated_at",
         title="Modified at",
-        cell=lambda d, _: moment(seconds_of(d.updated_at)),
+        cell=lambda d, _: local_moment(seconds_of(d.updated_at)),
         is_wide=True,
     ),
     Column(key="digest", title="Digest", cell=lambda d, _: d.digest, is_wide=True),

@@ -10,7 +10,7 @@ from nsml.view.enums import enum_word
 from nsml.view.sessions import plain, seconds_of
 from nsml.view.tables import Column
 from nsml.view.text import fit, pad, visible, width
-from nsml.view.units import ago, moment, size_text
+from nsml.view.units import ago, local_moment, moment, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +129,9 @@ COLUMNS: tuple[Column[Media], ...] = (
         is_worth=lambda m: m.rank > 0,
     ),
     Column(key="type", title="Type", cell=lambda m, _: m.content_type, is_wide=True),
-    Column(key="time", title="Time", cell=lambda m, _: moment(seconds_of(m.time)), is_wide=True),
+    Column(
+        key="time", title="Time", cell=lambda m, _: local_moment(seconds_of(m.time)), is_wide=True
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
-from nsml.view.units import apart, counted, moment, number_text, spans_apart
+from nsml.view.units import apart, counted, local_moment, number_text, spans_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -438,7 +438,7 @@ def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
         case Axis.RELATIVE:
             return spans_apart(low, high)
         case Axis.WALL:
-            return moment(low), moment(high)
+            return local_moment(low), local_moment(high)
 
 
 def _legend(lines: Sequence[Series], numbers: Sequence[int], whose: str) -> Iterator[list[Piece]]:

@@ -10,6 +10,7 @@ from nsml.view.queue import gpus_text, share_record, share_text
 from nsml.view.sessions import moment_of, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import ago, counted, memory_text, moment, thousandths
+from nsml.view.zone import local, suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +62,9 @@ def _hours(project: Project) -> str:
 
 
 def day(seconds: float) -> str:
-    """Unix seconds as `2026-12-01`, with the time of day unless that is midnight (UTC)."""
-    text = moment(seconds)
-    return text[:10] if text[11:16] == "00:00" else f"{text[:10]} {text[11:16]} UTC"
+    """Unix seconds as `2026-12-01` in the reader's zone, with the time of day unless that is midnight."""
+    text = f"{local(seconds):%Y-%m-%d %H:%M}"
+    return text[:10] if text.endswith(" 00:00") else text + suffix(seconds)
 
 
 def _until(project: Project) -> str:

@@ -22,8 +22,8 @@ _DELETE = 0x7F
 # and isolates; lone surrogates.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SGR = r"\x1b\[([0-9;]*)m"
-_ERASE_IN_LINE = r"\x1b\[[0-2]?K"
-_OPEN_ESCAPE = r"\x1b(\[[0-9;]{0,32})?\Z"
+_MODE = r"\x1b\[\?[0-9;]{1,32}[hl]"
+_OPEN_ESCAPE = r"\x1b(\[\??[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
 _CONCEAL = "8"
@@ -60,50 +60,53 @@ def _shown(match: re.Match[str]) -> str:
 
 
 class LogText:
-    """Turns the bytes of a log into text for a terminal, piece by piece.
+    """Turns output of a program into text for a terminal, piece by piece.
 
-    Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is
-    overwritten, or stays for `overwritten` where `keeps_returns`; everything else that is not text
-    is made visible. Invalid UTF-8 shows as U+FFFD.
+    Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is overwritten;
+    modes, such as a hidden cursor, are left out; everything else that is not text is made visible. Invalid
+    UTF-8 shows as U+FFFD. `nsml.view.overwriting` comes before it where lines are overwritten.
     """
 
-    def __init__(self, *, keeps_colour: bool, keeps_returns: bool = False) -> None:
+    def __init__(self, *, keeps_colour: bool) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._keeps_colour = keeps_colour
-        self._keeps_returns = keeps_returns
         self._pending = ""
         self._is_coloured = False
         self._is_mid_line = False
 
     def feed(self, data: bytes) -> str:
         """The text of the next piece; the start of an unfinished sequence waits for the rest."""
-        return self._take(self._decode(data), final=False)
+        return self.take(self._decode(data))
 
     def close(self) -> str:
         """What is left, and the end of any colour and of an unfinished line."""
-        rest = self._take(self._decode(b"", final=True), final=True)
-        if self._is_coloured:
-            rest += "\x1b[0m"
+        rest = self.whole(self._decode(b"", final=True))
         return rest + "\n" if self._is_mid_line else rest
 
-    def _take(self, text: str, *, final: bool) -> str:
+    def whole(self, text: str) -> str:
+        """The last piece, with the end of any colour."""
+        text = self.take(text, is_last=True)
+        if self._is_coloured:
+            self._is_coloured = False
+            text += "\x1b[0m"
+        return text
+
+    def take(self, text: str, *, is_last: bool = False) -> str:
+        """`feed`, of text."""
         text = self._pending + text
         self._pending = ""
-        if not final:
+        if not is_last:
             open_end = re.search(_OPEN_ESCAPE, text)
             cut = open_end.start() if open_end else len(text)
             if not open_end and text.endswith("\r"):
                 cut -= 1
             text, self._pending = text[:cut], text[cut:]
-        if self._keeps_returns:
-            text = re.sub(_ERASE_IN_LINE, "", text).replace("\r\n", "\n")
-        else:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
         pieces = []
         position = 0
-        for match in re.finditer(_SGR, text):
+        for match in re.finditer(f"{_SGR}|{_MODE}", text):
             pieces.append(self._plain(text[position : match.start()]))
-            pieces.append(self._sgr(match))
+            pieces.append(self._sgr(match) if match[1] is not None else "")
             position = match.end()
         pieces.append(self._plain(text[position:]))
         return "".join(pieces)
@@ -111,7 +114,7 @@ class LogText:
     def _plain(self, text: str) -> str:
         if text:
             self._is_mid_line = not text.endswith("\n")
-        return _lines(text, kept="\n\t\r" if self._keeps_returns else "\n\t")
+        return _lines(text)
 
     def _sgr(self, match: re.Match[str]) -> str:
         if not _is_safe_sgr(match[1]):
@@ -135,15 +138,10 @@ def _is_safe_sgr(parameters: str) -> bool:
     return True
 
 
-def _lines(text: str, kept: str) -> str:
+def _lines(text: str) -> str:
     if "\x1b" not in text and text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in kept else _shown(match), text)
-
-
-def overwritten(line: str) -> str:
-    """What is left of a line that went back to its beginning, as progress bars do: what was written last."""
-    return line.rpartition("\r")[2]
+    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
 
 
 def width(text: str) -> int:
@@ -275,6 +273,19 @@ def fit_middle(text: str, cells: int) -> str:
         tail.append(part)
         left -= size
     return head + "".join(reversed(tail))
+
+
+def fit_around(text: str, begin: int, length: int, cells: int) -> str:
+    """Like `fit`, around `length` characters from `begin` on, which are shown from their beginning on."""
+    if width(text) <= cells:
+        return text
+    found = fit(text[begin : begin + length], cells)
+    # As much on either side; where one has less, the other gets the rest.
+    half = max(cells - width(found), 0) // 2
+    before, behind = text[:begin], text[begin + length :]
+    room = max(half, cells - width(found) - width(behind))
+    before = fit_end(before, room)
+    return before + found + fit(behind, max(cells - width(before) - width(found), 0))
 
 
 def fit_end(text: str, cells: int) -> str:

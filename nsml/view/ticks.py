@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nsml.view.series import Axis
+from nsml.view.zone import local, on_clock, zone_name
 
 _MOST = 64
 _MANTISSAS = (1.0, 2.0, 5.0, 10.0)
@@ -115,10 +116,25 @@ def _span_ticks(low: float, high: float, *, most: int) -> Ticks:
 
 def _moment_ticks(low: float, high: float, *, most: int) -> Ticks:
     step = next((size for size in _MOMENTS if (high - low) / size <= most), _MOMENTS[-1])
-    at = _multiples(low, high, float(step)) or (low,)
+    at = _even_on_clock(low, high, step) or (low,)
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < _DAY else "%Y-%m-%d"
-    days = {datetime.fromtimestamp(value, tz=UTC).date() for value in at}
+    days = {local(value).date() for value in at}
     if step < _DAY and len(days) > 1:
         form = f"%m-%d {form}"
-    texts = tuple(f"{datetime.fromtimestamp(value, tz=UTC):{form}}" for value in at)
-    return Ticks(at=at, texts=texts, unit=f"UTC, {min(days)}" if "%d" not in form else "UTC")
+    texts = tuple(f"{local(value):{form}}" for value in at)
+    # A clock that is changed in between has two names; that of the first is shown.
+    name = zone_name(at[0])
+    return Ticks(at=at, texts=texts, unit=f"{name}, {min(days)}" if "%d" not in form else name)
+
+
+def _even_on_clock(low: float, high: float, step: int) -> tuple[float, ...]:
+    """The moments at which the reader's clock shows a multiple of `step` seconds since midnight or of whole days."""
+    first, last = sorted(map(_shown_seconds, (low, high)))
+    shown = (datetime.fromtimestamp(one, tz=UTC) for one in _multiples(first, last, float(step)))
+    at = {on_clock(one.replace(tzinfo=None)).timestamp() for one in shown}
+    return tuple(sorted(value for value in at if low <= value <= high))
+
+
+def _shown_seconds(seconds: float) -> float:
+    """Unix seconds at which a clock in UTC shows what the reader's shows then."""
+    return local(seconds).replace(tzinfo=UTC).timestamp()

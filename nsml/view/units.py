@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from nsml.view.zone import local, suffix
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -208,20 +210,31 @@ def ago_within(seconds: float, cells: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Unix seconds as RFC 3339 in UTC, to the millisecond."""
+    """Unix seconds as RFC 3339 in UTC, to the millisecond: for programs."""
     text = datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
-def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> str:
-    """Unix seconds in UTC as `11-23 05:20Z`; of another half-year the day alone, as `ls -l` has it.
+def local_moment(seconds: float) -> str:
+    """Unix seconds as RFC 3339 with the offset of the reader's zone, to the millisecond: for people."""
+    text = local(seconds).isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + "Z" if suffix(seconds) else text
 
-    `has_seconds`: as `11-23 05:20:07Z`, where moments of one minute stand beside one another.
+
+def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> str:
+    """Unix seconds in the reader's zone as `11-23 05:20`; of another half-year the day alone, as `ls -l` has it.
+
+    A `Z` behind it where that zone is UTC. `has_seconds`: as `11-23 05:20:07`, where moments of one minute
+    stand beside one another.
     """
-    at = datetime.fromtimestamp(seconds, tz=UTC)
-    if has_seconds:
-        return f"{at:%m-%d %H:%M:%SZ}"
-    return f"{at:%m-%d %H:%MZ}" if abs(now - seconds) < _YEAR / 2 else f"{at:%Y-%m-%d}"
+    at = local(seconds)
+    if not has_seconds and abs(now - seconds) >= _YEAR / 2:
+        return f"{at:%Y-%m-%d}"
+    return (
+        f"{at:%m-%d %H:%M:%S}" + suffix(seconds)
+        if has_seconds
+        else f"{at:%m-%d %H:%M}" + suffix(seconds)
+    )
 
 
 def thousandths(count: int) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_LINES: Final = 50_000
 LONGEST_LINE: Final = 100_000
-"""Characters: a longer line is shown as several, and held for its end by nobody."""
+"""Characters: a longer line is shown as several."""
 
 
 def end_text(code: int, seconds: float) -> str:
@@ -82,7 +82,6 @@ class Output(LinesUnderMouse, Modal[int | None]):
         self._environ = environ
         self._clock = clock
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
-        self._rest = ""
         self._code: int | None = None
 
     def compose(self) -> ComposeResult:
@@ -115,12 +114,12 @@ class Output(LinesUnderMouse, Modal[int | None]):
     def _state(self, text: str) -> None:
         self.query_one(".state", Static).update(Text(f" {visible(text)}"))
 
-    def _take(self, text: str) -> None:
-        *lines, self._rest = (self._rest + text).split("\n")
-        if len(self._rest) > LONGEST_LINE:
-            lines, self._rest = [*lines, self._rest], ""
-        self._lines.extend(lines)
-        shown = [*self._lines, self._rest] if self._rest else self._lines
+    def _take(self, text: str, rest: str) -> None:
+        if text:
+            for line in text.removesuffix("\n").split("\n"):
+                starts = range(0, max(len(line), 1), LONGEST_LINE)
+                self._lines.extend(line[start : start + LONGEST_LINE] for start in starts)
+        shown = [*self._lines, *rest.split("\n")] if rest else self._lines
         self.query_one(OutputView).show(shown)
 
     def action_leave(self) -> None:

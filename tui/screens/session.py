@@ -67,7 +67,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     shown = frame.model.shown
     lines: Sequence[str] = () if row is None else shown.lines
     if row is not None and shown.unended:
-        lines = [*lines, shown.unended]
+        lines = [*lines, *shown.unended.split("\n")]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
     log.wrap(is_on=frame.dashboard.kept.log.is_wrapped)
     log.show(lines, first=shown.first, none=none)

@@ -103,9 +103,9 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         try:
             await running.run(words, environ=self._environ, width=width, take=self._take)
         except OSError as error:
-            self._take(f"nsml run --help was not started: {error.strerror}\n")
+            self._take(f"nsml run --help was not started: {error.strerror}\n", "")
 
-    def _take(self, text: str) -> None:
+    def _take(self, text: str, _rest: str) -> None:
         self._help += text
         for view in self.query(OutputView):  # of a form that is being left there is none
             view.show(self._help.rstrip("\n").split("\n"))

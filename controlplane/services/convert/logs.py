@@ -97,6 +97,8 @@ def _line_message(line: Line) -> pb.LogLine:
         number=line.number,
         is_context=line.is_context,
         time=timestamp(line.received_at),
+        match_begin=line.match[0],
+        match_end=line.match[1],
     )
 
 

@@ -4,6 +4,9 @@ import pytest
 
 from cli import logs
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view import overwriting
+from nsml.view.text import width
+from tests.zones import zone
 
 
 def moment(second):
@@ -39,6 +42,22 @@ def test_a_span_of_time(nsml, session, words, shown):
     assert nsml("logs", *words, "@last").stdout == shown
 
 
+def test_a_time_without_a_zone_is_local(nsml, session):
+    with zone("Asia/Seoul"):
+        local = "2023-11-15T07:13:24"
+        assert nsml("logs", "--since", local, "@last").stdout == "two\nthree\n"
+        assert nsml("logs", "--until", local, "@last").stdout == "one\n"
+        shown = nsml("logs", "-t", "--since", local, "--tail", "1", "@last").stdout
+        assert shown == "2023-11-15T07:13:28.000+09:00 three\n"
+        again = nsml("logs", "--since", shown.split()[0], "@last").stdout
+        assert again == "three\n"
+        for words in (("--utc", "logs"), ("logs", "--utc")):
+            since = nsml(*words, "-t", "--since", moment(4), "@last").stdout
+            assert since == f"{moment(4)}.000Z two\n{moment(8)}.000Z three\n"
+        assert nsml("logs", "--since", moment(4), "--utc", "@last").stdout == "two\nthree\n"
+        assert nsml("logs", "--since", local, "@last").stdout == "two\nthree\n", "as before"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -63,6 +82,59 @@ def test_what_is_before_lines_does_not_change_their_bytes(nsml, state, words, be
     assert nsml("logs", *words, *searched, "@last").bytes == before + line
     shown = nsml("logs", *words, *searched, "@last", terminal=True, NO_COLOR="1").bytes
     assert b"\x1b" not in shown
+
+
+BAR = b"".join(b"\rloss: %d %s" % (number, b"#" * number) for number in range(300)) + b"\n"
+
+
+@pytest.mark.parametrize("words", [(), ("-f",), ("--tail", "3"), ("--grep", "loss")])
+def test_of_a_progress_bar_the_last_state_is_shown(nsml, state, words):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.piece = 1_000
+    state.log(session, b"begin\r\n" + BAR + b"50%\x1b[K\b\b\b\xff100%\ndone")
+    last = b"loss: 299 %s\n" % (b"#" * 299)
+    begin = b"" if words[:1] in {("--tail",), ("--grep",)} else b"begin\r\n"
+    rest = b"" if "--grep" in words else b"\xff100%\ndone"
+    assert nsml("logs", *words, "@last").bytes == begin + last + rest
+    shown = nsml("logs", *words, "@last", terminal=True, TERM="dumb").stdout
+    assert [line[:9] for line in shown.splitlines() if "loss" in line] == ["loss: 299"]
+    raw = nsml("logs", *words, "--raw", "@last", terminal=True).bytes
+    assert raw.count(b"loss") == 300
+
+
+def test_a_followed_line_is_redrawn_in_place(nsml, state, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.piece = 100
+    state.log(session, b"begin\n" + BAR + b"done\n")
+    shown = nsml("logs", "-f", "@last", terminal=True, TERM="xterm").stdout
+    screen = overwriting.Screen()
+    screen.feed(shown.replace("\r\n", "\n"))
+    lines = screen.texts("")[0]
+    assert lines == ["begin", "loss: 299 " + "#" * 299, "done", ""]
+    open_states = [line for line in shown.split("\x1b[J") if "\n" not in line]
+    assert len(open_states) > 10
+    assert max(map(len, open_states)) < 45, "a state that wraps cannot be drawn over"
+
+
+def test_a_match_in_a_long_line_is_shown(nsml, state, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"x" * 500 + b" needle " + "가".encode() * 500 + b"\nshort needle\n")
+    shown = nsml("logs", "--grep", "needle", "@last", terminal=True).stdout
+    long, short = shown.splitlines()
+    assert 155 <= width(long) <= 160
+    assert 60 < long.index("needle") < 100
+    assert short == "short needle"
+    assert len(nsml("logs", "--grep", "needle", "@last").stdout) > 1_000, "a program gets all of it"
+    assert len(nsml("logs", "--grep", "needle", "--raw", "@last", terminal=True).stdout) > 1_000
+
+
+def test_the_state_with_the_match_is_shown(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"\rloss 1\rloss nan\rloss 3.5\n")
+    assert nsml("logs", "--grep", "nan", "@last").stdout == "loss nan\n"
+    assert nsml("logs", "--grep", "loss", "@last").stdout == "loss 3.5\n"
 
 
 def test_of_one_that_waits_it_is_said_why(nsml, state):

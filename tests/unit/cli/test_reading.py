@@ -20,7 +20,7 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import EPOCH
 
-NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\r\x1b[2Jend\n"
+NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\n\x1b[2Jend\r\n"
 
 
 def test_piped_logs_are_the_very_bytes(nsml, state):

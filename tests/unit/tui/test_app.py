@@ -262,6 +262,21 @@ async def test_a_note_that_a_terminal_would_obey_is_shown_where_it_is_written_an
         await shows(pilot, "␛]0;owned␇ baseline")
 
 
+async def test_of_a_progress_bar_the_last_state_is_shown(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.piece = 1_000
+    server.state.log(session, b"begin\nepoch 10%\repoch 20%")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("l")
+        await shows(pilot, "epoch 20%")
+        server.state.log(session, b"\x1b[2K\ra: 1\nb: 1\n\x1b[2Aa: 2\nb: 3\b2\nend\n")
+        await shows(pilot, "begin", "a: 2", "b: 2", "end")
+        assert not any(old in said(dashboard) for old in ("epoch", "a: 1", "b: 3"))
+
+
 async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
     session = server.state.add("kim/mnist/1")
     server.state.log(session, b"x" * (3 * MOST_IN_LINE + 1))
@@ -273,7 +288,7 @@ async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
         await shows(pilot, "following · 3 lines")
         server.state.log(session, b"y" * (MOST_IN_LINE - 1) + b"\nz\n")
         await shows(pilot, "following · 6 lines")
-        assert max(map(len, dashboard.model.shown.lines)) == len("…") + MOST_IN_LINE
+        assert max(map(len, dashboard.model.shown.lines)) == MOST_IN_LINE
 
 
 async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(

@@ -152,3 +152,24 @@ def test_patterns_that_never_end_elsewhere_end_here(pattern: str) -> None:
     begin = time.thread_time()
     assert not searched(b"x" * 200_000, [50_000], pattern=pattern)
     assert time.thread_time() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "match"),
+    [
+        (b"a loss\n", "loss", b"loss"),
+        (b"\rloss 1\rloss 22\rloss 333\r\n", "loss \\d+", b"loss 333"),
+        (b"\rloss 1\rloss nan\rloss 333\r\n", "nan", b"nan"),
+        (b"x" * (LONGEST_LINE + 70) + b"needle" + b"y" * 200 + b"\n", "needle", b"needle"),
+        (b"x" * (LONGEST_LINE - 3) + b"needle" + b"y" * LONGEST_LINE + b"\n", "needle", b"needle"),
+    ],
+)
+def test_a_line_says_where_its_match_is(text: bytes, pattern: str, match: bytes) -> None:
+    [line] = searched(text, [len(text)], pattern=pattern)
+    assert line.data[slice(*line.match)] == match
+    assert text[line.offset :].startswith(line.data)
+    assert len(line.data) <= LONGEST_LINE
+    context = searched(b"no\n" + text, [len(text) + 3], pattern=pattern, context_lines=1)
+    assert [one.match for one in context] == [(0, 0), line.match]
+    inverted = searched(b"no\n", [3], pattern=pattern, is_inverted=True)
+    assert [one.match for one in inverted] == [(0, 0)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import math
+import re
 import tempfile
 import threading
 import time
@@ -57,6 +58,12 @@ from nsml.v1 import (
 from nsml.v1 import sessions_pb2 as pb
 
 TOKEN = "secret-of-kim"
+
+
+def lines_of(text):
+    return re.findall(rb"[^\n]*\n|[^\n]+", text)
+
+
 ENDED = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
 EPOCH = 1_700_000_000
 PART = 50
@@ -496,7 +503,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         attempt, offset = request.attempt or session.attempt, request.offset
         if request.HasField("tail_lines"):
             text = bytes(state.logs.get((session.id, attempt, request.rank), b""))
-            lines = text.splitlines(keepends=True)
+            lines = lines_of(text)
             offset = sum(map(len, lines[: max(len(lines) - request.tail_lines, 0)]))
         if request.HasField("since"):
             offset = max(offset, request.since.seconds - EPOCH)
@@ -537,12 +544,15 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         attempt = request.log.attempt or session.attempt
         text = bytes(state.logs.get((session.id, attempt, request.log.rank), b""))
         at = 0
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        for number, line in enumerate(lines_of(text), start=1):
             fits = request.pattern.encode() in line
             at += len(line)
             if at <= request.log.offset:
                 continue
-            found = pb.LogLine(offset=at - len(line), text=line[:-1], number=number)
+            found = pb.LogLine(offset=at - len(line), text=line.removesuffix(b"\n"), number=number)
+            if fits:
+                found.match_begin = line.rfind(request.pattern.encode())
+                found.match_end = found.match_begin + len(request.pattern.encode())
             found.time.seconds = EPOCH + found.offset
             found.is_context = not fits and bool(request.context_lines)
             shown = [found] if fits or request.context_lines else []
