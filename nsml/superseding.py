@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+    from nsml.v1.sessions_pb2 import MetricPoint
+
 
 def superseded_from(first_steps: Mapping[int, float], attempt: int) -> float:
     """The step from which on points of an attempt are superseded; infinity: none are.
@@ -48,3 +50,9 @@ class FirstSteps:
         if not known or step is None or not math.isfinite(step):
             return True
         return step < superseded_from(known, attempt)
+
+
+def place_of(point: MetricPoint) -> tuple[tuple[str, int], int, float | None]:
+    """The line of a point, its attempt and its step, as FirstSteps takes them."""
+    step = point.step if point.HasField("step") else None
+    return (point.name, point.rank), point.attempt, step
