@@ -445,7 +445,7 @@ async def read_curves(
         async with aclosing(reading(follow=False)) as stream:
             async for answer in stream:
                 for point in answer.points:
-                    steps.note(*place_of(point))
+                    steps.note(place_of(point))
     async with aclosing(reading(follow=follow)) as stream:
         async for answer in stream:
             if not all_attempts:
@@ -456,8 +456,8 @@ async def read_curves(
 def _leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
     kept = []
     for point in answer.points:
-        steps.note(*place_of(point))
-        if steps.keeps(*place_of(point)):
+        steps.note(place_of(point))
+        if steps.keeps(place_of(point)):
             kept.append(point)
     if len(kept) < len(answer.points):
         del answer.points[:]

@@ -14,8 +14,9 @@ from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from nsml.superseding import Place
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_POINTS = 8192
@@ -28,8 +29,8 @@ _Key: TypeAlias = "tuple[str, str, str, int, int]"
 """Label, metric, element, rank and attempt of a line; attempt 0 where a line is of all."""
 
 
-_Point: TypeAlias = "tuple[float, float, float | None]"
-"""Place on the axis, value, and the reported step."""
+_Point: TypeAlias = "tuple[float, float, Place | None]"
+"""Place on the axis, value, and where it was reported."""
 
 
 class GrowingSeries:
@@ -41,10 +42,10 @@ class GrowingSeries:
         self.count = 0
         """Points that were added."""
 
-    def add(self, x: float, y: float, step: float | None = None) -> None:
-        """One more point, anywhere."""
+    def add(self, x: float, y: float, place: Place | None = None) -> None:
+        """One more point, anywhere; `place` is what `keep` looks at."""
         self.count += 1
-        self._points.append((x, y, step))
+        self._points.append((x, y, place))
         if len(self._points) > self._most:
             self._thin()
 
@@ -57,9 +58,9 @@ class GrowingSeries:
             kept += _extremes(self._points[place : min(place + 4, end)])
         self._points = kept + self._points[end:]
 
-    def keep(self, is_kept: Callable[[float | None], bool]) -> None:
-        """Forget the points with steps that are not kept."""
-        self._points = [point for point in self._points if is_kept(point[2])]
+    def keep(self, is_kept: Callable[[Place], bool]) -> None:
+        """Forget the points that are not kept."""
+        self._points = [one for one in self._points if one[2] is None or is_kept(one[2])]
 
     def series(self, label: str) -> Series:
         """What is kept, as it can be drawn."""
@@ -98,6 +99,8 @@ class GrowingCharts:
         self._most_series = most_series
         self._most_points = most_points
         self._lines: dict[_Key, GrowingSeries] = {}
+        self._of_metric: dict[tuple[str, str], list[GrowingSeries]] = {}
+        """By label and reported name."""
         self._starts: dict[_Key, float] = {}
         self.left_out: set[str] = set()
         """Labels of sessions of which not every series is kept."""
@@ -109,19 +112,19 @@ class GrowingCharts:
             ((label, metric, element, point.rank, attempt), number)
             for metric, element, number in elements_of(point)
         ]
-        if not self._is_apart and not self._is_current(label, point, [key for key, _ in numbers]):
+        if not self._is_apart and not self._is_current(label, point):
             return
         for key, number in numbers:
             self._add(key, point, number)
 
-    def _is_current(self, label: str, point: MetricPoint, keys: Sequence[_Key]) -> bool:
+    def _is_current(self, label: str, point: MetricPoint) -> bool:
         """Whether no later attempt supersedes it; what it supersedes is forgotten."""
-        metric, attempt, step = place_of(point)
-        line = (label, *metric)
-        if step is not None and self._steps.note(line, attempt, step):
-            for line_of_points in filter(None, map(self._lines.get, keys)):
-                line_of_points.keep(lambda other: other is None or other < step)
-        return self._steps.keeps(line, attempt, step)
+        place = place_of(point)
+        place = place._replace(metric=(label, place.metric))
+        if self._steps.note(place):
+            for line in self._of_metric.get((label, point.name), ()):
+                line.keep(lambda one: self._steps.keeps(one._replace(metric=place.metric)))
+        return self._steps.keeps(place)
 
     def _add(self, key: _Key, point: MetricPoint, number: float) -> None:
         line = self._lines.get(key)
@@ -130,6 +133,7 @@ class GrowingCharts:
                 self.left_out.add(key[0])
                 return
             line = self._lines[key] = GrowingSeries(self._most_points)
+            self._of_metric.setdefault((key[0], point.name), []).append(line)
         time = seconds_of(point.time)
         if self._axis is Axis.STEP:
             x = point.step if point.HasField("step") else float(line.count)
@@ -138,7 +142,7 @@ class GrowingCharts:
         else:
             x = time
         if math.isfinite(x):
-            line.add(x, number, point.step if point.HasField("step") else None)
+            line.add(x, number, place_of(point))
 
     @property
     def count(self) -> int:

@@ -165,9 +165,11 @@ async def test_an_attempt_that_goes_on_supersedes_what_was_reported_from_its_fir
         first, second, other = await views(history, width=width)
         assert (points_in(first), points_in(second)) == (middle - 1, len(again))
         assert first.columns[-1].x_high == middle - 1 < second.columns[0].x_low == middle
-        assert points_in(other) == count, "of another replica, which did not begin again"
+        assert points_in(other) == middle - 1, "a replica that has not reported again yet"
         wall = await views(history, width=width, axis=SeriesAxis.WALL)
-        assert [points_in(view) for view in wall] == [middle - 1, len(again), count]
+        assert [points_in(view) for view in wall] == [middle - 1, len(again), middle - 1]
+        [alone] = await views(history, width=width, ranks=frozenset({1}))
+        assert alone == other
     first, second, _ = await views(history, width=10_000, low=middle - 2, high=middle + 1)
     assert [points_in(first), points_in(second)] == [2, 2]
     assert [points_in(one) for one in await views(history, attempts=frozenset({1}))] == [count] * 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_left
+from collections import Counter
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -521,35 +522,26 @@ class _Reading:
         known = self._session.series()
         left_out = fold.left_out + self._left_out
         left_out += _leave_out(self._session, tail, known, self._session.most - fold.series)
-        ids = {key: one for key, one in known.items() if self._is_wanted(key)}
-        tail = {key: chunks for key, chunks in tail.items() if self._is_wanted(key)}
-        more, keys = _first_lines(sorted(ids.keys() | tail.keys()))
-        width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
-        levels = self._levels(keys, ids, tail)
+        more, keys = _first_lines(
+            sorted(key for key in known.keys() | tail.keys() if self._is_wanted(key))
+        )
+        beside = self._beside(keys, known.keys() | tail.keys()) if self._query.supersedes else ()
+        every = sorted([*keys, *beside])
+        ids = {key: known[key] for key in every if key in known}
+        levels = self._levels(every, ids, tail)
+        finest = self._session.finest(ids.values()) if fold.let_go_at else {}
+        given = {
+            key: _Given(levels[key], ids.get(key), finest.get(ids.get(key, 0), 1)) for key in every
+        }
         starts: dict[tuple[str, int], float] = {}
         for key in keys:  # the first attempt comes first
             starts.setdefault((key.name, key.rank), levels[key].start)
-        finest = self._session.finest(ids.values()) if fold.let_go_at else {}
-        query = self._query
-        given = {
-            key: _Given(levels[key], ids.get(key), finest.get(ids.get(key, 0), 1)) for key in keys
-        }
-        counting = self._counting(given) if query.supersedes else {}
+        counting = self._counting(given) if self._query.supersedes else {}
+        width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
         looks = {}
         for key in keys:
-            below, offset = counting.get(key, _ALL_COUNT)
-            span = Span(
-                axis=query.axis,
-                low=query.low,
-                high=query.high,
-                start=starts[key.name, key.rank],
-                below=below,
-                offset=offset,
-            )
-            load = partial(self._rows, key, ids.get(key))
-            kept = given[key].finest
-            looks[key] = Look(levels[key], span, width, load, finest=kept)
-            looks[key].settle()
+            start = starts[key.name, key.rank]
+            looks[key] = self._look(key, given[key], counting.get(key, _ALL_COUNT), start, width)
         if fold.let_go_at:
             # What is left of the points of a bucket may not be all of them.
             for look in looks.values():
@@ -574,22 +566,47 @@ class _Reading:
             let_go_at=fold.let_go_at,
         )
 
+    def _look(self, key: Key, given: _Given, counting: _Counting, start: float, width: int) -> Look:
+        """The parts of one series in the range, settled."""
+        query = self._query
+        span = Span(
+            axis=query.axis,
+            low=query.low,
+            high=query.high,
+            start=start,
+            below=counting.below,
+            offset=counting.offset,
+        )
+        load = partial(self._rows, key, given.series_id)
+        look = Look(given.levels, span, width, load, finest=given.finest)
+        look.settle()
+        return look
+
+    @staticmethod
+    def _beside(keys: Sequence[Key], known: Iterable[Key]) -> list[Key]:
+        """Series of other replicas, whose first steps say as well what an attempt supersedes."""
+        names, wanted = {key.name for key in keys}, {*keys}
+        return [key for key in known if key.name in names and key not in wanted]
+
     def _counting(self, given: Mapping[Key, _Given]) -> dict[Key, _Counting]:
-        """Which points count of the lines that several attempts reported: see nsml/superseding.py."""
+        """Which points count of metrics that several attempts reported: see nsml/superseding.py."""
         found: dict[Key, _Counting] = {}
-        for _, line in groupby(given, key=itemgetter(0, 1)):
-            keys = list(line)
-            if len(keys) == 1:
+        for _, of_name in groupby(given, key=itemgetter(0)):
+            keys = list(of_name)
+            if len({key.attempt for key in keys}) == 1:
                 continue
-            firsts = {key.attempt: self._first_step(key, given[key]) for key in keys}
-            first_steps = {attempt: step for attempt, step in firsts.items() if step is not None}
-            before = 0
-            for key in keys:
-                if firsts[key.attempt] is None:
-                    found[key] = _Counting(math.inf, float(before))
+            firsts = {key: self._first_step(key, given[key]) for key in keys}
+            first_steps: dict[int, float] = {}
+            for key, step in firsts.items():
+                if step is not None:
+                    first_steps[key.attempt] = min(step, first_steps.get(key.attempt, math.inf))
+            before: Counter[int] = Counter()
+            for key, step in firsts.items():
+                if step is None:
+                    found[key] = _Counting(math.inf, float(before[key.rank]))
                 else:
                     found[key] = _Counting(superseded_from(first_steps, key.attempt), 0.0)
-                before += given[key].levels.count
+                before[key.rank] += given[key].levels.count
         return found
 
     def _first_step(self, key: Key, given: _Given) -> float | None:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.superseding import FirstSteps
+from nsml.superseding import FirstSteps, Place
 
 
 def kept(*points: tuple[int, float | None]) -> list[tuple[int, float | None]]:
     """Those of (attempt, step) that count in the end."""
     steps = FirstSteps()
     for attempt, step in points:
-        steps.note("loss", attempt, step)
-    return [(attempt, step) for attempt, step in points if steps.keeps("loss", attempt, step)]
+        steps.note(Place("loss", attempt, 0, step))
+    return [one for one in points if steps.keeps(Place("loss", one[0], 0, one[1]))]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,17 @@ def test_the_last_attempt_stands_from_its_first_step_on(
     assert str(kept(*points)) == str(expected)
 
 
-def test_lines_are_apart() -> None:
+def test_metrics_are_apart_and_replicas_go_on_together() -> None:
     steps = FirstSteps()
-    assert not steps.note(("loss", 0), 1, 1000)
-    assert not steps.note(("epoch", 0), 2, 1)
-    assert steps.note(("loss", 0), 2, 900)
-    assert not steps.note(("loss", 0), 2, 901), "told once"
-    assert steps.keeps(("epoch", 0), 1, 5) is False
-    assert steps.keeps(("loss", 0), 1, 899)
-    assert steps.keeps(("loss", 1), 1, 1000), "another replica, which has not gone on yet"
+    assert not steps.note(Place("loss", 1, 0, 1000))
+    assert not steps.note(Place("epoch", 2, 0, 1))
+    assert steps.note(Place("loss", 2, 0, 900))
+    assert not steps.note(Place("loss", 2, 0, 901)), "told once"
+    assert not steps.keeps(Place("epoch", 1, 0, 5))
+    assert steps.keeps(Place("loss", 1, 0, 899))
+    assert not steps.keeps(Place("loss", 1, 1, 950)), "this replica has not reported again yet"
+    assert steps.note(Place("loss", 2, 1, 850)), "it goes on from before"
+    assert not steps.keeps(Place("loss", 1, 0, 899))
 
 
 @given(

@@ -589,10 +589,10 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             found = {}
             points, steps = self.state.points.get(session.id, []), FirstSteps()
             for point in () if request.attempts or request.all_attempts else points:
-                steps.note(*place_of(point))
+                steps.note(place_of(point))
             for point in points:
                 fits = any(fnmatch.fnmatchcase(point.name, glob) for glob in request.names)
-                if not steps.keeps(*place_of(point)):
+                if not steps.keeps(place_of(point)):
                     continue
                 if not point.HasField("number") or (request.names and not fits):
                     continue
