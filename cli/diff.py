@@ -12,7 +12,16 @@ from cli.code_diff import diff_code
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app, to_try
 from cli.output import table_lines, write_list
-from cli.reported import ask_known, check_there, fits, metric_option, nothing_by, rank_options
+from cli.reported import (
+    ask_known,
+    attempts_option,
+    check_attempts,
+    check_there,
+    fits,
+    metric_option,
+    nothing_by,
+    rank_options,
+)
 from cli.series import tell_left_out
 from nsml.view.tables import Column
 from nsml.view.text import visible
@@ -71,6 +80,7 @@ _TITLES = {
 @click.option("--all-keys", is_flag=True, help="Also what all have in common as rows.")
 @click.option("--exit-code", is_flag=True, help="End with 1 where anything differs.")
 @rank_options
+@attempts_option
 @pass_app
 def diff(
     app: App,
@@ -88,6 +98,7 @@ def diff(
     exit_code: bool,
     rank: int | None,
     attempt: int | None,
+    is_apart: bool,
 ) -> int:
     """Compare sessions: arguments, what else was asked for, and the summaries; with --metrics the metrics.
 
@@ -97,7 +108,8 @@ def diff(
     from nsml.v1.sessions_pb2 import ReadSeriesRequest
     from nsml.view import compare
 
-    with_metrics |= bool(metrics or rank is not None or attempt is not None)
+    check_attempts(attempt, is_apart=is_apart)
+    with_metrics |= bool(metrics or rank is not None or attempt is not None or is_apart)
     judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
         raise click.UsageError("--args leaves out what was reported: without metrics then")
@@ -124,6 +136,7 @@ def diff(
             names=metrics,
             ranks=[] if rank is None else [rank],
             attempts=[] if attempt is None else [attempt],
+            all_attempts=is_apart,
         )
         return sessions, await _series(app, client, request, sessions)
 

@@ -50,9 +50,9 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
         total = sum(metric.count for metric in named if fits(metric.name, source.globs))
         read = 0
         for session in sessions:
-            run = Run(session, folder)
+            run = Run(session, folder, joined=0 if source.has_all else session.attempt)
             try:
-                async with aclosing(_points(app, client, session, source.globs)) as stream:
+                async with aclosing(_points(app, client, session, source)) as stream:
                     async for answer in stream:
                         missing[session.name] += answer.missing_reports
                         tell_let_go(app, answer.let_go, session.name)
@@ -73,20 +73,25 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
 
 
 def _points(
-    app: App, client: Client, session: Session, globs: Sequence[str]
+    app: App, client: Client, session: Session, source: Source
 ) -> AsyncGenerator[ReadMetricsResponse, None]:
-    from nsml.client.streams import read_metrics
+    from nsml.client.streams import read_curves
 
-    return read_metrics(
-        client, session.id, names=globs, patience_s=_PATIENCE_S, on_link=app.link_words()
+    return read_curves(
+        client,
+        session,
+        names=source.globs,
+        all_attempts=source.has_all,
+        patience_s=_PATIENCE_S,
+        on_link=app.link_words(),
     )
 
 
 class Run:
-    """The event files of one session: one a replica and attempt, written beside their places."""
+    """The event files of one session, written beside their places; `joined` as that of EventFiles."""
 
-    def __init__(self, session: Session, folder: Path) -> None:
-        self._files = EventFiles(session, folder)
+    def __init__(self, session: Session, folder: Path, *, joined: int) -> None:
+        self._files = EventFiles(session, folder, joined=joined)
         self._drafts = folder / f".nsml-{secrets.token_hex(6)}.part"
         self._numbers: dict[tuple[int, int], int] = {}
 

@@ -19,6 +19,8 @@ from cli.reported import (
     Downsample,
     Event,
     ask_known,
+    attempts_option,
+    check_attempts,
     check_there,
     chosen,
     event_record,
@@ -53,6 +55,12 @@ class _Wanted:
     since_step: float | None = None
     rank: int | None = None
     attempt: int | None = None
+    is_apart: bool = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether points count that a later attempt supersedes."""
+        return self.is_apart or self.attempt is not None
 
     def of(self, events: list[Event]) -> list[Event]:
         found = chosen(events, self.rank, self.attempt)
@@ -64,14 +72,15 @@ class _Wanted:
 async def _stream(
     app: App, client: Client, session: Session, wanted: _Wanted, *, follow: bool = False
 ) -> AsyncGenerator[list[Event], None]:
-    from nsml.client.streams import read_metrics
+    from nsml.client.streams import read_curves
 
     missing = 0
-    stream = read_metrics(
+    stream = read_curves(
         client,
-        session.id,
+        session,
         names=wanted.names,
         follow=follow,
+        all_attempts=wanted.has_all,
         patience_s=None if follow else _PATIENCE_S,
         on_link=app.link_words(),
     )
@@ -103,6 +112,7 @@ async def _stream(
 @click.option("--since-step", type=NUMBER, metavar="STEP", help="From this step on.")
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @rank_options
+@attempts_option
 @reduce_option
 @click.option(
     "--downsample",
@@ -121,15 +131,22 @@ def events(
     follow: bool,
     rank: int | None,
     attempt: int | None,
+    is_apart: bool,
     how: str | None,
     downsample: int | None,
 ) -> None:
     """Show the reported values themselves, in their order. METRIC may be a glob in quotes.
 
+    Where an attempt repeats steps of an earlier one, its values stand for these steps.
     With --reduce the values that the replicas of a gang reported for one step are one.
     """
+    check_attempts(attempt, is_apart=is_apart)
     wanted = _Wanted(
-        names=(metric,) if metric else (), since_step=since_step, rank=rank, attempt=attempt
+        names=(metric,) if metric else (),
+        since_step=since_step,
+        rank=rank,
+        attempt=attempt,
+        is_apart=is_apart,
     )
     if follow:
         _check_follows(app, limit or downsample, how)
@@ -267,10 +284,10 @@ _COLUMNS_APART: tuple[Column[_Length], ...] = (
 def eventlen(
     app: App, *, session: str, per_rank: bool, rank: int | None, attempt: int | None
 ) -> None:
-    """Count the reported values, by metric. Apart they are counted by reading all of them."""
+    """Count the reported values of all attempts, by metric. Apart they are counted by reading all of them."""
     is_apart = per_rank or rank is not None or attempt is not None
 
-    wanted = _Wanted(rank=rank, attempt=attempt)
+    wanted = _Wanted(rank=rank, attempt=attempt, is_apart=True)
 
     async def count(client: Client) -> tuple[Session, str, list[_Length]]:
         found = await client.sessions.get(session)

@@ -17,7 +17,15 @@ from cli.group import BadValue, command, json_flag, pass_app
 from cli.output import write_list
 from cli.points import FileFormat, check_library, points_file
 from cli.progress import Progress
-from cli.reported import MOST_LISTED, check_known, fits, metric_option, tell_let_go, tell_missing
+from cli.reported import (
+    MOST_LISTED,
+    attempts_option,
+    check_known,
+    fits,
+    metric_option,
+    tell_let_go,
+    tell_missing,
+)
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
@@ -108,6 +116,7 @@ _COLUMNS: tuple[Column[Written], ...] = (
     metavar="FILE|DIR",
     help="One file for all, or a folder for one each. Default: stdout (-).",
 )
+@attempts_option
 @json_flag
 @pass_app
 def export(
@@ -117,9 +126,11 @@ def export(
     form: str | None,
     metrics: tuple[str, ...],
     target: str,
+    is_apart: bool,
 ) -> None:
-    """Write every reported point, in the order of the reports: none twice, none left out.
+    """Write the reported points, in the order of the reports: none twice, none left out.
 
+    Where an attempt repeats steps of an earlier one, its points stand for these steps; --attempts writes all.
     Each row has session, attempt, rank, name, step, time and value; what is no number is in `json`
     instead. A file is there when all of it is. Parquet needs an extra: pip install 'nsml[parquet]'.
     """
@@ -133,7 +144,7 @@ def export(
     async def copy(client: Client) -> list[Written]:
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
         total = await _total(client, sessions, metrics)
-        exporting = _Exporting(app, client, metrics, progress, total)
+        exporting = _Exporting(app, client, metrics, progress, total, is_apart=is_apart)
         if target == "-" or not _is_folder(target):
             with _open(app, target) as file:
                 return await exporting.write(file, chosen, sessions, target)
@@ -217,13 +228,21 @@ class _Exporting:
     """Copies points from streams to files, and tells how far it is."""
 
     def __init__(
-        self, app: App, client: Client, globs: Sequence[str], progress: Progress, total: int
+        self,
+        app: App,
+        client: Client,
+        globs: Sequence[str],
+        progress: Progress,
+        total: int,
+        *,
+        is_apart: bool,
     ) -> None:
         self._app = app
         self._client = client
         self._globs = globs
         self._progress = progress
         self._total = total
+        self._is_apart = is_apart
         self._done = 0
 
     async def write(
@@ -238,7 +257,7 @@ class _Exporting:
     async def _copy(self, session: Session, rows: PointsFile, target: str) -> Written:
         from google.protobuf.timestamp_pb2 import Timestamp
 
-        from nsml.client.streams import read_metrics
+        from nsml.client.streams import read_curves
 
         count = missing = 0
         let_go = Timestamp()
@@ -248,10 +267,11 @@ class _Exporting:
             self._progress.close()
             tell(link)
 
-        stream = read_metrics(
+        stream = read_curves(
             self._client,
-            session.id,
+            session,
             names=self._globs,
+            all_attempts=self._is_apart,
             patience_s=_PATIENCE_S,
             on_link=on_link,
         )

@@ -48,24 +48,19 @@ class LivePlot:
     def __init__(
         self,
         app: App,
-        globs: Sequence[str],
+        source: Source,
         wish: Wish,
         *,
         has_height: bool,
-        only: tuple[int | None, int | None],
     ) -> None:
-        """`has_height`: the user said how high charts are; else they share the screen.
-
-        `only`: a rank and an attempt; None for all.
-        """
+        """`has_height`: the user said how high charts are; else they share the screen."""
         from nsml.view.growing import GrowingCharts
 
         self._app = app
-        self._globs = globs
+        self._source = source
         self._wish = wish
         self._has_height = has_height
-        self._rank, self._attempt = only
-        self._charts = GrowingCharts(wish.look.axis)
+        self._charts = GrowingCharts(wish.look.axis, is_apart=source.is_apart)
         self._screen = Redrawn(app, draws=True)
         self._lost: dict[str, str] = {}
         self._is_stale = True
@@ -91,10 +86,10 @@ class LivePlot:
         self.draw()
 
     def _why_nothing(self, ended: Sequence[Session]) -> str:
-        source = Source(globs=self._globs, rank=self._rank, attempt=self._attempt)
-        if not self._globs or self._seen or source.is_part:
+        source = self._source
+        if not source.globs or self._seen or source.is_part:
             return why_nothing(ended, source, self._seen)
-        return f"no metric {' or '.join(map(repr, self._globs))} was reported"
+        return f"no metric {' or '.join(map(repr, source.globs))} was reported"
 
     async def _read(self, client: Client, session: Session, label: str) -> None:
         from nsml.client.streams import read_metrics
@@ -105,11 +100,12 @@ class LivePlot:
                 self._lost[label] = f"connection lost, reconnecting ({link.reason})"
             self._is_stale = True
 
-        stream = read_metrics(client, session.id, names=self._globs, follow=True, on_link=on_link)
+        globs = self._source.globs
+        stream = read_metrics(client, session.id, names=globs, follow=True, on_link=on_link)
         async with aclosing(stream):
             async for answer in stream:
                 for point in answer.points:
-                    if self._rank in {None, point.rank} and self._attempt in {None, point.attempt}:
+                    if self._source.takes(point):
                         self._charts.add(label, point)
                         # One is enough to say that it is no number.
                         if not self._charts.count:

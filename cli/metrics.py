@@ -29,6 +29,8 @@ from cli.reported import (
     EVENT_COLUMNS,
     Event,
     ask_known,
+    attempts_option,
+    check_attempts,
     chosen,
     event_record,
     let_go_words,
@@ -117,6 +119,7 @@ class _Share(click.FloatRange):
 )
 @click.option("-w", "--watch", is_flag=True, help="Redraw as it comes; Ctrl-C leaves.")
 @rank_options
+@attempts_option
 @reduce_option
 @pass_app
 def plot(
@@ -137,9 +140,12 @@ def plot(
     watch: bool,
     rank: int | None,
     attempt: int | None,
+    is_apart: bool,
     how: str | None,
 ) -> None:
     """Draw what sessions reported; when piped, the points as CSV.
+
+    Where an attempt repeats steps of an earlier one, its values stand for these steps.
 
     In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
     as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
@@ -152,7 +158,8 @@ def plot(
 
     look = Look(axis=Axis(axis or "step"), smoothing=smooth, is_log=is_log)
     span = parse_span(app, given_span, look.axis)
-    source = Source(globs=metrics, rank=rank, attempt=attempt, how=how)
+    check_attempts(attempt, is_apart=is_apart)
+    source = Source(globs=metrics, rank=rank, attempt=attempt, how=how, is_apart=is_apart)
     drawing = {
         "-x": axis is not None,
         "--smooth": smooth > 0,
@@ -163,8 +170,8 @@ def plot(
     if tensorboard is not None:
         if watch or svg or png or form or given_span or how or any(drawing.values()):
             raise click.UsageError(
-                "--tensorboard writes what was reported as it is: -m, --rank and --attempt alone go"
-                " with it"
+                "--tensorboard writes what was reported as it is: -m, --rank, --attempt and --attempts"
+                " alone go with it"
             )
         from cli.event_files import write_event_files
 
@@ -179,10 +186,9 @@ def plot(
         _watch(
             app,
             references,
-            metrics,
+            source,
             wish,
             has_height=height is not None,
-            only=(rank, attempt),
         )
         return
     is_drawn = bool(svg or png)
@@ -273,17 +279,16 @@ def _show(
 def _watch(
     app: App,
     references: Sequence[str],
-    metrics: Sequence[str],
+    source: Source,
     wish: Wish,
     *,
     has_height: bool,
-    only: tuple[int | None, int | None],
 ) -> None:
     from cli.live_plot import LivePlot, check_terminal
 
     check_terminal(app)
     given = given_references(app, references)
-    live = LivePlot(app, metrics, wish, has_height=has_height, only=only)
+    live = LivePlot(app, source, wish, has_height=has_height)
 
     async def follow(client: Client) -> None:
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
@@ -294,7 +299,7 @@ def _watch(
 
 def _write_points(app: App, references: Sequence[str], source: Source, wish: Wish) -> None:
     """The points of all sessions, in the order of the references, as CSV."""
-    sessions, events = _read(app, references, source.globs)
+    sessions, events = _read(app, references, source)
     if source.globs and not events:
         ask_known(app, [session.name for session in sessions], source.globs, "plot {} -m {}")
     of_those = chosen(events, source.rank, source.attempt)
@@ -331,9 +336,7 @@ def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
     return [event for event in events if span.low <= place(event) <= span.high]
 
 
-def _read(
-    app: App, references: Sequence[str], names: Sequence[str]
-) -> tuple[list[Session], list[Event]]:
+def _read(app: App, references: Sequence[str], source: Source) -> tuple[list[Session], list[Event]]:
     """Sessions and their points, in the order of the references."""
     given = given_references(app, references)
 
@@ -341,7 +344,7 @@ def _read(
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
         found: list[Event] = []
         for session in sessions:
-            stream = points_of(app, client, session, names)
+            stream = points_of(app, client, session, source)
             async with aclosing(stream):
                 async for events in stream:
                     found += events

@@ -62,6 +62,22 @@ def rank_options(command: F) -> F:
     return rank(attempt(command))
 
 
+def attempts_option(command: F) -> F:
+    """`is_apart`: whether points that a later attempt supersedes are shown, too."""
+    return click.option(
+        "--attempts",
+        "is_apart",
+        is_flag=True,
+        help="Also what later attempts reported again, each attempt apart.",
+    )(command)
+
+
+def check_attempts(attempt: int | None, *, is_apart: bool) -> None:
+    """Raise click.UsageError where one attempt and all of them are asked for."""
+    if is_apart and attempt is not None:
+        raise click.UsageError("--attempt N shows one attempt, --attempts all of them: not both")
+
+
 def reduce_option(command: F) -> F:
     """`how`: the word of a reduction, or None."""
     return click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cli.app import App
@@ -47,11 +47,18 @@ class Source:
     attempt: int | None = None
     how: str | None = None
     """The word of a reduction over replicas."""
+    is_apart: bool = False
+    """Whether attempts are lines of their own."""
 
     @property
     def is_part(self) -> bool:
         """Whether one replica or one attempt is meant."""
         return self.rank is not None or self.attempt is not None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether points count that a later attempt supersedes: of an attempt that was asked for, all do."""
+        return self.is_apart or self.attempt is not None
 
     def takes(self, point: pb.MetricPoint) -> bool:
         """Whether its replica and its attempt are meant."""
@@ -91,7 +98,7 @@ def fetch(
         is_of_points = source.how is not None
         if listed and not names:
             # What a session has beyond its listed metrics is in no series.
-            names, is_of_points = await _unlisted(app, client, sessions, source.globs), True
+            names, is_of_points = await _unlisted(app, client, sessions, source), True
             if not names:
                 check_known(reported, source.globs, "plot {} -m {}")
         taken, left_out = _chosen(names)
@@ -146,12 +153,12 @@ def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[
 
 
 async def _unlisted(
-    app: App, client: Client, sessions: Sequence[pb.Session], globs: Sequence[str]
+    app: App, client: Client, sessions: Sequence[pb.Session], source: Source
 ) -> set[str]:
     """The metrics that globs fit, from the points themselves."""
     names: set[str] = set()
     for session in sessions:
-        async with aclosing(points_of(app, client, session, globs)) as stream:
+        async with aclosing(points_of(app, client, session, source)) as stream:
             async for events in stream:
                 names |= {event.point.name for event in events}
     return names
@@ -220,11 +227,13 @@ class _Reading:
         groups: dict[str, list[Series]] = {}
         for session in sessions:
             label = label_of(session)
-            found = gather(parts.get(session.id, ()), session=label)
+            is_apart = self._source.is_apart
+            found = gather(parts.get(session.id, ()), session=label, is_apart=is_apart)
             of_points = lists - {series.name for series, *_ in parts.get(session.id, ())}
             if of_points:
                 events = await self._events(session, of_points)
-                more = collect((event.point for event in events), session=label, axis=axis)
+                points = (event.point for event in events)
+                more = collect(points, session=label, axis=axis, is_apart=is_apart)
                 found = {name: found.get(name, []) + more.get(name, []) for name in found | more}
             for metric, lines in found.items():
                 groups.setdefault(visible(metric), []).extend(lines)
@@ -283,6 +292,7 @@ class _Reading:
             low=None if span.low == -math.inf else span.low,
             high=None if span.high == math.inf else span.high,
             width=self._width,
+            all_attempts=source.is_apart,
         )
         answers = await read_series(
             self._client, request, patience_s=_PATIENCE_S, on_link=self._app.link_words()
@@ -294,7 +304,8 @@ class _Reading:
 
     async def _events(self, session: pb.Session, names: Iterable[str]) -> list[Event]:
         """The points themselves of some metrics, reduced as was asked."""
-        stream = points_of(self._app, self._client, session, _globs(names))
+        globs = replace(self._source, globs=_globs(names))
+        stream = points_of(self._app, self._client, session, globs)
         found: list[Event] = []
         async with aclosing(stream):
             async for events in stream:
@@ -321,14 +332,19 @@ def tell_left_out(
 
 
 async def points_of(
-    app: App, client: Client, session: pb.Session, globs: Sequence[str]
+    app: App, client: Client, session: pb.Session, source: Source
 ) -> AsyncGenerator[list[Event], None]:
     """The points of a session in their order; behind them it is said how many are missing for ever."""
-    from nsml.client.streams import read_metrics
+    from nsml.client.streams import read_curves
 
     missing = 0
-    stream = read_metrics(
-        client, session.id, names=globs, patience_s=_PATIENCE_S, on_link=app.link_words()
+    stream = read_curves(
+        client,
+        session,
+        names=source.globs,
+        all_attempts=source.has_all,
+        patience_s=_PATIENCE_S,
+        on_link=app.link_words(),
     )
     async with aclosing(stream):
         async for answer in stream:

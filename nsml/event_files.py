@@ -1,4 +1,4 @@
-"""What sessions reported, as event files that TensorBoard reads: a run a session, replica and attempt."""
+"""What sessions reported, as event files that TensorBoard reads: a run a session and replica, or attempt of it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,20 @@ class Counts:
 
 
 class EventFiles:
-    """The event files of one session: which there are, where, and what goes into each."""
+    """The event files of one session: which there are, where, and what goes into each.
 
-    def __init__(self, session: Session, folder: Path) -> None:
+    Args:
+        session: of which points come.
+        folder: in which the runs are.
+        joined: attempts up to this one are one run; later ones have runs of their own. Of joined attempts there should
+            be no points that a later one supersedes (nsml/superseding.py).
+    """
+
+    def __init__(self, session: Session, folder: Path, *, joined: int) -> None:
         parts = [folder_name(part) for part in session.name.split("/")]
         self._place = folder.joinpath(*parts)
         self._began_at = session.created_at.seconds
+        self._joined = joined
         self._file_name = f"events.out.tfevents.{self._began_at:010}.{folder_name(session.id)}"
         self._without_step: Counter[tuple[int, int, str]] = Counter()
 
@@ -57,13 +65,14 @@ class EventFiles:
     def records(
         self, points: Sequence[MetricPoint], counts: Counts
     ) -> dict[tuple[int, int], bytes]:
-        """Points as bytes of the files that they belong to, by attempt and rank; counts them."""
+        """Points as bytes of the files that they belong to, by attempt (1 of joined ones) and rank; counts them."""
         parts: dict[tuple[int, int], list[bytes]] = {}
         for point in points:
             if not point.HasField("number"):
                 counts.others += 1
                 continue
-            step = self._step(point, counts)
+            attempt = 1 if point.attempt <= self._joined else point.attempt
+            step = self._step(point, attempt, counts)
             if step is None:
                 continue
             data = tfevents.scalar(
@@ -72,13 +81,13 @@ class EventFiles:
                 step=step,
                 wall_time_s=point.time.seconds + point.time.nanos / 1e9,
             )
-            parts.setdefault((point.attempt, point.rank), []).append(data)
+            parts.setdefault((attempt, point.rank), []).append(data)
             counts.points += 1
         return {key: b"".join(records) for key, records in parts.items()}
 
-    def _step(self, point: MetricPoint, counts: Counts) -> int | None:
+    def _step(self, point: MetricPoint, attempt: int, counts: Counts) -> int | None:
         if not point.HasField("step"):
-            key = point.attempt, point.rank, point.name
+            key = attempt, point.rank, point.name
             self._without_step[key] += 1
             return self._without_step[key] - 1
         if not math.isfinite(point.step):
@@ -92,13 +101,15 @@ class EventFiles:
 class LiveEventFiles:
     """Event files that grow where they are read, as TensorBoard follows them.
 
+    What is in a file is read once and stays: an attempt that begins later than these files is a run of its own.
+
     Attributes:
         counts: what was written.
         size_bytes: of all of them.
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
-        self._files = EventFiles(session, folder)
+        self._files = EventFiles(session, folder, joined=session.attempt)
         self._begun: set[Path] = set()
         self.counts = Counts()
         self.size_bytes = 0

@@ -23,7 +23,7 @@ from nsml.client.calls import Client
 from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
 from nsml.client.errors import ClientError
-from nsml.client.streams import read_metrics
+from nsml.client.streams import read_curves
 from nsml.client.ways import Ways
 from nsml.concurrency import TaskGroup
 
@@ -116,7 +116,7 @@ async def _follow(order: Mapping[str, Any], board: Board) -> None:
 async def _add(client: Client, session_id: str, board: Board) -> None:
     """Give a board what a session reported, and go on as it reports, until it has ended."""
     session = await client.sessions.get(session_id)
-    async with aclosing(read_metrics(client, session_id, follow=True)) as stream:
+    async with aclosing(read_curves(client, session, follow=True)) as stream:
         async for answer in stream:
             board.add(session, answer.points)
             await asyncio.sleep(0)

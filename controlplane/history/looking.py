@@ -127,23 +127,38 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A range of an axis; `start` is where relative times begin."""
+    """A range of an axis, and of steps.
+
+    Attributes:
+        axis: what it is a range of.
+        low: its first place, included.
+        high: its last, included.
+        start: where relative times begin.
+        below: points from this step on do not count, whatever the axis is.
+        offset: added to the numbers of points without a step.
+    """
 
     axis: SeriesAxis
     low: float = -math.inf
     high: float = math.inf
     start: float = 0.0
+    below: float = math.inf
+    offset: float = 0.0
 
     @property
     def is_all(self) -> bool:
         """Whether it leaves nothing out."""
-        return self.low == -math.inf and self.high == math.inf
+        return self.low == -math.inf and self.high == math.inf == self.below
 
     def of(self, parts: _Parts) -> tuple[list[float], list[float]]:
         """Where each begins and where it ends."""
         values = parts.values
         match self.axis:
             case SeriesAxis.STEP:
+                if offset := self.offset:
+                    return [x + offset for x in values[_X_LOW]], [
+                        x + offset for x in values[_X_HIGH]
+                    ]
                 return values[_X_LOW].tolist(), values[_X_HIGH].tolist()
             case SeriesAxis.WALL:
                 return values[_TIME_LOW].tolist(), values[_TIME_HIGH].tolist()
@@ -156,17 +171,21 @@ class Span:
 
     def touched(self, parts: _Parts) -> list[bool]:
         """Of each whether a point of it may be in the range."""
-        low, high = self.low, self.high
-        places = zip(*self.of(parts), strict=True)
-        return [first <= high and last >= low for first, last in places]
+        low, high, below = self.low, self.high, self.below
+        places = zip(*self.of(parts), parts.values[_X_LOW], strict=True)
+        return [first <= high and last >= low and step < below for first, last, step in places]
 
     def cut(self, parts: _Parts) -> list[bool]:
         """Of each whether a point of it may be in the range, and another outside."""
-        low, high = self.low, self.high
-        places = zip(*self.of(parts), strict=True)
+        low, high, below = self.low, self.high, self.below
+        steps = parts.values[_X_LOW], parts.values[_X_HIGH]
+        places = zip(*self.of(parts), *steps, strict=True)
         return [
-            first <= high and last >= low and not (low <= first and last <= high)
-            for first, last in places
+            first <= high
+            and last >= low
+            and begin < below
+            and not (low <= first and last <= high and end < below)
+            for first, last, begin, end in places
         ]
 
 

@@ -179,7 +179,8 @@ class SeriesQuery:
     """Which series, and what of them.
 
     `names` are globs; empty `names`, `ranks` and `attempts` do not restrict. `low` and `high` bound
-    the axis, both included. `width` is how many columns are worth having.
+    the axis, both included. `width` is how many columns are worth having. Without `attempts` and `all_attempts`
+    there are no points that a later attempt supersedes.
     """
 
     width: int
@@ -189,6 +190,12 @@ class SeriesQuery:
     axis: SeriesAxis = SeriesAxis.STEP
     low: float = -math.inf
     high: float = math.inf
+    all_attempts: bool = False
+
+    @property
+    def supersedes(self) -> bool:
+        """Whether later attempts supersede points of earlier ones (nsml/superseding.py)."""
+        return not (self.all_attempts or self.attempts)
 
 
 class SeriesColumn(NamedTuple):

@@ -4,10 +4,9 @@ from controlplane.scheduler.answers import Answers, Found, Start
 from controlplane.scheduler.cluster import Cluster
 from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import Request, request_of
-from controlplane.scheduler.giving_way import NOTICE_S, RULES, InClass, Rules
+from controlplane.scheduler.giving_way import NOTICE_S, RULES, InClass, Rules, may_give_way
 from controlplane.scheduler.index import ClusterIndex
 from controlplane.scheduler.schedule import schedule
-from controlplane.scheduler.yielders import may_give_way
 
 __all__ = [
     "NOTICE_S",

@@ -134,7 +134,8 @@ class Answers:
         shape, promise = self._rooms.shape_of(request), self._holding.get(session.id)
         if promise is not None:
             found = explain(self._rooms, shape, promise.parts.keys())
-            return _with(found, promise.words, moved_words(session))
+            words = promise.words if self._holding.is_felt else ""
+            return _with(found, words, moved_words(session))
         if self._explained_at != self._rooms.edits:
             self._explained.clear()
             self._explained_at = self._rooms.edits

@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.lifecycle import SessionState
+from controlplane.scheduler.giving_way import may_give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +47,10 @@ def ends_by(session: Session, now: float) -> float:
     return max(started + spec.time_limit_s + spec.grace_s, now)
 
 
+Amounts = tuple[int, int, int]
+"""Of devices, cores and memory, as `Resources` counts them."""
+
+
 class Ending(NamedTuple):
     """What each session holds of the devices of a node, in thousandths, and those that end, in order."""
 
@@ -54,16 +59,18 @@ class Ending(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """Nodes that are equal but for their names, of which as much is free and ends some time.
+    """Nodes that are equal but for their names, of which as much is free and may leave.
 
     Attributes:
         kind: of their rooms.
-        free: thousandths of devices, all together.
-        ending: thousandths that those hold whose end is bounded.
+        free: of devices, cores and memory, as `Resources` counts them.
+        leaving: the same of sessions whose end is bounded, and of those that may be preempted.
+        ending: thousandths of devices that those hold whose end is bounded.
     """
 
     kind: int
-    free: int
+    free: Amounts
+    leaving: Amounts
     ending: int
 
 
@@ -195,7 +202,22 @@ class Ends:
         for at, one in ends:
             left += held[one]
             steps.append((at, left))
-        return _Node(Likeness(room.kind, free, left - free), tuple(steps), tuple(held))
+        alike = Likeness(
+            room.kind, (free, room.cpu, room.memory), self._leaving(room, ends), left - free
+        )
+        return _Node(alike, tuple(steps), tuple(held))
+
+    def _leaving(self, room: Room, ends: list[tuple[float, str]]) -> Amounts:
+        """What those hold that end some time, or that may be preempted."""
+        ending = {one for _, one in ends}
+        gpus = cores = memory = 0
+        for replica in room.allocation.replicas:
+            one = replica.session_id
+            if one in ending or ((session := self._known(one)) and may_give_way(session)):
+                gpus += replica.gpu_thousandths
+                cores += replica.cpu_thousandths
+                memory += replica.memory_bytes
+        return (gpus, cores, memory)
 
     def _forget(self, name: str, node: _Node) -> None:
         del self._nodes[name]

@@ -21,11 +21,11 @@ from controlplane.scheduler.fit import (
     OWNERS_ONLY,
     refusal,
 )
-from controlplane.scheduler.room import HELD, KEPT, alone
+from controlplane.scheduler.room import HELD, KEPT, SHORT_AND, alone
 from controlplane.scheduler.rooms import is_torn_now, most_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from controlplane.domain.values import Node, Session
     from controlplane.scheduler.fit import Request
@@ -36,6 +36,7 @@ GIVES_WAY_TO: Final = "gives way to "
 """What the reason of a preemption begins with that is for somebody's sake."""
 MOVES_FOR: Final = "moves to make room for "
 """The same of one that goes on at once elsewhere."""
+MEASURED: Final = ("GPUs", "cores", "memory")
 _MOST_REASON: Final = 120
 _GIB = 2**30
 _WHOLE_CORE = 1000
@@ -66,7 +67,7 @@ OF_ONE_AND_OF_SEVERAL = {
     NO_OWN_NETWORK: (NO_OWN_NETWORK, "give sessions no network of their own"),
     AVOIDED: (AVOIDED, "failed it before"),
     KEPT: (KEPT, "are kept for others"),
-    HELD: (HELD, "are held for a session that waits longer"),
+    HELD: (HELD, "are held for a session ahead of it"),
     OWNERS_ONLY: (OWNERS_ONLY, "take their owners' sessions only"),
     _HAS_ROOM: (_HAS_ROOM, "have room for it"),
     _HAS_ROOM_FOR_SOME: (_HAS_ROOM_FOR_SOME, "have room for some of its replicas"),
@@ -362,14 +363,26 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     if request.replica_count > 1:
         torn = f", {_NEVER_TORN}" if is_torn_now(ties, request) else ""
         return f"{needs}, all at once; there is room for {most_together(ties, request)} now{torn}"
-    short = {what: counts[what] for what in ("GPUs", "cores", "memory") if counts[what]}
+    short = shortages_of(counts)
     if not short:
         return f"{needs}; {_listed(counts)}"
     dominant = max(short, key=lambda what: short[what])
     open_to_it = [tie for tie in ties if not refusal(tie.first().node, request)]
     if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
         return f"{needs}; where GPUs are free, {scarce}"
-    return f"{needs}; {_largest(open_to_it, request, dominant)}"
+    # Each of those that no node has enough of: to free one of them alone would not help.
+    nodes = sum(len(tie.rooms) for tie in open_to_it)
+    named = [what for what, count in short.items() if what == dominant or count == nodes]
+    return f"{needs}; {' and '.join(_largest(open_to_it, request, what) for what in named)}"
+
+
+def shortages_of(counts: Mapping[str, int]) -> dict[str, int]:
+    """On how many nodes GPUs, cores and memory are short, alone or with others; without those that are nowhere."""
+    found = {
+        what: sum(count for short, count in counts.items() if what in short.split(SHORT_AND))
+        for what in MEASURED
+    }
+    return {what: count for what, count in found.items() if count}
 
 
 def _beside_free_gpus(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
@@ -417,7 +430,7 @@ def _withheld(ties: list[Tie], request: Request) -> str:
     ]
     if not unwell or not request.gpu_thousandths:
         return ""
-    if not any(tie.first().shortage(request) == "GPUs" for tie in ties):
+    if not any("GPUs" in tie.first().shortage(request).split(SHORT_AND) for tie in ties):
         return ""
     reasons = [
         f"GPU {device.index} of node {room.node.name} ({device.withheld})"

@@ -27,6 +27,8 @@ from controlplane.domain.values import Priority
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from controlplane.domain.values import Session
+
 LEAST_RUN_S: Final = 300.0
 IDLE_LEAST_RUN_S: Final = 60.0
 MIN_RUN_S: Final = 1_800.0
@@ -133,6 +135,11 @@ class Taker(NamedTuple):
     has_limit: bool = True
     account: str = ""
     share: float = math.inf
+
+
+def may_give_way(session: Session) -> bool:
+    """Whether a session can be resumed, or its owner allowed that it is ended without."""
+    return session.progress.is_resumable or session.spec.may_be_preempted
 
 
 def loss(*, unsaved_s: float, gpus: float) -> float:

@@ -181,7 +181,8 @@ class ClusterIndex:
         started = self._started
         nearest_to, has_stocks = self.cluster.locality.nearest_to, bool(self.cluster.locality)
         fitting = self._fitting()
-        if self._holding:
+        self._holding.lowest = self._queue.lowest
+        if self._holding.is_felt:
             self._holding.hold()
             fitting = [self._let_in(lines) for lines in fitting]
         shapes_left = len(fitting)
@@ -248,8 +249,7 @@ class ClusterIndex:
     def _candidates(self, blocked: Iterable[Line]) -> Iterator[Candidate]:
         """Those of blocked lines that may get a reservation, in order: a due one first in its class.
 
-        One that has a reservation keeps it until another is due. What a single GPU is enough for needs none,
-        until it is due.
+        One that has a reservation keeps it until another is due.
         """
         classes: dict[int, list[Line]] = {}
         for line in blocked:
@@ -265,9 +265,9 @@ class ClusterIndex:
         shares = {account: entitlements.share(account) for account in shares}
         heap: list[tuple[tuple[Any, ...], Line]] = []
         for number, line in enumerate(lines):
-            rank, session_id, is_small = line.rank(now, patience), line.head.id, line.is_small
+            rank, session_id = line.rank(now, patience), line.head.id
             is_patient = rank[0] != DUE
-            if (is_small and is_patient) or session_id in kept:
+            if session_id in kept:
                 continue
             oldest = (0.0, "") if is_patient else line.age
             turn = (not is_owed(line, entitlements, self._queue), shares[line.account], rank)
@@ -277,7 +277,9 @@ class ClusterIndex:
         while heap:
             (is_patient, *_), line = heappop(heap)
             if not entitlements.bars(line.project, line.owner, line.claim):
-                yield Candidate(line.head.id, line.key.priority, line.shape, not is_patient)
+                yield Candidate(
+                    line.head.id, line.key.priority, line.shape, not is_patient, line.is_small
+                )
 
     def _let_in(self, lines: Iterable[Line]) -> Iterable[Line]:
         """Of lines whose shape fits somewhere: all, or those who are let to held nodes where it fits nowhere else."""
@@ -297,9 +299,9 @@ class ClusterIndex:
         return any(one.fits for one in lines)
 
     def _place_ahead(self, line: Line, near: Near | None) -> tuple[ReplicaPlacement, ...]:
-        """The same on nodes that are held for a session that waits longer, where that does not delay it."""
+        """The same on nodes that are held for a session ahead of it, where that does not delay it."""
         session = line.head
-        if not self._holding or line.fits is None:
+        if not self._holding.is_felt or line.fits is None:
             return ()
         if not self._holding.lets(session, self._now):
             return self._holding.beside(line.shape, line.fits.suits, session.id)
@@ -483,10 +485,14 @@ class ClusterIndex:
         rooms = self._yielders.rooms(taker, asked, now, bars)
         fits = self._fits_of(line.shape)
         if rooms and line.shape.replica_count > 1:
-            # Where a part of a gang fits as it is, nobody need go.
-            rooms |= {
-                room: Giving([], []) for room in fits.holding(MOST_ROOMS) if room not in rooms
-            }
+            # Where a part of a gang fits as it is, nobody need go: also on held nodes that it may have.
+            may_have_held = self._holding.lets(line.head, now)
+            if may_have_held:
+                self._holding.release()
+            fitting = fits.holding(MOST_ROOMS)
+            rooms |= {room: Giving([], []) for room in fitting if room not in rooms}
+            if may_have_held:
+                self._holding.hold()
         return sacrifice(line.shape, fits.suits, rooms, taker, self.cluster.rules)
 
     def _blocked(self) -> Iterator[Line]:

@@ -208,12 +208,15 @@ class Line:
 
     def rank(self, now: float, patience: float) -> Rank:
         """How it stands among the lines of its class and account."""
-        return self.rank_of(self.first, now, patience)
+        first = self.first
+        return (self.precedence if now - first.since < patience else DUE, *first.age)
 
-    def rank_of(self, waiting: Waiting, now: float, patience: float) -> Rank:
-        """How the line would stand with this one of its sessions at the front."""
-        created_at, session_id = waiting.age
-        return (self.precedence if now - waiting.since < patience else DUE, created_at, session_id)
+    def ranks(self, now: float, patience: float) -> list[Rank]:
+        """How it would stand with each of its sessions at the front, oldest first."""
+        precedence = self.precedence
+        return [
+            (precedence if now - one.since < patience else DUE, *one.age) for one in self.waiting()
+        ]
 
     def waiting(self) -> Iterator[Waiting]:
         """All that stand in it, oldest first."""
@@ -304,6 +307,11 @@ class Queue:
     def highest_of(self, account: str) -> int:
         """The highest class in which sessions of an account stand in line; 0: none stands."""
         return max(self._classes.get(account, ()), default=0)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest class in which sessions stand in line; above all classes: none stands."""
+        return min((min(one) for one in self._classes.values()), default=max(Priority) + 1)
 
     def next_due(self, now: float, patience: float) -> float:
         """When the next line is due that is not, Unix seconds; infinity: never."""

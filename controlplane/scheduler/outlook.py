@@ -17,7 +17,8 @@ from controlplane.domain.models import is_model
 from controlplane.domain.plan import Holder
 from controlplane.domain.values import Allocation
 from controlplane.scheduler.ends import ends_by
-from controlplane.scheduler.fit import refusal
+from controlplane.scheduler.explain import shortages_of
+from controlplane.scheduler.fit import refusal, resources_on
 from controlplane.scheduler.room import CLOSED, Room
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import AllocatedReplica, Node, Session
-    from controlplane.scheduler.ends import Ends
+    from controlplane.scheduler.ends import Ends, Likeness
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.room import Alike
     from controlplane.scheduler.rooms import Rooms
@@ -34,7 +35,6 @@ MOST_HOLDERS: Final = 3
 MOST_ENDS: Final = 5_000
 """Times that nodes are looked at again as sessions end there, until enough is free: beyond, nobody knows."""
 
-_MEASURED: Final = ("GPUs", "cores", "memory")
 QUOTA_WORDS: Final = {
     "gpu_thousandths": "GPUs",
     "cpu_thousandths": "cores",
@@ -65,9 +65,9 @@ def free_in(rooms: Iterable[Room]) -> Free:
 
 def short_of(explanation: Explanation, request: Request) -> str:
     """What is short on most nodes that would do: "GPUs", "cores", "memory"; "" where it is none of these."""
-    counts = {one.what: one.nodes for one in explanation.shortages if one.what in _MEASURED}
+    counts = shortages_of({one.what: one.nodes for one in explanation.shortages})
     if counts:
-        return max(_MEASURED, key=lambda what: counts.get(what, 0))
+        return max(counts, key=lambda what: counts[what])
     # A gang that fits in part: what all of it needs more of.
     is_torn = request.replica_count > 1 and explanation.shortages
     return ("GPUs" if request.gpu_thousandths else "cores") if is_torn else ""
@@ -215,10 +215,10 @@ def _may_do(rooms: Rooms, request: Request, ends: Ends) -> bool:
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, width = _Empty(anywhere), request.gpu_thousandths
     most: Counter[Alike] = Counter()
-    for (_, free, ending), names in ends.alike():
+    for one, names in ends.alike():
         room = rooms.get(names[0])
         if room is not None and (count := empty.holds(room)):
-            each = min(count, (free + ending) // width) if width else count
+            each = min(count, (one.free[0] + one.ending) // width) if width else count
             most[room.alike_for(anywhere)] += each * len(names)
     return max(most.values(), default=0) >= request.replica_count
 
@@ -352,15 +352,21 @@ class _Empty:
 def nearest(
     rooms: Rooms, request: Request, ends: Ends, taken: Container[str] = ()
 ) -> Opening | None:
-    """Where least has to leave until there is room for the whole gang; least of what has no time limit.
+    """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted.
 
     Arguments as those of `earliest`. None where it would not fit on empty nodes.
     """
     offers: dict[Alike, list[_Offer]] = {}
-    for room, most, free, ending, names in _like_each_other(rooms, request, ends):
+    for room, most, likeness, names in _like_each_other(rooms, request, ends):
         count = min(most, request.replica_count)
-        short = max(count * request.gpu_thousandths - free, 0)
-        offer = _Offer(max(short - ending, 0) / count, short / count, count, names)
+        endless = lacking = 0.0
+        on = resources_on(room.node, request)
+        wanted = (on.gpu_thousandths, on.cpu_thousandths, on.memory_bytes)
+        for each, free, leaving in zip(wanted, likeness.free, likeness.leaving, strict=True):
+            short = max(count * each - free, 0)
+            lacking += short / (each or 1)
+            endless += max(short - leaving, 0) / (each or 1)
+        offer = _Offer(endless / count, lacking / count, count, names)
         offers.setdefault(room.alike_for(request), []).append(offer)
     found = []
     for alike, some in offers.items():
@@ -387,8 +393,9 @@ class _Offer(NamedTuple):
     """Nodes on which as much has to leave.
 
     Attributes:
-        endless: thousandths for each replica that are held without an end.
-        lacking: thousandths for each replica that are not free.
+        endless: what is held for good of what each replica needs, as parts of that: 1 where all of its GPUs are, 3
+            where all of its GPUs, cores and memory are.
+        lacking: the same of what is not free.
         most: replicas that each node would hold, as far as they are needed.
         names: of the nodes, in order.
     """
@@ -411,8 +418,8 @@ def _loss(offer: _Offer) -> tuple[float, float]:
 
 def _like_each_other(
     rooms: Rooms, request: Request, ends: Ends
-) -> Iterator[tuple[Room, int, int, int, Sequence[str]]]:
-    """Nodes that are alike and would do: one of them, what each would hold if nothing ran, what is free and ends, all."""
+) -> Iterator[tuple[Room, int, Likeness, Sequence[str]]]:
+    """Nodes that are alike and would do: one of them, what each would hold if nothing ran, what is free, all names."""
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, picky = _Empty(anywhere), _Empty(request._replace(pod=""))
     # Few: what avoids them failed there.
@@ -421,17 +428,17 @@ def _like_each_other(
         for room in (rooms.known() if request.avoids else ())
         if room.is_open and room.has_any(request.avoids)
     }
-    for (_, free, ending), names in ends.alike():
+    for alike, names in ends.alike():
         room = rooms.get(names[0])
         if room is None or not (most := empty.holds(room)):
             continue
         left = [name for name in names if name not in apart] if apart else names
         if left:
-            yield room, most, free, ending, left
+            yield room, most, alike, left
         for name in names if len(left) < len(names) else ():
             one = rooms.get(name) if name in apart else None
             if one is not None and (most := picky.holds(one)):
-                yield one, most, free, ending, (name,)
+                yield one, most, alike, (name,)
 
 
 def _that_would_do(rooms: Iterable[Room], request: Request) -> Iterator[Room]:

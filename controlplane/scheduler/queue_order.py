@@ -64,12 +64,14 @@ class Order:
             turns += self._listed(name, self._in_account(lines, first, owed), owed)
         turns.sort(key=_first)
         in_line = [waiting.session for _, waiting in turns]
+        if len(in_line) == len(self._queue):
+            return in_line
         put_off = [one for one in self._queue.sessions() if self._queue.line_of(one.id) is None]
         return in_line + sorted(put_off, key=attrgetter("created_at", "id"))
 
     def _ranked(self, line: Line) -> list[Standing]:
         """The sessions of a line, each with the rank of the last one ahead of it where that is higher."""
-        ranks = [line.rank_of(one, self._now, self._patience) for one in line.waiting()]
+        ranks = line.ranks(self._now, self._patience)
         return list(zip(accumulate(ranks, max), repeat(line), line.waiting()))
 
     def _in_account(

@@ -12,6 +12,10 @@ traces without time limits see no difference.
 Where no limits promise an end, only who is *due* (see order.py) gets nodes: those where least has to leave, of that
 without a limit the least. Nothing new that takes of what is reserved starts there, whatever its own limit.
 
+Classes go first even so: where neither helps, the first that is blocked in the highest class has its nodes held against
+lower classes, whatever it asks for, small or wide. Its own class passes as ever, and what gives way to it counts as
+leaving. Otherwise a stream of small sessions, of cores alone for instance, would go round a higher class for ever.
+
 The bound on starvation: among those of its class, the one that has been due for longest gets nodes before all others;
 it starts at the latest when all that ran there at that instant has ended, or at the instant that was promised.
 What makes it longer is only: a higher class, a bar of a quota or budget, and a node of them that is lost. So nobody
@@ -25,16 +29,18 @@ and those that may have room before it is found (see ends.py). A pass costs no m
 from __future__ import annotations
 
 import math
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.domain.values import WHOLE_DEVICE, Priority
 from controlplane.scheduler.outlook import Opening, earliest, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
     from controlplane.domain.plan import ReplicaPlacement
-    from controlplane.domain.values import Priority, Session
+    from controlplane.domain.values import Session
     from controlplane.scheduler.ends import Ends
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.fits import Suits
@@ -50,12 +56,22 @@ STARTING_S: Final = 600.0
 
 
 class Candidate(NamedTuple):
-    """One that is blocked, and may get a reservation."""
+    """One that is blocked, and may get a reservation.
+
+    Attributes:
+        session_id: of it.
+        priority: its class.
+        request: what it asks for.
+        is_due: whether it waited for its patience.
+        is_small: whether one GPU at most is enough for it: until it is due, nodes are held for it against lower
+            classes only.
+    """
 
     session_id: str
     priority: Priority
     request: Request
     is_due: bool
+    is_small: bool
 
 
 class Promise(NamedTuple):
@@ -68,7 +84,8 @@ class Promise(NamedTuple):
         at: when it starts at the latest, Unix seconds; infinity: no limits promise it.
         parts: nodes, and how many of its replicas each is to take.
         leaving: the sessions that are gone from there by then.
-        is_broken: whether a higher class took of it.
+        bars_own_class: whether its own class may not take of it either; a higher class always may.
+        is_broken: whether somebody took of it who may.
     """
 
     session_id: str
@@ -77,6 +94,7 @@ class Promise(NamedTuple):
     at: float
     parts: Mapping[str, int]
     leaving: frozenset[str]
+    bars_own_class: bool = True
     is_broken: bool = False
 
     @property
@@ -89,7 +107,13 @@ class Promise(NamedTuple):
         """What its session is told."""
         count = len(self.parts)
         held = "1 node is held for it" if count == 1 else f"{count} nodes are held for it"
+        if not self.bars_own_class:
+            return f"{held}, ahead of lower priorities"
         return held if self.is_bounded else f"{held}, as it waits longest"
+
+    def yields_to(self, priority: Priority) -> bool:
+        """Whether a session of that class may take of it whatever that delays."""
+        return priority > self.priority or (priority == self.priority and not self.bars_own_class)
 
 
 class Held(NamedTuple):
@@ -97,6 +121,7 @@ class Held(NamedTuple):
 
     promise: Promise | None
     looked_at: float
+    lowest: int
 
 
 class Holding:
@@ -105,6 +130,7 @@ class Holding:
     Attributes:
         looked_at: when it was looked for whom to hold nodes last, Unix seconds.
         is_spent: whether it was used in this pass: its other nodes are everybody's again.
+        lowest: the lowest class that waits, as of the last pass.
     """
 
     def __init__(self, rooms: Rooms, ends: Ends) -> None:
@@ -114,6 +140,7 @@ class Holding:
         self._full: set[Request] = set()
         self.looked_at = -math.inf
         self.is_spent = False
+        self.lowest: int = Priority.IDLE
 
     def __bool__(self) -> bool:
         return self._promise is not None
@@ -129,6 +156,12 @@ class Holding:
     def holder(self) -> str:
         """The session that has it; "": nobody."""
         return self._promise.session_id if self._promise else ""
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether there is anybody who is to leave the nodes alone."""
+        promise = self._promise
+        return promise is not None and (promise.bars_own_class or self.lowest < promise.priority)
 
     def due(self) -> float | None:
         """When to look again, Unix seconds; None where nothing is held."""
@@ -154,16 +187,23 @@ class Holding:
         return not 0 <= now - self.looked_at < REVIEW_S
 
     def look(self, candidates: Iterable[Candidate], now: float) -> None:
-        """Reserve for the first that can have nodes; `candidates` come in order."""
+        """Reserve for the first that can have nodes; `candidates` come in order, class by class."""
         promise: Promise | None = None
         self._ends.keep_up(now)
         looked_for: set[Request] = set()
-        for one in candidates:
+        for priority, of_class in groupby(candidates, key=attrgetter("priority")):
+            first = None
+            for one in of_class:
+                first = first or one
+                if promise is not None or len(looked_for) == MOST_LOOKED_FOR:
+                    break
+                if one.request not in looked_for and (one.is_due or not one.is_small):
+                    looked_for.add(one.request)
+                    promise = self._promised(one)
+            if promise is None and first is not None and priority > Priority.IDLE:
+                promise = self._against_lower(first)
             if promise is not None or len(looked_for) == MOST_LOOKED_FOR:
                 break
-            if one.request not in looked_for:
-                looked_for.add(one.request)
-                promise = self._promised(one)
         self._promise, self.looked_at = promise, now
 
     def forget(self) -> None:
@@ -173,8 +213,8 @@ class Holding:
     def _promised(self, one: Candidate) -> Promise | None:
         """The reservation that it has, unless there is an earlier one."""
         rooms, ends, request = self._rooms, self._ends, one.request
-        before = self.get(one.session_id)
-        if before is not None and before.request != request:
+        before = self._before(one)
+        if before is not None and not before.bars_own_class:
             before = None
         found = earliest(rooms, request, ends)
         until = math.inf if found is None else found.at
@@ -184,6 +224,19 @@ class Holding:
         if found is None and one.is_due:
             found = nearest(rooms, request, ends)
         return None if found is None else self._new(one, found)
+
+    def _before(self, one: Candidate) -> Promise | None:
+        """The reservation that it has, for what it asks for."""
+        before = self.get(one.session_id)
+        return before if before is not None and before.request == one.request else None
+
+    def _against_lower(self, one: Candidate) -> Promise | None:
+        """Nodes that lower classes leave alone; the same as before as long as nobody took of them."""
+        before = self._before(one)
+        if before is not None and not before.bars_own_class:
+            return before
+        found = nearest(self._rooms, one.request, self._ends)
+        return None if found is None else self._new(one, found)._replace(bars_own_class=False)
 
     def _new(self, one: Candidate, found: Opening) -> Promise:
         parts = dict(found.parts)
@@ -198,8 +251,8 @@ class Holding:
         )
 
     def hold(self) -> None:
-        """Withdraw the rooms that are reserved."""
-        for node in self._parts():
+        """Withdraw the rooms that are reserved, where somebody is to leave them alone."""
+        for node in self._parts() if self.is_felt else ():
             self._rooms.promise(node, self.holder)
 
     def release(self) -> None:
@@ -228,14 +281,16 @@ class Holding:
         return (
             promise is None
             or session.id == promise.session_id
-            or session.spec.priority > promise.priority
+            or promise.yields_to(session.spec.priority)
             or ends_in_time(session, promise, now)
         )
 
     def bars(self, room: Room, session_id: str, priority: Priority) -> bool:
         """Whether nobody is to give way there to a session of this class."""
         promise = self.get(room.promised)
-        return promise is not None and session_id != room.promised and priority <= promise.priority
+        if promise is None or session_id == room.promised:
+            return False
+        return not promise.yields_to(priority)
 
     def took(self, session: Session, placed: Iterable[ReplicaPlacement], now: float) -> None:
         """One that it `lets` was placed."""
@@ -279,12 +334,12 @@ class Holding:
 
     def state(self) -> Held:
         """What `restore` takes."""
-        return Held(self._promise, self.looked_at)
+        return Held(self._promise, self.looked_at, self.lowest)
 
     def restore(self, held: Held) -> None:
         """Hold again what was held then."""
         self.release()
-        self._promise, self.looked_at = held.promise, held.looked_at
+        self._promise, self.looked_at, self.lowest = held
         self.hold()
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from controlplane.domain.values import AllocatedReplica
 
 KEPT = "is kept for another"
-HELD = "is held for a session that waits longer"
+HELD = "is held for a session ahead of it"
+SHORT_AND = " and "
+"""Between several things that are short on one node."""
 Alike = tuple[str, str, bool]
 """GPU model, network, and whether programs run in containers: the same program finds other things there."""
 Tightness = tuple[int, int, int, int, str]
@@ -283,17 +285,18 @@ class Room:
         return Free(self.model, state.whole, state.shares, self.cpu, self.memory)
 
     def shortage(self, request: Request) -> str:
-        """What is short first for one replica; "" when it fits."""
+        """What keeps one replica out, or all that is short for it: "GPUs and cores"; "" when it fits."""
         refused = refusal(self.node, request) or (KEPT if self.keeper else "")
         if refused:
             return refused
-        if request.gpu_thousandths and not self._devices_for(request):
-            return "GPUs"
         wanted = resources_on(self.node, request)
-        if wanted.cpu_thousandths > self.cpu:
-            return "cores"
-        if wanted.memory_bytes > self.memory:
-            return "memory"
+        is_short = {
+            "GPUs": request.gpu_thousandths > 0 and not self._devices_for(request),
+            "cores": wanted.cpu_thousandths > self.cpu,
+            "memory": wanted.memory_bytes > self.memory,
+        }
+        if short := [what for what, is_it in is_short.items() if is_it]:
+            return SHORT_AND.join(short)
         return "" if self.places > 0 else "full of small replicas"
 
     def holds(self, request: Request) -> int:

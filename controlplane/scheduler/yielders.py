@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE, Cause
 from controlplane.scheduler import giving_way
-from controlplane.scheduler.giving_way import DUE, InClass, ground
+from controlplane.scheduler.giving_way import DUE, InClass, ground, may_give_way
 from controlplane.scheduler.lines import wish_of
 from controlplane.scheduler.order import level_lasts_s, level_of
 
@@ -94,11 +94,6 @@ class Running(NamedTuple):
             share=entitlements.holding(account),
             weighs=gpus / entitlements.weight(account),
         )
-
-
-def may_give_way(session: Session) -> bool:
-    """Whether a session can be resumed, or its owner allowed that it is ended without."""
-    return session.progress.is_resumable or session.spec.may_be_preempted
 
 
 def account_of(session: Session) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nsml.client.errors import Unavailable
+from nsml.superseding import FirstSteps, place_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -414,6 +415,56 @@ async def read_metrics(
             await retry.after(error)
         else:
             return
+
+
+async def read_curves(
+    client: Client,
+    session: pb.Session,
+    *,
+    names: Sequence[str] = (),
+    follow: bool = False,
+    all_attempts: bool = False,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
+    """The same without points that a later attempt supersedes (nsml/superseding.py), unless `all_attempts`.
+
+    Of a session with several attempts all points are read twice. An attempt that begins while the session is followed
+    supersedes points that were given already.
+    """
+    steps = FirstSteps()
+
+    def reading(*, follow: bool) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
+        return read_metrics(
+            client,
+            session.id,
+            names=names,
+            follow=follow,
+            patience_s=patience_s,
+            on_link=on_link,
+        )
+
+    if session.attempt > 1 and not all_attempts:
+        async with aclosing(reading(follow=False)) as stream:
+            async for answer in stream:
+                for point in answer.points:
+                    steps.note(place_of(point))
+    async with aclosing(reading(follow=follow)) as stream:
+        async for answer in stream:
+            if not all_attempts:
+                _leave_out_superseded(answer, steps)
+            yield answer
+
+
+def _leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
+    kept = []
+    for point in answer.points:
+        steps.note(place_of(point))
+        if steps.keeps(place_of(point)):
+            kept.append(point)
+    if len(kept) < len(answer.points):
+        del answer.points[:]
+        answer.points.extend(kept)
 
 
 async def read_series(

@@ -696,7 +696,7 @@ class ReadMetricsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReadSeriesRequest(_message.Message):
-    __slots__ = ("sessions", "names", "ranks", "attempts", "axis", "low", "high", "width")
+    __slots__ = ("sessions", "names", "ranks", "attempts", "axis", "low", "high", "width", "all_attempts")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -705,6 +705,7 @@ class ReadSeriesRequest(_message.Message):
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
+    ALL_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedScalarFieldContainer[str]
     names: _containers.RepeatedScalarFieldContainer[str]
     ranks: _containers.RepeatedScalarFieldContainer[int]
@@ -713,7 +714,8 @@ class ReadSeriesRequest(_message.Message):
     low: float
     high: float
     width: int
-    def __init__(self, sessions: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., axis: _Optional[_Union[SeriesAxis, str]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., width: _Optional[int] = ...) -> None: ...
+    all_attempts: bool
+    def __init__(self, sessions: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., axis: _Optional[_Union[SeriesAxis, str]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., width: _Optional[int] = ..., all_attempts: _Optional[bool] = ...) -> None: ...
 
 class Series(_message.Message):
     __slots__ = ("session_id", "name", "attempt", "rank", "start", "grain", "x_low", "x_high", "time", "low", "high", "mean", "last", "finite", "odd")

@@ -34,7 +34,7 @@ _OF_SEVERAL_NODES = {
     "gives sessions no network of their own": "give sessions no network of their own",
     "failed it before": "failed it before",
     "is kept for another": "are kept for others",
-    "is held for a session that waits longer": "are held for a session that waits longer",
+    "is held for a session ahead of it": "are held for a session ahead of it",
     "has room for it": "have room for it",
     "has room for some of its replicas": "have room for some of its replicas",
 }
@@ -62,10 +62,11 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
 
 
 def nodes_text(what: str, nodes: int) -> str:
-    """How many nodes have what in common: `2 are short of GPUs`, `1 is held for a session that waits longer`."""
+    """How many nodes have what in common: `2 are short of GPUs`, `1 is held for a session ahead of it`."""
     if what in _OF_SEVERAL_NODES:
         return f"{nodes} {what if nodes == 1 else _OF_SEVERAL_NODES[what]}"
-    short_of = "short of " if what in {"GPUs", "cores", "memory"} else ""
+    is_short = set(what.split(" and ")) <= {"GPUs", "cores", "memory"}
+    short_of = "short of " if is_short else ""
     return f"{nodes} {'is' if nodes == 1 else 'are'} {short_of}{what}"
 
 

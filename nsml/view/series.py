@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nsml.v1 import sessions_pb2 as pb
     from nsml.v1.sessions_pb2 import MetricPoint
 
-_Key: TypeAlias = "tuple[str, str, int]"
-"""Metric, element and rank of a line."""
+_Key: TypeAlias = "tuple[str, str, int, int]"
+"""Metric, element, rank and attempt of a line; attempt 0 where a line is of all."""
 
 
 class Axis(StrEnum):
@@ -61,17 +61,20 @@ class Series:
         return sum(n for n, value in zip(counts, self.y, strict=True) if not math.isfinite(value))
 
 
-def collect(points: Iterable[MetricPoint], *, session: str, axis: Axis) -> dict[str, list[Series]]:
+def collect(
+    points: Iterable[MetricPoint], *, session: str, axis: Axis, is_apart: bool = False
+) -> dict[str, list[Series]]:
     """The numeric points of one session by metric name, one series a replica and element.
 
-    Points that went back (a later attempt repeats steps) are put in order, the later report last.
+    They are those that count (nsml/superseding.py), or those of all attempts, which are then lines of their own.
+    Points that went back are put in order, the later report last.
     """
     found: dict[_Key, list[tuple[float, float]]] = {}
     starts: dict[_Key, float] = {}
     for point in points:
         time = seconds_of(point.time)
         for name, element, number in elements_of(point):
-            key = (name, element, point.rank)
+            key = (name, element, point.rank, point.attempt if is_apart else 0)
             line = found.setdefault(key, [])
             if axis is Axis.STEP:
                 x = point.step if point.HasField("step") else float(len(line))
@@ -96,17 +99,18 @@ class _Place(NamedTuple):
 
 
 def gather(
-    parts: Iterable[tuple[pb.Series, float, float]], *, session: str
+    parts: Iterable[tuple[pb.Series, float, float]], *, session: str, is_apart: bool = False
 ) -> dict[str, list[Series]]:
     """Columns of one session's numbers by metric name, one series a replica and element.
 
     Each part comes with the range of the axis that was asked for: no column reaches out of it. The
-    columns of all attempts become one line, in the order of the axis.
+    columns of all attempts become one line, in the order of the axis, or each attempt's a line of its own.
     """
     found: dict[_Key, list[_Place]] = {}
     for series, low, high in parts:
         if series.x_low:
-            places = found.setdefault((*element_in(series.name), series.rank), [])
+            attempt = series.attempt if is_apart else 0
+            places = found.setdefault((*element_in(series.name), series.rank, attempt), [])
             places.extend(_places(series, low, high))
     lines = {}
     for key, places in found.items():
@@ -148,11 +152,12 @@ def _places(series: pb.Series, low: float, high: float) -> Iterator[_Place]:
 
 
 def _grouped(lines: Mapping[_Key, Series], session: str) -> dict[str, list[Series]]:
-    """Lines by metric name, each called by its session, and by its replica where there are several."""
-    ranks = {rank for _, _, rank in lines}
+    """Lines by metric name, each called by its session, its replica where there are several, and its attempt."""
+    ranks = {rank for _, _, rank, _ in lines}
     grouped: dict[str, list[Series]] = {}
-    for (name, element, rank), line in lines.items():
+    for (name, element, rank, attempt), line in lines.items():
         label = f"{session} rank {rank}" if len(ranks) > 1 else session
+        label += f" attempt {attempt}" if attempt else ""
         if element:
             label += f" :{visible(element)}"
         grouped.setdefault(name, []).append(replace(line, label=label))

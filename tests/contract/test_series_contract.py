@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from nsml.clock import SystemClock, in_thread, inline
+from nsml.superseding import superseded_from
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,10 +141,61 @@ async def test_attempts_ranks_and_writers_are_told_apart(history: History) -> No
     for stream in (key(), key(rank=1), key(attempt=2), key(attempt=2, writer=7)):
         await history.streams.append([run(stream, 1, 40)])
     for _ in range(2):
-        found = {(v.attempt, v.rank): points_in(v) for v in await views(history)}
+        whole = await views(history, all_attempts=True)
+        found = {(v.attempt, v.rank): points_in(v) for v in whole}
         assert found == {(1, 0): 40, (1, 1): 40, (2, 0): 80}
         assert [(v.attempt, v.rank) for v in await views(history, ranks=frozenset({1}))] == [(1, 1)]
         assert [v.rank for v in await views(history, attempts=frozenset({2}))] == [0]
+        await fold_all(history)
+
+
+@pytest.mark.parametrize("is_folded", [True, False])
+@pytest.mark.parametrize("count", [10, 3_000])
+async def test_an_attempt_that_goes_on_supersedes_what_was_reported_from_its_first_step_on(
+    history: History, count: int, *, is_folded: bool
+) -> None:
+    await history.streams.append([run(key(), 1, count)])
+    middle = count // 2 + 1
+    again = [{"values": {"loss": 1e3}, "step": step} for step in range(middle, count - 1)]
+    await history.streams.append([chunk(key(attempt=2), 1, *again)])
+    await history.streams.append([run(key(rank=1), 1, count)])
+    if is_folded:
+        await fold_all(history)
+    for width in (5, 10_000):
+        first, second, other = await views(history, width=width)
+        assert (points_in(first), points_in(second)) == (middle - 1, len(again))
+        assert first.columns[-1].x_high == middle - 1 < second.columns[0].x_low == middle
+        assert points_in(other) == middle - 1, "a replica that has not reported again yet"
+        wall = await views(history, width=width, axis=SeriesAxis.WALL)
+        assert [points_in(view) for view in wall] == [middle - 1, len(again), middle - 1]
+        [alone] = await views(history, width=width, ranks=frozenset({1}))
+        assert alone == other
+    first, second, _ = await views(history, width=10_000, low=middle - 2, high=middle + 1)
+    assert [points_in(first), points_in(second)] == [2, 2]
+    assert [points_in(one) for one in await views(history, attempts=frozenset({1}))] == [count] * 2
+
+
+async def test_an_attempt_that_begins_at_step_0_again_supersedes_all(history: History) -> None:
+    for attempt, count in ((1, 30), (2, 20), (3, 4)):
+        reports = [{"values": {"loss": 1.0}, "step": step} for step in range(count)]
+        await history.streams.append([chunk(key(attempt), 1, *reports)])
+    for _ in range(2):
+        assert [points_in(view) for view in await views(history)] == [0, 0, 4]
+        await fold_all(history)
+
+
+async def test_points_without_a_step_go_on_from_attempt_to_attempt(history: History) -> None:
+    for attempt, count in ((1, 30), (2, 20), (3, 4)):
+        reports = [{"values": {"loss": 1.0}, "step": None} for _ in range(count)]
+        await history.streams.append([chunk(key(attempt), 1, *reports)])
+    for _ in range(2):
+        found = await views(history)
+        assert [points_in(view) for view in found] == [30, 20, 4]
+        xs = [column.x_low for view in found for column in view.columns]
+        assert (xs[0], xs[-1]) == (0.0, 53.0)
+        assert xs == sorted(xs)
+        ranged = await views(history, low=29, high=30)
+        assert [points_in(view) for view in ranged] == [1, 1, 0]
         await fold_all(history)
 
 
@@ -185,9 +238,10 @@ async def test_time_is_an_axis_too(history: History) -> None:
     late = [{"values": {"loss": 5.0}, "time": 1e9 - 3_600}]
     await history.streams.append([chunk(key(attempt=2), 1_101, *late)])
     await fold_all(history)
-    wall = await views(history, axis=SeriesAxis.WALL, low=1e9 + 50, high=1e9 + 60)
+    apart = {"all_attempts": True}
+    wall = await views(history, axis=SeriesAxis.WALL, low=1e9 + 50, high=1e9 + 60, **apart)
     assert [(view.attempt, points_in(view)) for view in wall] == [(1, 11), (2, 0)]
-    first, second = await views(history, axis=SeriesAxis.RELATIVE, width=500)
+    first, second = await views(history, axis=SeriesAxis.RELATIVE, width=500, **apart)
     assert (first.columns[0].x_low, first.columns[-1].x_high) == (0.0, 99.0)
     assert second.start == first.start == 1e9 + 1
     assert (second.columns[0].x_low, second.columns[-1].x_high) == (0.0, 1_099.0)
@@ -711,11 +765,14 @@ async def _tried(
     plain = await open_history(":memory:", clock=SystemClock(), run=inline)
     told: dict[int, list[tuple[float, float]]] = {}
     firsts: dict[StreamKey, int] = {}
+    with_steps: set[int] = set()
     for kind, *rest in steps:
         if kind == "report":
             stream, values, step = rest
             points = told.setdefault(stream.attempt, [])
             reports = []
+            if step is not None and not points:
+                with_steps.add(stream.attempt)
             for number, value in enumerate(values):
                 x = None if step is None else 400 + step * number
                 reports.append({"values": {"loss": value}, "step": x})
@@ -737,8 +794,12 @@ async def _tried(
             here.setattr(sql_series, "_store", _crashes)
             with contextlib.suppress(HistoryUnavailable):
                 await folded.series.fold("s1")
+    rising = {
+        attempt: all(one < other for one, other in pairwise(x for x, _ in points))
+        for attempt, points in told.items()
+    }
     for span in ({}, {"low": low, "high": high}):
-        query = SeriesQuery(width=width, **span)
+        query = SeriesQuery(width=width, all_attempts=True, **span)
         page = await folded.series.read("s1", query)
         with pytest.MonkeyPatch.context() as here:
             for name in ("FOLD_BYTES", "MOST_TURN_BYTES"):
@@ -747,6 +808,16 @@ async def _tried(
         assert [view.attempt for view in page.series] == sorted(told)
         for view in page.series:
             _check(view, told[view.attempt], query)
+        clean = replace(query, all_attempts=False)
+        page = await folded.series.read("s1", clean)
+        assert page == await plain.series.read("s1", clean)
+        if with_steps == set(told) and all(rising.values()):
+            first_steps = {attempt: points[0][0] for attempt, points in told.items()}
+            for view in page.series:
+                below = superseded_from(first_steps, view.attempt)
+                left = [(x, value) for x, value in told[view.attempt] if x < below]
+                _check(view, left, clean)
+                assert all(column.x_high < below for column in view.columns)
     await folded.close()
     await plain.close()
 

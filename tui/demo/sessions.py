@@ -92,7 +92,7 @@ class Sessions:
             return f"needs {part.replicas} nodes with {part.gpus} GPUs each; {room} of {len(NODES)} have them free"
         needs = f"needs {counted(part.gpus, 'GPU')} on one node"
         if max(free) >= part.gpus:
-            return f"{needs}; those that are free are held for a session that waits longer"
+            return f"{needs}; those that are free are held for a session ahead of it"
         return f"{needs}; most free on one node: {max(free)}"
 
     def queue(

@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left
+from collections import Counter
 from functools import partial
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
@@ -21,12 +24,14 @@ from controlplane.history.levels import (
     columns_of,
     encode_row,
     levels_of,
+    together,
 )
 from controlplane.history.looking import Look, Span
 from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
 from controlplane.history.sql.thinning import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
+from nsml.superseding import superseded_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -262,6 +267,11 @@ class _Session:
                     yield chunk, stream_id, None if body == LET_GO else body
             after = ids[-1]
 
+    def body_of(self, chunk: int) -> bytes | None:
+        """Of a chunk; None where it was let go."""
+        row = self.connection.execute("SELECT body FROM chunks WHERE id = ?", (chunk,)).fetchone()
+        return None if row is None or row[0] == LET_GO else row[0]
+
     def counted(self, names: Collection[str]) -> set[str]:
         """Those of the names that are among the session's counted ones: others have no series."""
         statement = "SELECT name FROM metric_counts WHERE session_id = :session_id"
@@ -462,6 +472,32 @@ def _store(session: _Session, turn: _Folded, now: float) -> bool:
     return is_more
 
 
+def _first_lines(keys: list[Key]) -> tuple[int, list[Key]]:
+    """How many series are more than one answer has, and the others: all attempts of a line, or none."""
+    end = min(MAX_SERIES_READ, len(keys))
+    while 0 < end < len(keys) and keys[end][:2] == keys[end - 1][:2]:
+        end += 1
+    return len(keys) - end, keys[:end]
+
+
+class _Given(NamedTuple):
+    """What is stored of a series: its open part with what is not folded, its id, the finest level that is kept."""
+
+    levels: Levels
+    series_id: int | None
+    finest: int
+
+
+class _Counting(NamedTuple):
+    """From which step on points of a series are superseded, and how far the numbers of those without one are moved."""
+
+    below: float
+    offset: float
+
+
+_ALL_COUNT: Final = _Counting(math.inf, 0.0)
+
+
 class _Reading:
     """One answer being put together."""
 
@@ -486,28 +522,26 @@ class _Reading:
         known = self._session.series()
         left_out = fold.left_out + self._left_out
         left_out += _leave_out(self._session, tail, known, self._session.most - fold.series)
-        ids = {key: one for key, one in known.items() if self._is_wanted(key)}
-        tail = {key: chunks for key, chunks in tail.items() if self._is_wanted(key)}
-        keys = sorted(ids.keys() | tail.keys())
-        more, keys = len(keys[MAX_SERIES_READ:]), keys[:MAX_SERIES_READ]
-        width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
-        levels = self._levels(keys, ids, tail)
+        more, keys = _first_lines(
+            sorted(key for key in known.keys() | tail.keys() if self._is_wanted(key))
+        )
+        beside = self._beside(keys, known.keys() | tail.keys()) if self._query.supersedes else ()
+        every = sorted([*keys, *beside])
+        ids = {key: known[key] for key in every if key in known}
+        levels = self._levels(every, ids, tail)
+        finest = self._session.finest(ids.values()) if fold.let_go_at else {}
+        given = {
+            key: _Given(levels[key], ids.get(key), finest.get(ids.get(key, 0), 1)) for key in every
+        }
         starts: dict[tuple[str, int], float] = {}
         for key in keys:  # the first attempt comes first
             starts.setdefault((key.name, key.rank), levels[key].start)
-        finest = self._session.finest(ids.values()) if fold.let_go_at else {}
+        counting = self._counting(given) if self._query.supersedes else {}
+        width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
         looks = {}
         for key in keys:
-            span = Span(
-                axis=self._query.axis,
-                low=self._query.low,
-                high=self._query.high,
-                start=starts[key.name, key.rank],
-            )
-            load = partial(self._rows, key, ids.get(key))
-            kept = finest.get(ids.get(key, 0), 1)
-            looks[key] = Look(levels[key], span, width, load, finest=kept)
-            looks[key].settle()
+            start = starts[key.name, key.rank]
+            looks[key] = self._look(key, given[key], counting.get(key, _ALL_COUNT), start, width)
         if fold.let_go_at:
             # What is left of the points of a bucket may not be all of them.
             for look in looks.values():
@@ -531,6 +565,71 @@ class _Reading:
             lost=self._session.lost(self._streams) + fold.dropped + self._dropped,
             let_go_at=fold.let_go_at,
         )
+
+    def _look(self, key: Key, given: _Given, counting: _Counting, start: float, width: int) -> Look:
+        """The parts of one series in the range, settled."""
+        query = self._query
+        span = Span(
+            axis=query.axis,
+            low=query.low,
+            high=query.high,
+            start=start,
+            below=counting.below,
+            offset=counting.offset,
+        )
+        load = partial(self._rows, key, given.series_id)
+        look = Look(given.levels, span, width, load, finest=given.finest)
+        look.settle()
+        return look
+
+    @staticmethod
+    def _beside(keys: Sequence[Key], known: Iterable[Key]) -> list[Key]:
+        """Series of other replicas, whose first steps say as well what an attempt supersedes."""
+        names, wanted = {key.name for key in keys}, {*keys}
+        return [key for key in known if key.name in names and key not in wanted]
+
+    def _counting(self, given: Mapping[Key, _Given]) -> dict[Key, _Counting]:
+        """Which points count of metrics that several attempts reported: see nsml/superseding.py."""
+        found: dict[Key, _Counting] = {}
+        for _, of_name in groupby(given, key=itemgetter(0)):
+            keys = list(of_name)
+            if len({key.attempt for key in keys}) == 1:
+                continue
+            firsts = {key: self._first_step(key, given[key]) for key in keys}
+            first_steps: dict[int, float] = {}
+            for key, step in firsts.items():
+                if step is not None:
+                    first_steps[key.attempt] = min(step, first_steps.get(key.attempt, math.inf))
+            before: Counter[int] = Counter()
+            for key, step in firsts.items():
+                if step is None:
+                    found[key] = _Counting(math.inf, float(before[key.rank]))
+                else:
+                    found[key] = _Counting(superseded_from(first_steps, key.attempt), 0.0)
+                before[key.rank] += given[key].levels.count
+        return found
+
+    def _first_step(self, key: Key, given: _Given) -> float | None:
+        """The step of the first point of a series; None: it has none.
+
+        Of points that were let go it is not known whether they had one: it is their number then.
+        """
+        levels = given.levels
+        at = given.finest - 1
+        if at < len(levels.sealed) and levels.sealed[at]:
+            columns = self._rows(key, given.series_id, given.finest, [0])[0]
+            first = columns.buckets()[0]
+        elif at < len(levels.open) and levels.open[at]:
+            first = levels.open[at][0]
+        elif levels.filling:
+            first = together(levels.filling[:1])
+        else:
+            return None
+        if first.x_low:
+            return first.x_low
+        body = self._session.body_of(int(first.chunk_low))
+        points = numbers_in(split(content(body)), {key.name}).told.get(key.name) if body else None
+        return None if points and points[int(first.place)][0] is None else 0.0
 
     def _is_wanted(self, key: Key) -> bool:
         query = self._query

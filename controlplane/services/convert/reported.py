@@ -62,6 +62,7 @@ def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
         axis=axis,
         low=request.low if request.HasField("low") else -math.inf,
         high=request.high if request.HasField("high") else math.inf,
+        all_attempts=request.all_attempts,
     )
 
 

@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.event_pb2 import Event
 
 from nsml import tfevents
-from nsml.v1 import sessions_pb2 as pb
 from tests.e2e.programs import wait_for
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -56,8 +55,7 @@ def scalars(folder):
 
 
 def test_only_one_replica_or_attempt(nsml, state, reported, runs):
-    state.report(reported, "train/loss", 7.0, step=60, rank=1)
-    state.points[reported.id][-1].attempt = 2
+    state.report(reported, "train/loss", 7.0, step=60, rank=1, attempt=2)
     result = nsml("plot", "mnist/1", "--tensorboard", str(runs), "--rank", "1", "--attempt", "2")
     place = runs / "kim/mnist/1/attempt-2/rank-1"
     assert result.stdout.splitlines() == [str(place)]
@@ -99,14 +97,21 @@ def test_written_again_there_is_nothing_twice(nsml, reported, runs):
     assert len(scalars(runs / "kim/mnist/2")["train/loss"]) == 1
 
 
-def test_each_attempt_is_a_run(nsml, state, runs):
-    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
-    for attempt in (1, 2):
-        state.report(session, "loss", attempt, step=7)
-        state.points[session.id][-1].attempt = attempt
-    nsml("plot", "@last", "--tensorboard", str(runs))
-    assert scalars(runs / "kim/mnist/1")["loss"] == [(7, 1.0, EPOCH)]
-    assert scalars(runs / "kim/mnist/1/attempt-2")["loss"] == [(7, 2.0, EPOCH + 1)]
+def test_attempts_are_one_run_or_a_run_each(nsml, state, runs):
+    session = state.add("kim/mnist/1")
+    for attempt, steps in ((1, (1, 2, 3)), (2, (2, 3))):
+        for step in steps:
+            state.report(session, "loss", 10.0 * attempt + step, step=step, attempt=attempt)
+            state.report(session, "seen", 10.0 * attempt + step, attempt=attempt)
+    nsml("plot", "mnist/1", "--tensorboard", str(runs))
+    found = scalars(runs / "kim/mnist/1")
+    assert [one[:2] for one in found["loss"]] == [(1, 11.0), (2, 22.0), (3, 23.0)]
+    # Nothing says which points without a step were repeated.
+    assert [step for step, *_ in found["seen"]] == [0, 1, 2, 3, 4]
+    assert not (runs / "kim/mnist/1/attempt-2").exists()
+    nsml("plot", "mnist/1", "--tensorboard", str(runs / "apart"), "--attempts")
+    apart = [scalars(runs / "apart/kim/mnist/1" / one)["loss"] for one in (".", "attempt-2")]
+    assert [[step for step, *_ in one] for one in apart] == [[1, 2, 3], [2, 3]]
 
 
 def test_what_is_refused_leaves_nothing(nsml, reported, runs):

@@ -27,10 +27,8 @@ def gang(state):
         for step in steps:
             for rank in (0, 1):
                 if (step, rank) != (2, 1):
-                    state.report(
-                        session, "loss", 10.0 * attempt + step + rank, step=step, rank=rank
-                    )
-                    state.points[session.id][-1].attempt = attempt
+                    value = 10.0 * attempt + step + rank
+                    state.report(session, "loss", value, step=step, rank=rank, attempt=attempt)
     state.report(session, "note", json='"x"', rank=1)
     return session
 
@@ -41,7 +39,7 @@ def values(result):
 
 def test_of_one_replica_or_attempt(nsml, gang):
     shown = values(nsml("events", "@last", "loss", "--rank", "1", "-o", "csv"))
-    assert shown == [("11.0", "1"), ("12.0", "1"), ("22.0", "1")]
+    assert shown == [("11.0", "1"), ("22.0", "1")]
     shown = values(nsml("events", "@last", "loss", "--attempt", "2", "--rank", "0", "-o", "csv"))
     assert shown == [("21.0", "0"), ("22.0", "0")]
     for name in ("events", "eventlen"):
@@ -58,23 +56,91 @@ def test_of_one_replica_or_attempt(nsml, gang):
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ("mean", [10.5, 11.5, 21.5, 22.0]),
-        ("min", [10.0, 11.0, 21.0, 22.0]),
-        ("max", [11.0, 12.0, 22.0, 22.0]),
-        ("sum", [21.0, 23.0, 43.0, 22.0]),
+        ("mean", [10.5, 21.5, 22.0]),
+        ("min", [10.0, 21.0, 22.0]),
+        ("max", [11.0, 22.0, 22.0]),
+        ("sum", [21.0, 43.0, 22.0]),
     ],
 )
 def test_reduced_over_replicas(nsml, gang, how, expected):
     items = json.loads(nsml("events", "@last", "--reduce", how, "-j").stdout)["items"]
     assert [item["value"] for item in items] == expected
-    assert [item["ranks"] for item in items] == [2, 2, 2, 1]
+    assert [item["ranks"] for item in items] == [2, 2, 1]
     assert "rank" not in items[0]
     last = nsml(
         "events", "@last", "--reduce", how, "--limit", "1", "-o", "csv", "--fields", "value"
     )
     assert last.stdout == "value\n22.0\n"
+    items = json.loads(nsml("events", "@last", "--reduce", how, "--attempts", "-j").stdout)["items"]
+    assert [item["ranks"] for item in items] == [2, 2, 2, 1]
     drawn = nsml("plot", "@last", "--reduce", how, "--attempt", "1", "--table").stdout
-    assert f"rose {expected[0]:g} -> {expected[1]:g} over 2 points" in drawn
+    assert f"rose {items[0]['value']:g} -> {items[1]['value']:g} over 2 points" in drawn
+
+
+@pytest.fixture
+def resumed(state):
+    """Its second attempt goes on from step 2, with less loss; it reports its learning rate once."""
+    session = state.add("kim/mnist/1")
+    state.report(session, "lr", 0.1, attempt=1)
+    for attempt, steps in ((1, range(5)), (2, range(2, 4))):
+        for step in steps:
+            loss = (5.0 if attempt == 1 else 3.0) - step / 10
+            state.report(session, "loss", loss, step=step, attempt=attempt)
+    state.report(session, "lr", 0.2, attempt=2)
+    state.report(session, "said", json='"x"', step=4, attempt=1)
+    state.report(session, "said", json='"y"', step=3, attempt=2)
+    return session
+
+
+CLEAN = ["5.0", "4.9", "2.8", "2.7"]
+ALL = ["5.0", "4.9", "4.8", "4.7", "4.6", "2.8", "2.7"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("events", "@last", "loss", "-o", "csv"),
+        ("events", "@last", "loss", "-o", "jsonl"),
+        ("events", "@last", "loss", "--limit", "100", "-o", "csv"),
+        ("plot", "@last", "-m", "loss", "--csv"),
+        ("export", "@last", "-m", "loss"),
+        ("export", "@last", "-m", "loss", "--format", "jsonl"),
+    ],
+)
+def test_each_step_has_the_value_of_the_last_attempt(nsml, resumed, command):
+    def shown(*flags):
+        text = nsml(*command, *flags).stdout
+        lines = map(json.loads, text.splitlines()) if text.startswith("{") else None
+        return [str(row["value"]) for row in lines or csv.DictReader(io.StringIO(text))]
+
+    assert shown() == CLEAN
+    assert shown("--attempts") == ALL
+
+
+def test_what_holds_no_number_is_superseded_too(nsml, resumed):
+    assert "y" in nsml("events", "@last", "said").stdout
+    assert [v for v, _ in values(nsml("events", "@last", "said", "-o", "csv"))] == ["y"]
+
+
+def test_points_without_a_step_all_count(nsml, resumed):
+    assert [v for v, _ in values(nsml("events", "@last", "lr", "-o", "csv"))] == ["0.1", "0.2"]
+
+
+def test_a_chart_is_one_line_that_ends_where_the_last_attempt_does(nsml, resumed):
+    drawn = nsml("plot", "@last", "-m", "loss", "--table").stdout
+    assert drawn.startswith("loss of kim/mnist/1 fell 5 -> 2.7 over 4 points")
+    apart = nsml("plot", "@last", "-m", "loss", "--table", "--attempts").stdout
+    assert "loss of kim/mnist/1 attempt 1 fell 5 -> 4.6 over 5 points" in apart
+    assert "loss of kim/mnist/1 attempt 2 fell 2.8 -> 2.7 over 2 points" in apart
+
+
+def test_one_attempt_or_all_of_them(nsml, resumed):
+    shown = values(nsml("events", "@last", "loss", "--attempt", "1", "-o", "csv"))
+    assert [v for v, _ in shown] == ALL[:5], "as it was reported"
+    for name in ("events", "plot"):
+        refused = nsml(name, "@last", "--attempt", "1", "--attempts", check=False)
+        assert refused.code == 2
+        assert "not both" in refused.stderr
 
 
 def test_what_holds_no_number_is_none_when_reduced(nsml, state):

@@ -62,7 +62,9 @@ def test_files_of_a_user_stay_in_their_folder(tmp_path: Path, name: str) -> None
     for _, path in _paths(tmp_path, two, FileFormat.CSV):
         assert path.parent == tmp_path
         assert held_in(tmp_path, path)
-    assert held_in(tmp_path, EventFiles(Session(name=name, id=name), tmp_path).place(1, 0))
+    assert held_in(
+        tmp_path, EventFiles(Session(name=name, id=name), tmp_path, joined=1).place(1, 0)
+    )
     assert is_one_name(folder_name(name))
 
 

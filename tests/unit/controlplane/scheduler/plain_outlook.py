@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from controlplane.domain.values import Allocation, Session
+from controlplane.domain.values import AllocatedReplica, Allocation, Session
 from controlplane.scheduler.ends import ends_by
-from controlplane.scheduler.fit import Request, refusal
+from controlplane.scheduler.fit import Request, refusal, resources_on
 from controlplane.scheduler.outlook import MOST_ENDS, Opening
 from controlplane.scheduler.room import Alike, Room
 
@@ -91,15 +91,35 @@ def earliest(rooms: Iterable[Room], request: Request, known: Known, now: float) 
     return None
 
 
+def leaves(room: Room, known: Known, now: float) -> Iterator[AllocatedReplica]:
+    """What those hold there that have an end, or may be preempted."""
+    for replica in room.allocation.replicas:
+        session = known(replica.session_id)
+        if session is None:
+            continue
+        may_go = session.progress.is_resumable or session.spec.may_be_preempted
+        if may_go or ends_by(session, now):
+            yield replica
+
+
 def nearest(rooms: Iterable[Room], request: Request, known: Known, now: float) -> Opening | None:
-    """Where least has to leave until there is room for the whole gang; least of what has no time limit."""
+    """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted."""
     offers: dict[Alike, list[tuple[float, float, str, int]]] = {}
     for room, most in that_would_do(rooms, request):
         count = min(most, request.replica_count)
-        held, bounded = ending(room, known, now)
-        short = max(count * request.gpu_thousandths - room.free_thousandths(), 0)
-        bound = sum(held[one] for _, one in bounded)
-        offer = (max(short - bound, 0) / count, short / count, room.name, count)
+        on = resources_on(room.node, request)
+        measures = (
+            (on.gpu_thousandths, room.free_thousandths(), "gpu_thousandths"),
+            (on.cpu_thousandths, room.cpu, "cpu_thousandths"),
+            (on.memory_bytes, room.memory, "memory_bytes"),
+        )
+        endless = lacking = 0.0
+        for wanted, free, name in measures:
+            short = max(count * wanted - free, 0)
+            leaving = sum(getattr(one, name) for one in leaves(room, known, now))
+            lacking += short / (wanted or 1)
+            endless += max(short - leaving, 0) / (wanted or 1)
+        offer = (endless / count, lacking / count, room.name, count)
         offers.setdefault(room.alike_for(request), []).append(offer)
     found = []
     for alike, some in offers.items():

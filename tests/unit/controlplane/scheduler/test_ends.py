@@ -81,6 +81,7 @@ def change(draw: random.Random, world: Clocked) -> None:
         known = world.sessions[draw.choice(holding)]
         asked_at = draw.choice([0.0, world.now, world.now - 10, world.now - HOUR])
         states = {
+            "preemptible": replace(known, spec=replace(known.spec, preemptible=True)),
             "limited": replace(known, spec=replace(known.spec, time_limit_s=HOUR)),
             "prepares": replace(
                 known,

@@ -110,7 +110,7 @@ class Clocked(World):
     def promised(self, session_id: str) -> float:
         """When it starts at the latest, if nodes are held for it; 0: none are, infinity: nobody knows."""
         promise = self.index.cluster.holding.get(session_id)
-        return promise.at if promise else 0.0
+        return promise.at if promise and promise.bars_own_class else 0.0
 
     def why(self, session_id: str) -> str:
         found = Answers(self.index).deferral(session_id, self.now)
@@ -240,6 +240,64 @@ def test_without_limits_only_who_is_due_gets_nodes_those_nearest_to_having_room(
     assert gang in world.plan()
 
 
+@pytest.mark.parametrize("limit_s", [0.0, 600.0])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_small_sessions_of_lower_classes_do_not_go_round_one_that_needs_all_cores(
+    gpus: int, limit_s: float
+) -> None:
+    world = Clocked()
+    world.happen(NodeChanged(node=node("n0", gpus, cpu=2000)))
+    facts = {"limit_s": limit_s, "runs_s": 40.0, "cpu": 500}
+    world.add(0, **facts)
+    world.add(1000, priority=Priority.IDLE, cpu=500, runs_s=100.0)
+    assert len(world.plan()) == 2
+    high = world.add(1000 * gpus, priority=Priority.HIGH, cpu=2000)
+    for _ in range(20):
+        small, idle = world.add(0, **facts), world.add(1000, priority=Priority.IDLE, cpu=500)
+        world.plan()
+        if high in world.began:
+            break
+        assert {small, idle}.isdisjoint(world.began)
+        said = ("1 node is held for it, ahead of lower priorities", "one session will leave soon")
+        assert any(words in world.why(high) for words in said)
+        world.pass_to(world.now + 15.0)
+    assert world.began[high] == NOW + 100.0, "when what ran there by then has ended"
+
+
+def test_nodes_held_against_lower_classes_are_open_to_all_others_and_to_what_fits_beside() -> None:
+    world = Clocked()
+    world.happen(NodeChanged(node=node("n0", 4, cpu=8000)))
+    world.add(1000, cpu=1000)
+    world.plan()
+    high = world.add(4000, priority=Priority.HIGH, cpu=4000)
+    world.plan()
+    beside, too_wide = world.add(0, cpu=2000), world.add(0, cpu=3000)
+    assert world.plan() == [beside], "it leaves four cores beside itself and what ends"
+    same_class = world.add(3000, priority=Priority.HIGH, cpu=1000)
+    assert world.plan() == [same_class], "smaller ones of its class pass until it is due"
+    assert {high, too_wide}.isdisjoint(world.began)
+
+
+def test_nodes_are_held_where_least_stays_counting_cores_and_what_may_be_preempted() -> None:
+    world = clocked(4, 4, 4)
+    stays = world.add(0, cpu=8000)
+    world.plan()
+    widest = world.add(3000, cpu=1000, priority=Priority.IDLE)
+    endless = world.add(2000, cpu=1000)
+    world.plan()
+    where = {
+        one.session_id: name
+        for name, allocation in world.snapshot.allocations.items()
+        for one in allocation.replicas
+    }
+    assert len({where[stays], where[widest], where[endless]}) == 3
+    high = world.add(4000, priority=Priority.HIGH, cpu=8000)
+    world.plan()
+    promise = world.index.cluster.holding.get(high)
+    assert promise is not None
+    assert list(promise.parts) == [where[widest]]
+
+
 def test_who_is_due_gets_nodes_before_whoever_has_a_smaller_share() -> None:
     world = clocked(2, 2, 4)
     world.add(4000, owner="lee")
@@ -281,7 +339,7 @@ def test_who_has_a_reservation_is_told_when_and_others_why() -> None:
     assert told is not None
     assert told.expected_start == world.promised(gang) == NOW + HOUR + GRACE_S
     assert "most free on one node: 1 (node n0); 1 node is held for it" in world.why(gang)
-    assert "1 node is held for a session that waits longer" in world.why(small)
+    assert "1 node is held for a session ahead of it" in world.why(small)
 
 
 def test_room_that_is_held_for_others_is_told_beside_what_is_full() -> None:

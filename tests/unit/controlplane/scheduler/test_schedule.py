@@ -81,6 +81,17 @@ def test_free_gpus_without_cores_are_not_told_to_be_short(gpu: int) -> None:
     assert reason(plan, wanted).endswith("; where GPUs are free, at most 2 cores are free (node c)")
 
 
+def test_all_that_is_short_on_a_node_is_named() -> None:
+    wanted = session(2000, cpu=2000)
+    taken = held("a", ("a-0", 1000), cpu=1500)
+    plan = schedule(cluster(node("a", 2, cpu=2000), taken, wanted), NOW)
+    assert reason(plan, wanted) == (
+        "needs 2 GPUs, 2 cores on one node; most free on one node: 1 (node a) and at most 0.5 cores are free (node a)"
+    )
+    shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
+    assert shortages == {"GPUs and cores": 1}
+
+
 def test_first_come_first_served_and_small_ones_pass() -> None:
     first, large, small = session(1000), session(2000), session(1000)
     plan = schedule(cluster(node(), small, large, first), NOW)

@@ -142,11 +142,16 @@ def test_nodes_are_held_once_somebody_is_due_or_came_just_after_a_look() -> None
     short = session(4000, created_at=NOW - 60, spec={"time_limit_s": 60.0})
     index = ClusterIndex.of(cluster(node("a", 4), *held("a", endless), short))
     index.plan(NOW)
-    assert not index.cluster.holding
+    promise = index.cluster.holding.get(short.id)
+    assert promise is not None
+    assert not promise.bars_own_class, "against lower classes alone"
     due = index.due()
-    assert due == NOW - 60 + LEAST_PATIENCE_S
-    index.plan(due)
-    assert index.cluster.holding.holder == short.id
+    assert due is not None
+    assert due <= NOW + REVIEW_S
+    index.plan(NOW - 60 + LEAST_PATIENCE_S)
+    promise = index.cluster.holding.get(short.id)
+    assert promise is not None
+    assert promise.bars_own_class
 
 
 def test_a_preemption_that_is_refused_is_looked_at_again() -> None:

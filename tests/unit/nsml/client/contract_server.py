@@ -25,6 +25,7 @@ from cli.ports import Held
 from controlplane.services.convert.sessions import shorten
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
+from nsml.superseding import FirstSteps, place_of
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
@@ -192,9 +193,12 @@ class State:
             self.logs.setdefault((session.id, attempt, rank), bytearray()).extend(data)
             self.changed.notify_all()
 
-    def report(self, session, name, number=None, *, step=None, json="", rank=0):
-        point = pb.MetricPoint(name=name, number=number, step=step, json=json, attempt=1, rank=rank)
+    def report(self, session, name, number=None, *, step=None, json="", rank=0, attempt=1):
+        point = pb.MetricPoint(
+            name=name, number=number, step=step, json=json, attempt=attempt, rank=rank
+        )
         with self.changed:
+            session.attempt = max(session.attempt, attempt)
             points = self.points.setdefault(session.id, [])
             point.time.seconds = EPOCH + len(points)
             points.append(point)
@@ -596,8 +600,13 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         """Every point a column, with x as the view of points has it."""
         for session in [self.state.find(one, context) for one in request.sessions]:
             found = {}
-            for point in self.state.points.get(session.id, []):
+            points, steps = self.state.points.get(session.id, []), FirstSteps()
+            for point in () if request.attempts or request.all_attempts else points:
+                steps.note(place_of(point))
+            for point in points:
                 fits = any(fnmatch.fnmatchcase(point.name, glob) for glob in request.names)
+                if not steps.keeps(place_of(point)):
+                    continue
                 if not point.HasField("number") or (request.names and not fits):
                     continue
                 if request.ranks and point.rank not in request.ranks:

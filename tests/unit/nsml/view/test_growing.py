@@ -43,6 +43,33 @@ def test_the_same_lines_as_of_what_is_read_at_once():
         assert charts.groups() == collect(points, session="a", axis=axis)
 
 
+def test_an_attempt_that_goes_on_takes_away_what_it_repeats():
+    def points(attempt, steps):
+        return [
+            MetricPoint(name=name, number=attempt * 10.0 + step, step=at, attempt=attempt)
+            for step in steps
+            for name, at in (("loss", step), ("epoch", step // 10))
+        ] + [MetricPoint(name="seen", number=1.0, attempt=attempt)]
+
+    whole = [*points(1, range(0, 50, 5)), *points(2, range(30, 40, 5)), *points(3, range(20, 25))]
+    for axis in Axis:
+        charts, apart = GrowingCharts(axis), GrowingCharts(axis, is_apart=True)
+        for number, point in enumerate(whole):
+            point.time.seconds = number
+            charts.add("a", point)
+            apart.add("a", point)
+        [line] = charts.groups()["loss"]
+        assert list(line.y) == [10.0, 15.0, 20.0, 25.0, 50.0, 51.0, 52.0, 53.0, 54.0]
+        [epochs] = charts.groups()["epoch"]
+        assert list(epochs.y) == [10.0, 15.0, 20.0, 25.0, 50.0, 51.0, 52.0, 53.0, 54.0]
+        assert [len(one.x) for one in charts.groups()["seen"]] == [3]
+        labels = [one.label for one in apart.groups()["loss"]]
+        assert labels == ["a attempt 1", "a attempt 2", "a attempt 3"]
+    late = MetricPoint(name="loss", number=0.0, step=45, attempt=1)
+    charts.add("a", late)
+    assert 0.0 not in charts.groups()["loss"][0].y, "an earlier attempt's point that comes late"
+
+
 def test_a_million_names_are_not_kept():
     charts = GrowingCharts(Axis.STEP)
     for number in range(MOST_SERIES + 5):

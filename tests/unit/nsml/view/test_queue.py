@@ -23,9 +23,9 @@ def test_what_counts_of_nodes_say_is_said_as_the_scheduler_says_it(what: str, co
         ("drained", 1, "1 is drained"),
         ("silent", 12, "12 are silent"),
         (
-            "is held for a session that waits longer",
+            "is held for a session ahead of it",
             2,
-            "2 are held for a session that waits longer",
+            "2 are held for a session ahead of it",
         ),
         ("has room for some of its replicas", 1, "1 has room for some of its replicas"),
     ],
