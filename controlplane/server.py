@@ -166,8 +166,8 @@ class Listeners:
 
     def _open(self, authority: Authority) -> None:
         settings, server = self._settings, self._server
-        if settings.address:
-            self.plain = listen_plain(server, settings.address)
+        if settings.plain_address:
+            self.plain = listen_plain(server, settings.plain_address)
         path = self._socket_path()
         if path:
             self.socket = listen_plain(server, f"unix:{path}")
