@@ -54,6 +54,7 @@ check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python -m tools.lifecycle_docs --check
 	$(BIN)/python -m tools.dashboard_picture --check
+	$(BIN)/python -m tools.monitoring_board --check
 
 dev: setup       ## Start a platform for development in .nsml, with two simulated GPUs
 	@NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config" $(BIN)/nsml up --simulate-gpus 2
@@ -63,6 +64,7 @@ generate: setup  ## Generate the code of proto/, the drawings of the life cycles
 	$(BIN)/python tools/generate.py
 	$(BIN)/python -m tools.lifecycle_docs
 	$(BIN)/python -m tools.dashboard_picture
+	$(BIN)/python -m tools.monitoring_board
 
 captures: setup  ## Draw what the screens of the dashboard look like anew: look at the difference before you commit it
 	rm -f tests/unit/tui/captures/*.txt

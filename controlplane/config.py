@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -30,6 +31,50 @@ LEASE_ALONE_S: Final = 3.0
 
 _ANY_HOST: Final = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
 DEFAULT_ADDRESS: Final = "127.0.0.1:18553"
+
+OWN: Final = frozenset(
+    {
+        *(
+            "data",
+            "address",
+            "socket",
+            "listen",
+            "listen_agents",
+            "hosts",
+            "admin",
+            "node",
+            "member",
+        ),
+        *(
+            "coordination",
+            "etcd_ca",
+            "etcd_certificate",
+            "etcd_key",
+            "etcd_user",
+            "etcd_password_file",
+        ),
+        *(
+            "history",
+            "objects",
+            "s3_endpoint",
+            "s3_region",
+            "s3_ca",
+            "s3_credentials",
+            "platform_key",
+        ),
+        *(
+            "http",
+            "http_hosts",
+            "http_proxies",
+            "http_connections",
+            "http_sessions",
+            "http_refused",
+        ),
+        *("accept_empty", "metrics_token_file", "visdom_python", "log_level"),
+    }
+)
+"""Settings in which control planes of one platform may differ: of their machines, and of the way to what they
+share, which is checked when they start."""
 
 _CLASSES: Final = {one.name.lower(): one for one in Priority}
 
@@ -291,6 +336,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is written to standard error."""
 
     @property
+    def shared(self) -> dict[str, str]:
+        """Settings that all control planes of a platform should have alike, by name; those alone that are set."""
+        return {
+            field.name: _text(value)
+            for field in msgspec.structs.fields(self)
+            if field.name not in OWN and (value := getattr(self, field.name)) != field.default
+        }
+
+    @property
+    def certificates(self) -> dict[str, Path]:
+        """Files with certificates from elsewhere, by the setting that names each."""
+        named = {name: getattr(self, name) for name in ("etcd_ca", "etcd_certificate", "s3_ca")}
+        query = dict(parse_qsl(urlsplit(self.history).query))
+        named |= {
+            f"history ({name})": Path(query[name])
+            for name in ("sslrootcert", "sslcert")
+            if query.get(name, "system") != "system"
+        }
+        return {name: file for name, file in named.items() if file is not None}
+
+    @property
     def plain_address(self) -> str:
         """`address` as HOST:PORT, "" for none."""
         if self.address != "auto":
@@ -425,6 +491,10 @@ def _shared_ports(settings: Settings) -> Iterator[tuple[str, bool, str]]:
             not _share_port(place, taken),
             f"{taken} has the port of {name} ({place}): give each a port of its own",
         )
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _share_port(one: str, other: str) -> bool:

@@ -342,6 +342,8 @@ async def _serve(
         history_bytes=settings.history_bytes,
         audit_rows=settings.audit_rows,
         audit_bytes=settings.audit_bytes,
+        settings=settings.shared,
+        certificates=settings.certificates,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
