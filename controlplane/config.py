@@ -475,10 +475,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("http_refused", _are_networks(self.http_refused), "addresses or networks"),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
-        for field, is_sound, rule in problems:
-            if not is_sound:
-                raise ValueError(f"{field}: {rule}")
-        _ = self.limits_by_class
+        wrong = [f"{field}: {rule}" for field, is_sound, rule in problems if not is_sound]
+        try:
+            _ = self.limits_by_class
+        except ValueError as error:
+            wrong.append(str(error))
+        if wrong:
+            raise ValueError("; ".join(wrong))
 
 
 def _shared_ports(settings: Settings) -> Iterator[tuple[str, bool, str]]:

@@ -128,7 +128,17 @@ ip netns exec etcd-{number} {started_by("nsml-etcd.service").replace("etcd.yml",
         + members
         + _WAIT_FOR.replace("LOG", str(tmp_path / "log"))
         + "healthy() { curl -sf --cacert ca.pem --cert etcd-client.pem --key etcd-client.key"
-        + " https://10.0.0.3:2379/health; }\nwait_for healthy\n",
+        + " https://10.0.0.3:2379/health; }\nwait_for healthy\n"
+        + "useradd --system nsml; cp ca.pem db-ca.pem; cp ca.pem minio-ca.pem\n"
+        + "echo db.lab:5432:nsml:nsml:PASSWORD > pgpass; echo '[default]' > s3.credentials\n"
+        + block("Three control planes", "cat > /etc/nsml/controlplane.toml")
+        + "echo; /opt/nsml/bin/nsml-controlplane --check --config controlplane.toml || true\n",
         tmp_path,
     )
-    assert json.loads(said.splitlines()[-1])["health"] == "true"
+    health, *checked = said.splitlines()
+    assert json.loads(health)["health"] == "true"
+    found = {line.split()[1]: line.split()[0] for line in checked}
+    # PostgreSQL and the bucket are on machines that are not there.
+    assert {name for name, grade in found.items() if grade == "bad"} == {"history", "objects"}
+    assert found["coordination"] == "ok"
+    assert found["etcd_certificate"] == found["listen"] == "ok"
