@@ -353,16 +353,24 @@ def fence(app: App, *, name: str, reason: str, force: bool) -> None:
         app.write(f"  ended {visible(session)}")
 
 
-@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 -y"])
+@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 --revoke -y"])
 @_node_argument()
+@click.option(
+    "--revoke",
+    is_flag=True,
+    help="Also bar its key for ever, and cut off its agent: a stolen machine.",
+)
 @confirmed
 @pass_app
-def rm(app: App, *, name: str) -> None:
-    """Forget a node that is away and empty; administrators. Asks first."""
-    app.call(lambda client: client.nodes.get(name))
+def rm(app: App, *, name: str, revoke: bool) -> None:
+    """Forget an empty node, its name and key; administrators. Asks first.
+
+    Its certificate is void at once. The machine, or another one, joins under the name again with a new join
+    token (nsml admin join-token). Its agent must be stopped first, except with --revoke.
+    """
     if confirm_names(app, "node rm", [name], noun="node"):
-        app.call(lambda client: client.nodes.remove(name))
-        app.say(f"removed node {name}")
+        app.call(lambda client: client.nodes.remove(name, revoke=revoke))
+        app.say(f"removed node {name}" + (" and barred its key" if revoke else ""))
 
 
 def _state(node: Node) -> str:

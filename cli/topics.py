@@ -14,7 +14,10 @@ from cli.output import write_one
 from nsml._version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 
 REFERENCES = """\
 How to name a session
@@ -172,12 +175,39 @@ def _unknown(word: str, inside: click.Command, context: click.Context) -> Comman
 
 
 @command("version", reads=True, examples=["nsml version", "nsml version --server"])
-@click.option("--server", is_flag=True, help="Ask the platform for its version too.")
+@click.option("--server", is_flag=True, help="Fail if the platform does not answer.")
 @pass_app
 def version(app: App, *, server: bool) -> None:
-    """Show the version of this program, and with --server the platform's."""
-    found = {"client": VERSION}
-    if server:
-        found["server"] = app.cluster().version
-    lines = [f"{where:<8}{number}" for where, number in found.items()]
-    write_one(app, found, lines, name="client")
+    """Show and compare the versions of this program, the control planes and the agents.
+
+    Where no platform answers within two seconds, only this program's. A version names the release and the
+    commit: control planes of one platform run the same one, agents and clients may be one release older.
+    """
+    from nsml.client.contexts import ContextError
+    from nsml.client.errors import ClientError
+    from nsml.view import versions
+    from nsml.view.text import visible
+
+    try:
+        cluster, nodes = app.call(lambda client: _asked(client, None if server else 2.0))
+    except (CommandError, ClientError, ContextError) as error:
+        if server:
+            raise
+        lines = [f"client   {VERSION}", f"platform not asked: {error}"]
+        write_one(app, {"client": VERSION, "server": None}, lines, name="client")
+        return
+    lines = [visible(line) for line in versions.lines(VERSION, cluster, nodes)]
+    write_one(app, versions.record(VERSION, cluster, nodes), lines, name="client")
+
+
+async def _asked(
+    client: Client, within_s: float | None
+) -> tuple[GetClusterResponse, Sequence[Node]]:
+    """The control planes and the nodes of the platform; CommandError after `within_s`."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(within_s):
+            return await client.nodes.cluster(), await client.nodes.every()
+    except TimeoutError as error:
+        raise CommandError("no answer", code=ExitCode.TIMED_OUT) from error

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
+from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -26,6 +28,53 @@ ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
 LEASE_OF_SEVERAL_S: Final = 2.0
 LEASE_ALONE_S: Final = 3.0
 """Of the leader, where the settings name none."""
+
+_ANY_HOST: Final = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
+DEFAULT_ADDRESS: Final = "127.0.0.1:18553"
+
+OWN: Final = frozenset(
+    {
+        *(
+            "data",
+            "address",
+            "socket",
+            "listen",
+            "listen_agents",
+            "hosts",
+            "admin",
+            "node",
+            "member",
+        ),
+        *(
+            "coordination",
+            "etcd_ca",
+            "etcd_certificate",
+            "etcd_key",
+            "etcd_user",
+            "etcd_password_file",
+        ),
+        *(
+            "history",
+            "objects",
+            "s3_endpoint",
+            "s3_region",
+            "s3_ca",
+            "s3_credentials",
+            "platform_key",
+        ),
+        *(
+            "http",
+            "http_hosts",
+            "http_proxies",
+            "http_connections",
+            "http_sessions",
+            "http_refused",
+        ),
+        *("accept_empty", "metrics_token_file", "visdom_python", "log_level"),
+    }
+)
+"""Settings in which control planes of one platform may differ: of their machines, and of the way to what they
+share, which is checked when they start."""
 
 _CLASSES: Final = {one.name.lower(): one for one in Priority}
 
@@ -97,9 +146,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     etcd_root: str = "nsml/"
     """What all our keys in an etcd begin with."""
 
-    address: str = "127.0.0.1:18553"
-    """Listener without TLS for this machine: HOST:PORT on the loopback (port 0: any free one).
-    Empty: none."""
+    address: str = "auto"
+    """Listener without TLS for this machine: HOST:PORT on the loopback (port 0: any free one); `auto`:
+    127.0.0.1:18553, or none where another listener has that port. Empty: none."""
 
     socket: str = "auto"
     """Unix socket for this machine: a path; `auto`: `socket` in the data folder, if the path is
@@ -291,6 +340,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is written to standard error."""
 
     @property
+    def shared(self) -> dict[str, str]:
+        """Settings that all control planes of a platform should have alike, by name; those alone that are set."""
+        return {
+            field.name: _text(value)
+            for field in msgspec.structs.fields(self)
+            if field.name not in OWN and (value := getattr(self, field.name)) != field.default
+        }
+
+    @property
+    def certificates(self) -> dict[str, Path]:
+        """Files with certificates from elsewhere, by the setting that names each."""
+        named = {name: getattr(self, name) for name in ("etcd_ca", "etcd_certificate", "s3_ca")}
+        query = dict(parse_qsl(urlsplit(self.history).query))
+        named |= {
+            f"history ({name})": Path(query[name])
+            for name in ("sslrootcert", "sslcert")
+            if query.get(name, "system") != "system"
+        }
+        return {name: file for name, file in named.items() if file is not None}
+
+    @property
+    def plain_address(self) -> str:
+        """`address` as HOST:PORT, "" for none."""
+        if self.address != "auto":
+            return self.address
+        others = (self.listen, self.listen_agents, self.http)
+        return "" if any(_share_port(DEFAULT_ADDRESS, one) for one in others) else DEFAULT_ADDRESS
+
+    @property
     def limits(self) -> UserLimits:
         """What users, projects and sessions may take of the stores."""
         return UserLimits(
@@ -333,7 +411,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse values that no control plane can work with."""
         problems = [
             ("coordination", bool(self.coordination), "embedded, etcd, auto or URLs"),
-            ("address", bool(self.address or self.socket or self.listen), "nobody could call"),
+            (
+                "address",
+                bool(self.plain_address or self.socket or self.listen),
+                "nobody could call",
+            ),
+            *_shared_ports(self),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
             ("notice_s", 0 <= self.notice_s <= 3600, "0 to 3600"),
             (
@@ -397,10 +480,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("http_refused", _are_networks(self.http_refused), "addresses or networks"),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
-        for field, is_sound, rule in problems:
-            if not is_sound:
-                raise ValueError(f"{field}: {rule}")
-        _ = self.limits_by_class
+        wrong = [f"{field}: {rule}" for field, is_sound, rule in problems if not is_sound]
+        try:
+            _ = self.limits_by_class
+        except ValueError as error:
+            wrong.append(str(error))
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+def _shared_ports(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Two listeners on one port: the second could not start, and the machine would not say why."""
+    names = ("listen", "listen_agents", "http")
+    places = {"address": settings.plain_address} | {one: getattr(settings, one) for one in names}
+    for (name, place), (other, taken) in combinations(places.items(), 2):
+        yield (
+            other,
+            not _share_port(place, taken),
+            f"{taken} has the port of {name} ({place}): give each a port of its own",
+        )
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _share_port(one: str, other: str) -> bool:
+    """Whether one of two HOST:PORT keeps the other from listening; port 0 is any free one."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    hosts = {host, other_host}
+    return port == other_port not in {"", "0"} and (len(hosts) == 1 or bool(hosts & _ANY_HOST))
 
 
 def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:

@@ -45,7 +45,9 @@ from controlplane.loops.settling import Settling
 from controlplane.loops.thinning import Thinning
 from controlplane.loops.trimming import Trimming
 from controlplane.loops.upkeep import Upkeep
+from controlplane.loops.warning import Warnings
 from controlplane.loops.wasting import Wasting
+from controlplane.operations import warnings
 from controlplane.operations.admission import Admission
 from controlplane.operations.admitted import AdmittedObjects
 from controlplane.operations.auditing import Audit
@@ -229,6 +231,8 @@ class Character:
         floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
         history_bytes: how large the history's database may become where its disk is not known; 0: that is not known, either.
         audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
+        settings: those that all control planes have in common, by name.
+        certificates: files with certificates from elsewhere, by the setting that names each.
     """
 
     member: str
@@ -256,6 +260,8 @@ class Character:
     history_bytes: int = 0
     audit_rows: int = 2_000_000
     audit_bytes: int = 1 << 30
+    settings: Mapping[str, str] = field(default_factory=dict)
+    certificates: Mapping[str, Path] = field(default_factory=dict)
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -321,6 +327,7 @@ class ControlPlane:
             random_bytes=on.random_bytes,
             owned=Holdings(store=store, state=self.state, history=history).of,
         )
+        self._joining = Joining(store, on.authority, clock=wall, random_bytes=on.random_bytes)
         self.secrets = UserSecrets(store, on.vault, clock=wall)
         self.webhooks = Webhooks(self.secrets, on.post)
         self.limiter = FailureLimiter(wall)
@@ -440,6 +447,7 @@ class ControlPlane:
             local_address=who.local_address or ("" if who.agent_address else who.address),
             started_at=self._on.clock.time(),
             instance=who.instance,
+            settings=who.settings,
         )
 
     async def _still(self, token: str) -> UserCaller | None:
@@ -546,6 +554,7 @@ class ControlPlane:
             group.create_task(self.kept.run(), name="kept")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
+            group.create_task(self._warnings().run(), name="warnings")
 
     def _wastes(self) -> Wastes:
         return Wastes(
@@ -577,6 +586,43 @@ class ControlPlane:
             turn=self._turn,
             clock=self._on.clock,
         )
+
+    def _warnings(self) -> Warnings:
+        joining = self._joining
+        return Warnings(
+            self.health.conditions,
+            self._on.store,
+            looks=(
+                (
+                    ConditionName.SETTINGS_DIFFER,
+                    lambda: warnings.differing_settings(self.members.everyone()),
+                ),
+                (
+                    ConditionName.CLOCK_WRONG,
+                    lambda: warnings.wrong_clocks(self.contacts.clocks_ahead_s()),
+                ),
+                (
+                    ConditionName.JOIN_REFUSED,
+                    lambda: warnings.refused_joins(
+                        joining.refused, joining.refused_at, joining.last_refusal, self._wall.time()
+                    ),
+                ),
+            ),
+            ends=lambda: (self.certificate_ends(), {"authority": self._on.authority.expires_at}),
+            files=self.character.certificates,
+            run=self._on.run,
+            wall=self._wall,
+            clock=self._on.clock,
+        )
+
+    @property
+    def joins_refused(self) -> int:
+        """Attempts to join that were refused here."""
+        return self._joining.refused
+
+    def certificate_ends(self) -> dict[str, float]:
+        """Ends of nodes' certificates, by node, Unix seconds; 0 where that is not known."""
+        return {name: self.identities.certificate_ends(name) for name in self.state.nodes}
 
     def _turn(self) -> int:
         """How many control planes act before us where one is enough: the leader does first."""
@@ -805,6 +851,7 @@ class ControlPlane:
             leader_address=self._leader_address,
             relay=self._relay,
             addresses=self._agent_addresses,
+            wall=self._wall.time,
         )
 
     def _agent_addresses(self) -> tuple[str, ...]:
@@ -833,11 +880,11 @@ class ControlPlane:
             usages=self.usages,
             facts=facts,
             states=self.node_states,
+            joining=self._joining,
+            identities=self.identities,
         )
 
     def _accounts(self) -> AccountServicer:
-        on = self._on
-        joining = Joining(on.store, on.authority, clock=self._wall, random_bytes=on.random_bytes)
         platform = Platform(
             cluster_id=self.cluster_id,
             user_address=self.character.user_address,
@@ -845,7 +892,7 @@ class ControlPlane:
         )
         return AccountServicer(
             self.accounts,
-            joining,
+            self._joining,
             self.projects,
             usages=KeptUsages(
                 kept=self.kept, history=self._on.history, state=self.state, users=self.accounts

@@ -166,8 +166,8 @@ class Listeners:
 
     def _open(self, authority: Authority) -> None:
         settings, server = self._settings, self._server
-        if settings.address:
-            self.plain = listen_plain(server, settings.address)
+        if settings.plain_address:
+            self.plain = listen_plain(server, settings.plain_address)
         path = self._socket_path()
         if path:
             self.socket = listen_plain(server, f"unix:{path}")
@@ -342,6 +342,8 @@ async def _serve(
         history_bytes=settings.history_bytes,
         audit_rows=settings.audit_rows,
         audit_bytes=settings.audit_bytes,
+        settings=settings.shared,
+        certificates=settings.certificates,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
@@ -531,10 +533,17 @@ def _do(arguments: Sequence[str] | None) -> None:
     parser.add_argument(
         "--keys", type=Path, metavar="DIR", help="private keys for --restore, if BACKUP has none"
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="say all that is wrong with settings, certificates, stores and ports, and end: 0 where nothing is",
+    )
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
         configure_logging(settings.log_level)
+        if chosen.check:
+            _check(settings)
         if chosen.secrets_key:
             told = asyncio.run(change_secrets_key(settings, chosen.secrets_key, SystemClock()))
             print(told)  # noqa: T201 - for people
@@ -557,6 +566,14 @@ def _do(arguments: Sequence[str] | None) -> None:
         if other is not None or known is None:
             raise
         _exit(1, "; ".join(dict.fromkeys(_sentences(known))))
+
+
+def _check(settings: Settings) -> NoReturn:
+    from controlplane.checking import check, report  # noqa: PLC0415 - a start needs none of it
+
+    findings = asyncio.run(check(settings, SystemClock()))
+    print(without_password(report(findings)))  # noqa: T201 - for people
+    raise SystemExit(int(any(one.grade == "bad" for one in findings)))
 
 
 def _restore(settings: Settings, folder: Path, keys: Path | None) -> None:

@@ -87,9 +87,9 @@ async def surroundings(
         StoreError, NsmlError: a part does not let us in, or cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
-        reached = functools.partial(_reached_store, settings, standing, clock)
+        reached = functools.partial(reached_store, settings, standing, clock)
         store = await waiting.until_there(lambda: stack.enter_async_context(reached()))
-        objects = await _open_objects(settings)
+        objects = await open_objects(settings)
         claimed = functools.partial(_claimed, settings, standing, clock, store, objects)
         yield await waiting.until_there(lambda: stack.enter_async_context(claimed()))
 
@@ -124,8 +124,8 @@ async def opened_ground(
         StoreError, NsmlError: a part does not answer.
     """
     async with (
-        _reached_store(settings, standing, clock) as store,
-        _ground_on(store, await _open_objects(settings), settings, clock) as ground,
+        reached_store(settings, standing, clock) as store,
+        _ground_on(store, await open_objects(settings), settings, clock) as ground,
     ):
         yield ground
 
@@ -156,14 +156,19 @@ async def opened_store(
             wrote what is in it.
         StoreError: it does not answer.
     """
-    async with _reached_store(settings, standing, clock) as store:
+    async with reached_store(settings, standing, clock) as store:
         yield await look_at(store)
 
 
 @contextlib.asynccontextmanager
-async def _reached_store(
+async def reached_store(
     settings: Settings, standing: Standing, clock: Clock
 ) -> AsyncIterator[KeyValueStore]:
+    """The store of the settings, whoever it belongs to; what is in it is not looked at.
+
+    Raises:
+        StartRefused, StoreError: it cannot be reached or used.
+    """
     data, kind = settings.data, standing.coordination.kind
     async with contextlib.AsyncExitStack() as stack:
         where: Path | str = data / "store.db"
@@ -264,7 +269,8 @@ async def _open_history(settings: Settings, clock: Clock) -> History:
     )
 
 
-async def _open_objects(settings: Settings) -> ObjectStore:
+async def open_objects(settings: Settings) -> ObjectStore:
+    """The object store of the settings; StartRefused or OSError where it cannot be opened."""
     # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
     return await in_own_thread(lambda: _objects_of(settings))
 

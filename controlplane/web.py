@@ -63,7 +63,7 @@ class Web:
         self.calls = CallCounts(unary_methods(TABLE), time.monotonic)
         self.serves = False
         self._conditions = plane.health.conditions
-        known = _known(plane)
+        known = known_of(plane)
         callers = Callers(plane.identities, plane.limiter)
         app = make_app(
             scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.clock),
@@ -97,7 +97,8 @@ class Web:
         return ""
 
 
-def _known(plane: ControlPlane) -> Known:
+def known_of(plane: ControlPlane) -> Known:
+    """What figures of a control plane are made of."""
     return Known(
         cluster_id=plane.cluster_id,
         state=plane.state,
@@ -113,5 +114,8 @@ def _known(plane: ControlPlane) -> Known:
         collector=plane.collector,
         admission=plane.admission,
         kept=plane.kept,
+        certificate_ends=plane.certificate_ends,
+        clocks_ahead_s=plane.contacts.clocks_ahead_s,
+        joins_refused=lambda: plane.joins_refused,
         clock=plane.clock,
     )

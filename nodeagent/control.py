@@ -162,7 +162,11 @@ class Control:
             return
         link = self._link
         route = link.routes.now
-        log.warning("control.lost", **route._asdict(), reason=error.reason, error=error.message)
+        told = {"reason": error.reason, "error": error.message}
+        more = {"why": error.why, "advice": error.advice}
+        log.warning(
+            "control.lost", **route._asdict(), **told, **{k: v for k, v in more.items() if v}
+        )
         if _tells_of_leader(error):
             leader = error.metadata.get(LEADER, "")
             is_dialled = bool(leader) and link.may_dial(leader)
@@ -340,8 +344,14 @@ class Control:
             async with asyncio.timeout(stream.heartbeat_s):
                 await self._outbox.wake.wait()
         except TimeoutError:
-            await stream.call.write(pb.ControlRequest(heartbeat=pb.Heartbeat()))
+            await stream.call.write(_heartbeat(self._clock.time()))
             self._node.contact()
+
+
+def _heartbeat(now: float) -> pb.ControlRequest:
+    beat = pb.Heartbeat()
+    beat.sent_at.FromNanoseconds(round(now * 1e9))
+    return pb.ControlRequest(heartbeat=beat)
 
 
 def _tells_of_leader(error: ClientError) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsml.etcd_versions import why_unsound
-from nsml.view.units import counted
+from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
+from nsml.view.units import counted, duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,13 +30,18 @@ LEAST_PORTS: Final = 1_000
 LEAST_INOTIFY: Final = 1_024
 WORST_CLOCK_S: Final = 2.0
 """Certificates and times of sessions are judged by several clocks."""
-BAD_CLOCK_S: Final = 30.0
+BAD_CLOCK_S: Final = WRONG_CLOCK_S
 LEAST_PYTHON: Final = (3, 11)
 TAR_FIXED_IN: Final = "3.11.13, 3.12.11, 3.13.4"
 """The first releases whose `tarfile` keeps an archive in its folder (CVE-2025-4517)."""
 _SHARED: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "ceph"})
 """Filesystems on which SQLite's locks, or durable renames, cannot be relied on."""
 _FLEETING: Final = frozenset({"tmpfs", "ramfs"})
+
+
+_JOIN_AGAIN: Final = (
+    "nsml join HOST:PORT --token-stdin < FILE   with a new token (nsml admin join-token)"
+)
 
 
 class Grade(enum.StrEnum):
@@ -86,6 +92,8 @@ class Symptoms:
         wanted_isolation: the settings' word, `auto` or a level.
         driver_refusal: why the NVIDIA driver gives no devices; empty when it does.
         has_nvidia_hardware: a PCI device of NVIDIA is there, whatever the driver says.
+        certificate_left_s: until the node's certificate ends, negative once it has; None: there is none.
+        certificate_refusal: why it cannot be read.
         clock_ahead_s: of this clock over the control plane's; `clock_error_s` how wrong that may be.
         is_clock_synchronised: the kernel's word.
         server: HOST:PORT of the control plane that this node obeys; `server_refusal` why it is not reached.
@@ -109,6 +117,8 @@ class Symptoms:
     driver_refusal: str = ""
     has_nvidia_hardware: bool = False
     engine: EngineSymptoms | None = None
+    certificate_left_s: float | None = None
+    certificate_refusal: str = ""
     clock_ahead_s: float | None = None
     clock_error_s: float = 0.0
     is_clock_synchronised: bool | None = None
@@ -340,6 +350,21 @@ def _clock(s: Symptoms) -> Iterator[Finding]:
         yield _warn("clock", "nothing to compare it with", "nsml login HOST, then again")
 
 
+def _certificate(s: Symptoms) -> Iterator[Finding]:
+    if s.certificate_refusal:
+        yield _bad("certificate", s.certificate_refusal, _JOIN_AGAIN)
+    if s.certificate_left_s is None:
+        return
+    lasts = duration_text(abs(s.certificate_left_s))
+    if s.certificate_left_s <= 0:
+        yield _bad("certificate", f"ended {lasts} ago: no control plane talks to it", _JOIN_AGAIN)
+    elif s.certificate_left_s < CERTIFICATE_WARNING_S:
+        advice = "read the agent's log (certificate.not_renewed); it renews while it runs"
+        yield _warn("certificate", f"ends in {lasts}", advice)
+    else:
+        yield _ok("certificate", f"ends in {lasts}")
+
+
 def _ports(s: Symptoms) -> Iterator[Finding]:
     if s.server_refusal:
         yield _bad(
@@ -443,6 +468,7 @@ CHECKS: Final[tuple[Callable[[Symptoms], Iterable[Finding]], ...]] = (
     _network,
     _cgroups,
     _clock,
+    _certificate,
     _ports,
     _disk,
     _limits,

@@ -34,7 +34,12 @@ async def keep_renewed(renew: Renew, link: Link, clock: Clock) -> NoReturn:
             if await _renewed(renew, link):
                 link.refresh()
                 log.info("certificate.renewed")
-        except (ClientError, OSError, ValueError) as error:
+        except ClientError as error:
+            log.warning(
+                "certificate.not_renewed", error=error.message, why=error.why, advice=error.advice
+            )
+            pause_s = RETRY_S
+        except (OSError, ValueError) as error:
             log.warning("certificate.not_renewed", error=str(error))
             pause_s = RETRY_S
         await clock.sleep(pause_s)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.session_network import NetworkFacts, probe_network
+from nsml.client.trust import certificate_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +79,7 @@ def look(
         default_image=settings.default_image,
         is_image_pulled=settings.names_default_image,
         wanted_isolation=settings.isolation,
+        **_certificate(settings),
         clock_ahead_s=ahead_s,
         clock_error_s=error_s,
         is_clock_synchronised=_is_synchronised(),
@@ -91,6 +94,16 @@ def look(
         shm_bytes=_tried(lambda: shutil.disk_usage(_SHM).total),
         inotify=_tried(lambda: int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())),
     )
+
+
+def _certificate(settings: Settings) -> dict[str, Any]:
+    file = settings.certificate_file
+    if file is None:
+        return {}
+    try:
+        return {"certificate_left_s": certificate_end(file) - time.time()}
+    except (OSError, ValueError) as error:
+        return {"certificate_refusal": f"{file} cannot be read: {error}"}
 
 
 def _driver() -> dict[str, Any]:

@@ -56,10 +56,11 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedNode:
-    """What a joining node gets: its certificate (PEM) and the fingerprint of its public key."""
+    """What a joining node gets: its certificate (PEM) until `expires_at` (Unix seconds), and its key's fingerprint."""
 
     certificate: bytes
     key_fingerprint: str
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,11 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
+    def expires_at(self) -> float:
+        """End of that certificate, Unix seconds."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the certificate's DER form, hexadecimal: what join tokens carry."""
         return hashlib.sha256(
@@ -104,6 +110,7 @@ class Authority:
         return SignedNode(
             certificate=certificate.public_bytes(serialization.Encoding.PEM),
             key_fingerprint=_fingerprint(public_key),
+            expires_at=certificate.not_valid_after_utc.timestamp(),
         )
 
     def issue_server(self, hosts: Iterable[str]) -> KeyPair:

@@ -39,6 +39,8 @@ class Identities:
         self._clock = clock
         self._cache = TableCache(store, (USERS, TOKENS, JOINED), clock=clock)
         self._certificates: dict[bytes, ShownCertificate] = {}
+        # Of nodes that joined before their records said it, by their keys.
+        self._ends: dict[str, float] = {}
         self._log = structlog.get_logger("access.identities")
 
     async def run(self) -> None:
@@ -80,7 +82,15 @@ class Identities:
             expected = await self._stored(JOINED, node)  # signed a moment ago, as with secrets
         if expected is None or expected.value.key != shown.key_fingerprint:
             return None
+        self._ends[shown.key_fingerprint] = shown.expires_at
         return _node(node, expected.value)
+
+    def certificate_ends(self, node: str) -> float:
+        """End of a node's certificate, Unix seconds; 0 where that is not known."""
+        known = self._cache.get(JOINED, node)
+        if known is None or not known.value.key:
+            return 0.0
+        return known.value.ends_at or self._ends.get(known.value.key, 0.0)
 
     def has_others(self, user: str) -> bool:
         """Whether anybody but a user has an account, as far as memory knows; with nobody known somebody may."""

@@ -159,8 +159,8 @@ class AccessInterceptor(Wrapper):
         if who is None:
             raise NotSignedIn(
                 f"the certificate of node {node} is not valid any more",
-                why="it has expired, or the node has joined anew with another key",
-                attempt="nsml join HOST",
+                why="it has expired, the node was removed, or another machine has joined under its name",
+                attempt="nsml join HOST:PORT   on its machine, with a new token (nsml admin join-token)",
             )
         if isinstance(who, PeerCaller):
             return replace(who, node=shown.on_behalf_of)

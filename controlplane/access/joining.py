@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import JOIN_TOKENS, JOINED, joined_now
+from controlplane.access.records import BARRED, JOIN_TOKENS, JOINED, TOKENS, joined_now
 from controlplane.access.secret import RandomBytes, new_secret, parse_secret, short
-from controlplane.domain.errors import AlreadyExists, InvalidRequest, NotSignedIn
+from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import Caller, NodeCaller
 from controlplane.domain.names import check_node
 from controlplane.operations.reserved import check_not_reserved
 from controlplane.store.interface import Delete, Transaction
-from controlplane.stored.v1.records_pb2 import JoinTokenRecord
+from controlplane.stored.v1.records_pb2 import BarredKeyRecord, JoinTokenRecord
 
 if TYPE_CHECKING:
     from controlplane.access.authority import Authority, SignedNode
@@ -41,6 +41,10 @@ class Joining:
 
     A join token serves any number of machines until it expires. A node's name belongs to the key
     that joined first.
+
+    Attributes:
+        refused: how many attempts to join were refused; `refused_at` is when the last one was (Unix
+            seconds), and `last_refusal` whose it was and why.
     """
 
     def __init__(
@@ -55,6 +59,9 @@ class Joining:
         self._authority = authority
         self._clock = clock
         self._random_bytes = random_bytes
+        self.refused = 0
+        self.refused_at = 0.0
+        self.last_refusal = ""
 
     @property
     def authority_pem(self) -> bytes:
@@ -96,16 +103,63 @@ class Joining:
             InvalidRequest: the name or the request is malformed.
             NotSignedIn: the secret is unknown or expired.
             AlreadyExists: a node of that name has joined with another key.
+            Denied: the key was revoked.
         """
         check_node(node)
-        renews = isinstance(who, NodeCaller) and who.node == node
-        if not renews:
+        try:
+            return await self._join(who, secret, node, signing_request)
+        except (NotSignedIn, AlreadyExists, Denied) as error:
+            self.refused += 1
+            self.refused_at = self._clock.time()
+            self.last_refusal = f"node {node}: {error.message}"
+            _log.warning("node.join_refused", node=node, reason=error.message)
+            raise
+
+    async def _join(
+        self, who: Caller, secret: str, node: str, signing_request: bytes
+    ) -> SignedNode:
+        renewing = who if isinstance(who, NodeCaller) and who.node == node else None
+        if renewing is None:
             await self._check_secret(secret)
             check_not_reserved(node, "node")
         signed = self._authority.sign_node(node, signing_request)
-        await self._claim(node, signed.key_fingerprint, renews=renews)
-        _log.info("node.signed", node=node, key=short(signed.key_fingerprint), renewed=renews)
+        await self._claim(node, signed, renewing=renewing)
+        _log.info(
+            "node.signed",
+            node=node,
+            key=short(signed.key_fingerprint),
+            renewed=renewing is not None,
+        )
         return signed
+
+    async def forget(self, node: str, *, by: str, bars_key: bool) -> bool:
+        """Free a node's name: its certificate is void at once. Returns whether the name was taken.
+
+        A control plane's own machine keeps its name and its token, which nobody else has, unless its key is
+        barred. A machine that joins later under the name is another one.
+        """
+        while True:
+            known = await JOINED.get(self._store, node)
+            if known is None:
+                return False
+            key, keeps = known.value.key, known.value.has_token and not bars_key
+            changes = [
+                JOINED.put(node, known.value._replace(key="", ends_at=0.0))
+                if keeps
+                else JOINED.delete(node)
+            ]
+            if not keeps:
+                tokens = (await TOKENS.list(self._store)).items
+                changes += [TOKENS.delete(one.key) for one in tokens if one.value.node == node]
+            if bars_key and key:
+                barred = BarredKeyRecord(node=node, barred_by=by, barred_at=self._clock.time())
+                changes.append(BARRED.put(key, barred))
+            done = await self._store.commit(
+                Transaction(compares=(JOINED.unchanged(known),), success=tuple(changes))
+            )
+            if done.succeeded:
+                _log.info("node.forgotten", node=node, by=by, key=short(key), barred=bars_key)
+                return True
 
     async def _check_secret(self, text: str) -> None:
         secret = parse_secret(text)
@@ -119,21 +173,32 @@ class Joining:
                 attempt="nsml admin join-token",
             )
 
-    async def _claim(self, node: str, fingerprint: str, *, renews: bool) -> None:
+    async def _claim(self, node: str, signed: SignedNode, *, renewing: NodeCaller | None) -> None:
+        key = signed.key_fingerprint
         while True:
             known = await JOINED.get(self._store, node)
-            if known is not None and known.value.key == fingerprint:
-                return
-            if known is not None and not renews:
+            # Removed since it was let in.
+            is_gone = known is None and renewing is not None and renewing.joined_at > 0
+            if is_gone or await BARRED.get(self._store, key) is not None:
+                raise Denied(
+                    f"the key of node {node} was revoked, or its name was removed",
+                    why="an administrator ran nsml node rm",
+                    attempt=f"nsml join HOST:PORT --name {node}   with another data folder and a new "
+                    "token (nsml admin join-token)",
+                )
+            if known is not None and known.value.key != key and renewing is None:
                 raise AlreadyExists(
                     f"a node named {node} has joined already",
                     why="it has another key",
-                    attempt="nsml join --name ANOTHER",
+                    attempt=f"nsml node rm {node}   if that machine was reinstalled or is gone\n"
+                    "nsml join --name ANOTHER",
                 )
             before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
             joined = known.value if known else joined_now(self._clock, self._random_bytes)
-            joined = joined._replace(key=fingerprint)
-            claim = Transaction(compares=(before,), success=(JOINED.put(node, joined),))
+            joined = joined._replace(key=key, ends_at=signed.expires_at)
+            claim = Transaction(
+                compares=(before, BARRED.absent(key)), success=(JOINED.put(node, joined),)
+            )
             if (await self._store.commit(claim)).succeeded:
                 return
 

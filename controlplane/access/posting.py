@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from controlplane.access.listeners import networks_of_this_host
 from controlplane.access.webhook_targets import pinned
 from controlplane.domain.errors import StateConflict
-from nsml._version import VERSION
+from nsml._version import RELEASE
 from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class _Call:
         headers = {
             "Host": target.origin.partition("://")[2],
             "Content-Type": "application/json",
-            "User-Agent": f"nsml/{VERSION}",
+            "User-Agent": f"nsml/{RELEASE}",
             "Connection": "close",
         }
         connection.request("POST", target.path, self._body, headers)

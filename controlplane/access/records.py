@@ -10,6 +10,7 @@ from controlplane.access.secret import new_id
 from controlplane.domain.identity import Role, User
 from controlplane.store.tables import Table
 from controlplane.stored.v1.records_pb2 import (
+    BarredKeyRecord,
     JoinTokenRecord,
     SecretRecord,
     TokenRecord,
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from controlplane.store.tables import Stored
     from nsml.clock import Clock
 
-RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord)
+AccessRecord = UserRecord | TokenRecord | JoinTokenRecord | SecretRecord | BarredKeyRecord
+RecordT = TypeVar(
+    "RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord, BarredKeyRecord
+)
 
 
-def _encode(record: UserRecord | TokenRecord | JoinTokenRecord | SecretRecord) -> bytes:
+def _encode(record: AccessRecord) -> bytes:
     return record.SerializeToString(deterministic=True)
 
 
@@ -127,12 +131,14 @@ class Joined(NamedTuple):
         key: fingerprint of its public key: a certificate for any other is not valid. Empty: none is.
         id: of this joining, never given to another one; empty: the node's name.
         joined_at: when that was, Unix seconds; 0: not known.
+        ends_at: of its newest certificate, Unix seconds; 0: not known.
     """
 
     has_token: bool = False
     key: str = ""
     id: str = ""
     joined_at: float = 0.0
+    ends_at: float = 0.0
 
 
 def joined_now(clock: Clock, random_bytes: RandomBytes) -> Joined:
@@ -143,6 +149,7 @@ def joined_now(clock: Clock, random_bytes: RandomBytes) -> Joined:
 _TOKEN = "token"  # noqa: S105 - it says that there is one
 _ID = "id="
 _AT = "at="
+_UNTIL = "until="
 
 
 def _encode_joined(joined: Joined) -> bytes:
@@ -151,6 +158,7 @@ def _encode_joined(joined: Joined) -> bytes:
         joined.key,
         f"{_ID}{joined.id}" if joined.id else "",
         f"{_AT}{joined.joined_at!r}" if joined.joined_at else "",
+        f"{_UNTIL}{joined.ends_at!r}" if joined.ends_at else "",
     )
     return " ".join(filter(None, words)).encode()
 
@@ -164,6 +172,8 @@ def _decode_joined(value: bytes) -> Joined:
             joined = joined._replace(id=word.removeprefix(_ID))
         elif word.startswith(_AT):
             joined = joined._replace(joined_at=float(word.removeprefix(_AT)))
+        elif word.startswith(_UNTIL):
+            joined = joined._replace(ends_at=float(word.removeprefix(_UNTIL)))
         else:
             joined = joined._replace(key=word)
     return joined
@@ -171,6 +181,11 @@ def _decode_joined(value: bytes) -> Joined:
 
 JOINED: Final = Table[Joined](f"{PREFIX}joined/", encode=_encode_joined, decode=_decode_joined)
 """By name of the node."""
+
+BARRED: Final = Table[BarredKeyRecord](
+    "barred-key/", encode=_encode, decode=_decoder(BarredKeyRecord)
+)
+"""Keys that no machine may join with, by fingerprint; not under `PREFIX`, since nobody follows them."""
 
 
 def _decode_secret(value: bytes) -> SecretRecord:

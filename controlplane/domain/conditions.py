@@ -26,6 +26,11 @@ class ConditionName(StrEnum):
     HISTORY_GONE = "HISTORY_GONE"
     OBJECTS_GONE = "OBJECTS_GONE"
     NODES_SILENT = "NODES_SILENT"
+    STORE_MEMBER_AWAY = "STORE_MEMBER_AWAY"
+    SETTINGS_DIFFER = "SETTINGS_DIFFER"
+    CLOCK_WRONG = "CLOCK_WRONG"
+    CERTIFICATE_ENDING = "CERTIFICATE_ENDING"
+    JOIN_REFUSED = "JOIN_REFUSED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,26 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
     ConditionName.NODES_SILENT: (
         "what runs there is UNKNOWN and keeps its devices; it may well go on",
         "ends by itself once their agents are heard; where a machine is gone for good: nsml node fence",
+    ),
+    ConditionName.STORE_MEMBER_AWAY: (
+        "everything goes on; with one more member of etcd away nothing may be decided any more",
+        "ends by itself once that member answers again",
+    ),
+    ConditionName.SETTINGS_DIFFER: (
+        "what is allowed depends on the control plane that is asked, or that leads",
+        "set the same value on all control planes, and restart those that have another",
+    ),
+    ConditionName.CLOCK_WRONG: (
+        "certificates, tokens and times of sessions are judged wrong there",
+        "run one time service on all machines: systemd-timesyncd, or chrony",
+    ),
+    ConditionName.CERTIFICATE_ENDING: (
+        "when it has ended, connections that need it are refused",
+        "a node's agent renews its own while it runs, else: nsml join with a new token; others: docs/control-planes.md",
+    ),
+    ConditionName.JOIN_REFUSED: (
+        "a machine tried to become a node, and was refused",
+        "ends by itself ten minutes after the last attempt; nsml admin join-token makes a token for an hour",
     ),
 }
 

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
     InfoMetricFamily,
 )
 
+from controlplane.domain.conditions import ConditionName
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import WHOLE_DEVICE, Priority
 from controlplane.gateway.rpcs import BUCKETS_S
@@ -65,6 +66,9 @@ class Known:
     Attributes:
         admission: what it refused users, and the room of the stores.
         kept: what the object store keeps for users.
+        certificate_ends: of nodes, Unix seconds; 0: not known.
+        clocks_ahead_s: of nodes, over this control plane's.
+        joins_refused: how many machines tried to join in vain here.
         leader, leads: who decides, and whether that is this control plane.
         scheduling, committer, collector: what they did since the start, as plain counts.
         clock: the one by which sessions were made.
@@ -84,6 +88,9 @@ class Known:
     collector: Collector
     admission: Admission
     kept: Kept
+    certificate_ends: Callable[[], Mapping[str, float]]
+    clocks_ahead_s: Callable[[], Mapping[str, float]]
+    joins_refused: Callable[[], int]
     clock: Clock
 
 
@@ -99,6 +106,7 @@ class Taken:
         refused: how often something of users was refused or left out, by the name of the limit.
         room: bytes that users may still fill, by store, where that is known.
         kept: what is kept for each user.
+        certificate_ends, clocks_ahead_s: by node, as `Known` has them.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -118,6 +126,8 @@ class Taken:
     refused: Mapping[str, int]
     room: Mapping[str, int]
     kept: Sequence[KeptUse]
+    certificate_ends: Mapping[str, float]
+    clocks_ahead_s: Mapping[str, float]
     ended: Mapping[tuple[str, str], int]
     durations: Mapping[str, Durations]
 
@@ -136,11 +146,13 @@ def take(known: Known, calls: CallCounts) -> Taken:
     """All that figures are made of, as of now; on the event loop, as quick as copies are."""
     own, leader = known.members.own, known.leader()
     samples = known.telemetry.known()
+    is_gone = known.conditions.stands(ConditionName.COORDINATION_GONE)
     return Taken(
         now=known.clock.time(),
         info={"version": own.version, "member": own.name, "cluster": known.cluster_id},
-        leads=known.leads(),
-        term=leader.term if leader else 0,
+        # A leader leads by the store's word: without a quorum nobody can decide.
+        leads=known.leads() and not is_gone,
+        term=leader.term if leader and not is_gone else 0,
         member_count=len(known.members.everyone()),
         conditions=known.conditions.standing(),
         sessions=[stored.value for stored in known.state.sessions.values()],
@@ -158,11 +170,14 @@ def take(known: Known, calls: CallCounts) -> Taken:
             "decisions": known.committer.decisions,
             "objects_removed": known.collector.removed,
             "objects_removed_bytes": known.collector.removed_bytes,
+            "joins_refused": known.joins_refused(),
         },
         collected=None if known.collector.last is None else replace(known.collector.last),
         refused=dict(known.admission.refused),
         room=known.admission.room(),
         kept=known.kept.everybody(),
+        certificate_ends=known.certificate_ends(),
+        clocks_ahead_s=known.clocks_ahead_s(),
         ended=dict(calls.ended),
         durations={
             method: replace(one, buckets=list(one.buckets))
@@ -238,6 +253,7 @@ def _work(taken: Taken) -> Iterator[Metric]:
         ("decisions", "Decisions that were written in them."),
         ("objects_removed", "Objects that this leader has removed: nothing refers to them."),
         ("objects_removed_bytes", "What they took in the object store."),
+        ("joins_refused", "Attempts of machines to join that were refused here."),
     ):
         yield CounterMetricFamily(f"nsml_{name}", text, taken.work[name])
 
@@ -362,13 +378,27 @@ def _machines(taken: Taken) -> Iterator[Metric]:
     memory = GaugeMetricFamily(
         "nsml_node_memory_used_bytes", "Memory that is in use.", labels=["node"]
     )
+    ends = GaugeMetricFamily(
+        "nsml_node_certificate_end_seconds",
+        "Unix time at which its certificate ends.",
+        labels=["node"],
+    )
+    ahead = GaugeMetricFamily(
+        "nsml_node_clock_ahead_seconds",
+        "How far its clock is ahead of this control plane's; negative for behind.",
+        labels=["node"],
+    )
     for node, state in taken.nodes[:MOST_DEVICES]:
         states.add_metric([node.name, state.value], 1)
+        if end := taken.certificate_ends.get(node.name):
+            ends.add_metric([node.name], end)
+        if (ahead_s := taken.clocks_ahead_s.get(node.name)) is not None:
+            ahead.add_metric([node.name], ahead_s)
         sample = taken.sample(node)
         if sample is not None:
             cpu.add_metric([node.name], sample.cpu_percent / _PERCENT)
             memory.add_metric([node.name], sample.memory_used_bytes)
-    yield from (states, cpu, memory)
+    yield from (states, cpu, memory, ends, ahead)
 
 
 def _devices(taken: Taken) -> Iterator[Metric]:

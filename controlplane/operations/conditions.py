@@ -10,6 +10,8 @@ import structlog
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nsml.clock import Clock
 
 MOST_EVIDENCE: Final = 300
@@ -43,6 +45,13 @@ class Conditions:
         self._standing[key] = Condition(
             name=name, subject=subject, since=self._clock.time(), evidence=evidence
         )
+
+    def set_all(self, name: ConditionName, found: Mapping[str, str]) -> None:
+        """Have it stand of exactly these subjects, with the evidence for each."""
+        for _, subject in [key for key in self._standing if key[0] is name and key[1] not in found]:
+            self.set(name, subject, stands=False)
+        for subject, evidence in found.items():
+            self.set(name, subject, stands=True, evidence=evidence)
 
     def remark(self, name: ConditionName, text: str, subject: str = "") -> None:
         """Say what was done about one that stands; the newest word is shown to administrators."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NsmlError, Superseded
 from controlplane.domain.values import Stock
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
+
+
+_CLOCKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,7 @@ class Contacts:
         self._links: dict[str, Link] = {}
         self._heard: dict[str, tuple[float, float]] = {}
         self._registered_heard: dict[str, float] = {}
+        self._ahead_s: dict[str, deque[float]] = {}
         self._since = clock.monotonic()
         self.unheard: frozenset[str] = frozenset()
         self.sent: dict[str, int] = {}
@@ -117,6 +122,7 @@ class Contacts:
         if older is not None:
             older.close(Superseded(f"another agent speaks for node {node} now"))
         link = self._links[node] = Link(node)
+        self._ahead_s.pop(node, None)
         self.heard(node)
         self._state.set_stock(node, Stock())
         self._state.set_contact(node, is_silent=False)
@@ -140,6 +146,17 @@ class Contacts:
         self._heard[node] = (self._clock.monotonic(), now)
         if node in self._links:
             self._registered_heard[node] = now
+
+    def clock_said(self, link: Link, at: float, now: float) -> None:
+        """An agent said what its clock shows, in a message that came `now`; both Unix seconds."""
+        self._ahead_s.setdefault(link.node, deque(maxlen=_CLOCKS)).append(at - now)
+
+    def clocks_ahead_s(self) -> dict[str, float]:
+        """How far the clock of each connected node is ahead of ours, in seconds; negative for behind.
+
+        A message that was late makes a clock seem behind: of the last ones the quickest counts.
+        """
+        return {node: max(said) for node, said in self._ahead_s.items() if node in self._links}
 
     def last_heard(self, node: str) -> float:
         """Monotonic seconds of its last word, or of the election if that was later."""

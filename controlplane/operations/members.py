@@ -6,7 +6,7 @@ store, in which the lease ended, it is written again. Who leads is not said here
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -27,6 +27,8 @@ from controlplane.stored.v1.records_pb2 import MemberRecord
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from controlplane.store.interface import KeyValueStore
     from controlplane.store.tables import Stored
     from nsml.clock import Clock
@@ -49,6 +51,7 @@ class Member:
         local_address: where programs of its own machine call without TLS; "" for nowhere.
         started_at: Unix seconds.
         instance: of one data folder; two processes under one name differ in it.
+        settings: those that all control planes have in common, by name, where they are not the default.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Member:
     local_address: str = ""
     started_at: float = 0.0
     instance: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -74,6 +78,7 @@ def _encode(member: Member) -> bytes:
         local_address=member.local_address,
         started_at=member.started_at,
         instance=member.instance,
+        settings=member.settings,
     ).SerializeToString()
 
 
@@ -90,6 +95,7 @@ def _decode(value: bytes) -> Member:
         local_address=record.local_address,
         started_at=record.started_at,
         instance=record.instance,
+        settings=dict(record.settings),
     )
 
 

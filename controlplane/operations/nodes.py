@@ -22,6 +22,7 @@ from controlplane.domain.lifecycle import SessionEvent, can
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Cause, Drain, Fence
 from controlplane.operations import silence
+from controlplane.operations.draft import Draft
 from controlplane.operations.giving_way import leaving
 from controlplane.operations.orders import replicas_of
 from controlplane.operations.validation import check_reason
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node, Session
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts
-    from controlplane.operations.draft import Draft
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
@@ -113,14 +113,33 @@ class NodeKeeper:
         """What a fence that is not forced would be refused with now."""
         return None if name in self._contacts.unheard else self._not_silent(name)
 
-    async def remove(self, name: str) -> None:
-        """Forget it.
+    def check_removable(self, name: str, *, is_cut_off: bool, draft: Draft | None = None) -> None:
+        """Check that a node may be forgotten; `is_cut_off`: although its agent is connected.
 
         Raises:
             StateConflict: its agent is connected and would make it anew.
             StillLive: it has sessions, or their records.
         """
-        await self._committer.decide(partial(self._removed, check_node(name)))
+        if not is_cut_off and self._contacts.link(name) is not None:
+            raise StateConflict(
+                f"the agent of node {name} is connected",
+                why="it would register again at once",
+                attempt=f"nsml down   on {name}, or systemctl disable --now nsml-agent\n"
+                f"nsml node rm --revoke {name}   to cut it off",
+            )
+        sessions = self.sessions_of(name)
+        if sessions or (draft or Draft(self._state)).allocation(name).replicas:
+            names = ", ".join(one.name for one in sessions[:3])
+            raise StillLive(
+                f"node {name} has {counted(len(sessions), 'session')}",
+                why=f"{names}: they run there, or their records are there",
+                attempt=f"nsml node fence {name}   if it never comes back",
+            )
+
+    async def remove(self, name: str, *, is_cut_off: bool = False) -> None:
+        """Forget it; what `check_removable` raises."""
+        await self._committer.decide(partial(self._removed, check_node(name), is_cut_off))
+        self._end_stream(name, f"node {name} was removed")
         self._contacts.unheard -= {name}
 
     def sessions_of(self, name: str) -> list[Session]:
@@ -222,22 +241,9 @@ class NodeKeeper:
         draft.put_node(node)
         return node
 
-    def _removed(self, name: str, draft: Draft) -> None:
+    def _removed(self, name: str, is_cut_off: bool, draft: Draft) -> None:
         _known(draft, name)
-        if self._contacts.link(name) is not None:
-            raise StateConflict(
-                f"the agent of node {name} is connected",
-                why="it would register again at once",
-                attempt=f"nsml down   on {name}",
-            )
-        sessions = self.sessions_of(name)
-        if sessions or draft.allocation(name).replicas:
-            names = ", ".join(one.name for one in sessions[:3])
-            raise StillLive(
-                f"node {name} has {counted(len(sessions), 'session')}",
-                why=f"{names}: they run there, or their records are there",
-                attempt=f"nsml node fence {name}   if it never comes back",
-            )
+        self.check_removable(name, is_cut_off=is_cut_off, draft=draft)
         draft.remove_node(name)
 
 

@@ -250,6 +250,10 @@ class ObservedStore:
         """How full it is: a member of etcd says so of itself, also where the cluster answers nothing."""
         return await self._store.space()
 
+    async def members_away(self) -> Mapping[str, str]:
+        """See KeyValueStore; members that do not answer do not make the store fail."""
+        return await self._store.members_away()
+
 
 class _Observed:
     """Anything, with note taken of its coroutines; whatever else it has is passed through."""

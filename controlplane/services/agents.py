@@ -29,7 +29,7 @@ from controlplane.services.convert.agents import (
     to_stock,
     tunnel_message,
 )
-from controlplane.services.convert.times import duration
+from controlplane.services.convert.times import duration, seconds_of
 from controlplane.services.errors import Context, streaming
 from controlplane.services.passing_on import asks_for_relay
 from controlplane.services.tunnels import first_frame, passing
@@ -82,6 +82,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         leader_address: where the leader is.
         relay: the way to the leader, for agents that do not reach it.
         addresses: where every control plane serves agents, of those that do.
+        wall: Unix seconds of the clock that agents' clocks are compared with.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         leader_address: Callable[[], str],
         relay: Relay,
         addresses: Callable[[], tuple[str, ...]],
+        wall: Callable[[], float],
     ) -> None:
         self._state = state
         self._committer = committer
@@ -118,6 +120,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._leader_address = leader_address
         self._relay = relay
         self._addresses = addresses
+        self._wall = wall
 
     @streaming
     async def Control(  # noqa: N802 - named by the contract
@@ -225,6 +228,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 self._contacts.heard(link.node)
                 link.find_control_planes(self._addresses())
                 match request.WhichOneof("kind"):
+                    case "heartbeat" if request.heartbeat.HasField("sent_at"):
+                        at = seconds_of(request.heartbeat.sent_at)
+                        self._contacts.clock_said(link, at, self._wall())
                     case "report":
                         report = to_report(request.report, link.node, self._clock.time())
                         group.create_task(self._report(link, report), name="control.report")

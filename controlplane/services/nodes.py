@@ -32,7 +32,7 @@ from controlplane.services.convert.resources import (
     resources_message,
     sample_message,
 )
-from controlplane.services.convert.times import seconds_of, timestamp
+from controlplane.services.convert.times import duration, seconds_of, timestamp
 from controlplane.services.errors import Context, answering
 from controlplane.services.parts import parts_of
 from nsml.v1 import nodes_pb2 as pb
@@ -41,6 +41,8 @@ from nsml.v1 import nodes_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from controlplane.access.identities import Identities
+    from controlplane.access.joining import Joining
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
@@ -97,6 +99,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         usages: Usages,
         facts: ClusterFacts,
         states: NodeStates,
+        joining: Joining,
+        identities: Identities,
     ) -> None:
         self._state = state
         self._history = history
@@ -105,6 +109,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._usages = usages
         self._facts = facts
         self._states = states
+        self._joining = joining
+        self._identities = identities
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
@@ -180,8 +186,18 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     async def RemoveNode(  # noqa: N802
         self, request: pb.RemoveNodeRequest, _: Context
     ) -> pb.RemoveNodeResponse:
-        """Forget it."""
-        await self._keeper.remove(request.name)
+        """Forget it. A revoked one loses its identity first: it would register again at once."""
+        name, by = check_node(request.name), require_user().user.name
+        is_registered = name in self._state.nodes
+        if is_registered and not request.revoke:
+            await self._keeper.remove(name)
+        elif is_registered:
+            self._keeper.check_removable(name, is_cut_off=True)
+        had_joined = await self._joining.forget(name, by=by, bars_key=request.revoke)
+        if is_registered and request.revoke:
+            await self._keeper.remove(name, is_cut_off=True)
+        if not (is_registered or had_joined):
+            raise NotFound(f"there is no node {name}", attempt="nsml node ls")
         return pb.RemoveNodeResponse()
 
     @answering
@@ -259,6 +275,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         return self._node(node, who, samples.get(node.name))
 
     def _node(self, node: Node, who: UserCaller, sample: NodeSample | None) -> pb.Node:
+        ahead_s = self._contacts.clocks_ahead_s().get(node.name)
         return pb.Node(
             name=node.name,
             state=self._state_of(node),
@@ -283,6 +300,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             gang_network=node.gang_network,
             networks=map(network_name, node.networks),
             limits=kept_message(node.limits),
+            certificate_ends_at=timestamp(self._identities.certificate_ends(node.name)),
+            clock_ahead=None if ahead_s is None else duration(ahead_s),
         )
 
     def _devices(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from controlplane.store.interface import Compacted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from controlplane.store.interface import (
         Compare,
@@ -90,6 +90,10 @@ class ContinuedStore:
     async def space(self) -> Space:
         """See KeyValueStore."""
         return await self._store.space()
+
+    async def members_away(self) -> Mapping[str, str]:
+        """See KeyValueStore."""
+        return await self._store.members_away()
 
     def _in(self, revision: int) -> int:
         """The store's own number of a revision; Compacted for one of an earlier store."""

@@ -41,7 +41,7 @@ from controlplane.store.revisions import MEMORY, Revisions
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -226,6 +226,10 @@ class EmbeddedStore:
         """How full it is."""
         used = revisions.space_used(self._reading())
         return Space(used_bytes=used, quota_bytes=self._quota_bytes)
+
+    async def members_away(self) -> Mapping[str, str]:
+        """None: there are no members."""
+        return {}
 
     def _writing(self) -> Revisions:
         if self._revisions is None:

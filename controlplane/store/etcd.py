@@ -11,6 +11,7 @@ transaction compared, and caches list everything anew now and then.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, assert_never
@@ -58,7 +59,7 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from types import TracebackType
 
     from nsml.clock import Clock
@@ -289,6 +290,18 @@ class EtcdStore:
             raise StoreUnavailable(f"etcd: {error.details()}") from error
         quota = found.dbSizeQuota or self._quota_bytes
         return Space(used_bytes=found.dbSizeInUse, quota_bytes=quota)
+
+    async def members_away(self) -> Mapping[str, str]:
+        """Those of several endpoints that do not answer or have no leader, with the reason of each."""
+        members = self._cluster.members
+        if len(members) == 1:
+            return {}
+        obstacles = await asyncio.gather(*(one.obstacle(SPACE_DEADLINE_S) for one in members))
+        return {
+            one.endpoint: obstacle
+            for one, obstacle in zip(members, obstacles, strict=True)
+            if obstacle
+        }
 
     async def _defragment(self, member: Member) -> None:
         """Give a member's free pages back; one that is away does not keep the others from it."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 """Of etcd's backend, where nobody has given it another one."""
@@ -368,6 +368,10 @@ class KeyValueStore(Protocol):
 
     async def space(self) -> Space:
         """How full the store is; an answer says nothing of whether it reads or writes."""
+        ...
+
+    async def members_away(self) -> Mapping[str, str]:
+        """Members of a cluster that do not answer, with the reason of each; empty where there is only one."""
         ...
 
 

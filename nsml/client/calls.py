@@ -455,11 +455,11 @@ class Nodes:
         request = pb.FenceNodeRequest(name=name, reason=reason, force=force)
         return await self._rpc.unary("NodeService/FenceNode", request, pb.FenceNodeResponse)
 
-    async def remove(self, name: str) -> None:
-        """Administrators: forget a node that is away and holds nothing."""
+    async def remove(self, name: str, *, revoke: bool = False) -> None:
+        """Administrators: forget a node that holds nothing; with `revoke` bar its key, and cut it off."""
         from nsml.v1 import nodes_pb2 as pb
 
-        request = pb.RemoveNodeRequest(name=name)
+        request = pb.RemoveNodeRequest(name=name, revoke=revoke)
         await self._rpc.unary("NodeService/RemoveNode", request, pb.RemoveNodeResponse)
 
     async def cluster(self) -> nodes.GetClusterResponse:

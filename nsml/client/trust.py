@@ -15,6 +15,7 @@ import hashlib
 import re
 import socket
 import ssl
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -280,6 +281,13 @@ async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: floa
 
     if not needs_renewal(files.certificate, now=now):
         return False
+    if now >= (ended_at := certificate_end(files.certificate)):
+        raise TrustError(
+            f"the certificate of node {node} ended on {_day(ended_at)}",
+            why="it was not renewed in time, and no control plane talks to a node without one",
+            advice="nsml join HOST:PORT --token-stdin < FILE   on this machine, with a new token "
+            "(nsml admin join-token)",
+        )
     credentials = grpc.ssl_channel_credentials(
         files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
     )
@@ -296,6 +304,18 @@ async def renew_certificate(channel: Channel, node: str, files: NodeFiles) -> No
     """
     answer = await _ask(channel, node, "", files)
     write_private(files.certificate, answer.certificate.decode())
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def certificate_end(certificate_file: Path) -> float:
+    """Unix seconds of a certificate's end; OSError or ValueError where there is none to read."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+    return certificate.not_valid_after_utc.timestamp()
 
 
 def needs_renewal(certificate_file: Path, *, now: float) -> bool:

@@ -28,17 +28,17 @@ from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 from nsml.v1 import sessions_pb2 as nsml_dot_v1_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14nsml/v1/agents.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\">\n\tReplicaId\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\"\xce\x02\n\x0e\x43ontrolRequest\x12%\n\x08register\x18\x01 \x01(\x0b\x32\x11.nsml.v1.RegisterH\x00\x12\'\n\theartbeat\x18\x02 \x01(\x0b\x32\x12.nsml.v1.HeartbeatH\x00\x12(\n\x06report\x18\x03 \x01(\x0b\x32\x16.nsml.v1.ReplicaReportH\x00\x12\x32\n\x0forders_accepted\x18\x04 \x01(\x0b\x32\x17.nsml.v1.OrdersAcceptedH\x00\x12\x32\n\x0f\x64\x65vices_changed\x18\x05 \x01(\x0b\x32\x17.nsml.v1.DevicesChangedH\x00\x12+\n\x08progress\x18\x06 \x01(\x0b\x32\x17.nsml.v1.ProgressReportH\x00\x12%\n\x05stock\x18\x07 \x01(\x0b\x32\x14.nsml.v1.StockReportH\x00\x42\x06\n\x04kind\"N\n\x0bStockReport\x12%\n\x06things\x18\x01 \x03(\x0b\x32\x15.nsml.v1.StockedThing\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\"P\n\x0cStockedThing\x12\x18\n\x0e\x64\x61taset_digest\x18\x01 \x01(\tH\x00\x12\x0f\n\x05image\x18\x02 \x01(\tH\x00\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x42\x06\n\x04name\"x\n\x0eProgressReport\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x11\n\tresumable\x18\x02 \x01(\x08\x12.\n\x0bsince_saved\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x94\x04\n\x08Register\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x15\n\rspool_version\x18\x04 \x01(\r\x12%\n\tisolation\x18\x05 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12 \n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x0f.nsml.v1.Device\x12$\n\x08\x63\x61pacity\x18\x07 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x0b\n\x03pod\x18\x08 \x01(\t\x12\x0c\n\x04host\x18\t \x01(\t\x12\r\n\x05owner\x18\n \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\x0b \x01(\t\x12\x14\n\x0chighest_term\x18\x0c \x01(\x04\x12(\n\x08replicas\x18\r \x03(\x0b\x32\x16.nsml.v1.ReplicaReport\x12\x12\n\ncluster_id\x18\x0e \x01(\t\x12#\n\x06limits\x18\x0f \x01(\x0b\x32\x13.nsml.v1.KeptLimits\x12\x12\n\nonly_owner\x18\x12 \x01(\t\x12\x16\n\x0eisolation_note\x18\x11 \x01(\t\x12\x14\n\x0csetting_note\x18\x15 \x01(\t\x12\x18\n\x10highest_revision\x18\x14 \x01(\x04\x12\x14\n\x0cgang_network\x18\x10 \x01(\t\x12\"\n\x08networks\x18\x16 \x03(\x0e\x32\x10.nsml.v1.Network\"G\n\x0e\x44\x65vicesChanged\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Device\x12\x13\n\x0b\x64\x65vice_note\x18\x02 \x01(\t\"\x0b\n\tHeartbeat\"\x8b\x02\n\x0bReplicaExit\x12\x1d\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x0e.nsml.v1.Cause\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07ran_for\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11memory_peak_bytes\x18\x07 \x01(\x04\x12\x14\n\x0cnode_refused\x18\x08 \x01(\x08\"\xdd\x01\n\rReplicaReport\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.nsml.v1.ReplicaPhase\x12\"\n\x04\x65xit\x18\x03 \x01(\x0b\x32\x14.nsml.v1.ReplicaExit\x12&\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\tplaced_as\x18\x05 \x01(\x0b\x32\x11.nsml.v1.PlacedAs\x12\x0f\n\x07waiting\x18\x06 \x01(\t\"f\n\x08PlacedAs\x12\x14\n\x0csession_name\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_uuids\x18\x02 \x03(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"0\n\x0eOrdersAccepted\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\xfb\x01\n\x0f\x43ontrolResponse\x12)\n\nregistered\x18\x01 \x01(\x0b\x32\x13.nsml.v1.RegisteredH\x00\x12!\n\x06orders\x18\x02 \x01(\x0b\x32\x0f.nsml.v1.OrdersH\x00\x12\x34\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x1c.nsml.v1.ReportsAcknowledgedH\x00\x12*\n\x0bopen_tunnel\x18\x04 \x01(\x0b\x32\x13.nsml.v1.OpenTunnelH\x00\x12\x30\n\x0e\x63ontrol_planes\x18\x05 \x01(\x0b\x32\x16.nsml.v1.ControlPlanesH\x00\x42\x06\n\x04kind\"\"\n\rControlPlanes\x12\x11\n\taddresses\x18\x01 \x03(\t\"\xdb\x01\n\nRegistered\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0csilent_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x13\n\x0bstarts_anew\x18\x05 \x01(\x08\x12.\n\x0e\x63ontrol_planes\x18\x06 \x01(\x0b\x32\x16.nsml.v1.ControlPlanes\"`\n\x06Orders\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12(\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x13.nsml.v1.Assignment\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\xa1\x02\n\nAssignment\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x14\n\x0csession_name\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\"\n\x04spec\x18\x04 \x01(\x0b\x32\x14.nsml.v1.SessionSpec\x12\x14\n\x0c\x64\x65vice_uuids\x18\x05 \x03(\t\x12%\n\tresources\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\r\n\x05hosts\x18\x07 \x03(\t\x12 \n\x04stop\x18\x08 \x01(\x0b\x32\x12.nsml.v1.StopOrder\x12%\n\x07secrets\x18\t \x03(\x0b\x32\x14.nsml.v1.SecretValue\x12\x10\n\x08owner_id\x18\n \x01(\t\"?\n\x0bSecretValue\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\x8f\x01\n\tStopOrder\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x0e.nsml.v1.Cause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\x06notice\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\">\n\x13ReportsAcknowledged\x12\'\n\x07reports\x18\x01 \x03(\x0b\x32\x16.nsml.v1.ReplicaReport\"U\n\nOpenTunnel\x12\x11\n\ttunnel_id\x18\x01 \x01(\t\x12#\n\x07replica\x18\x02 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x0f\n\x07service\x18\x03 \x01(\t\"c\n\tStreamKey\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12!\n\x07\x63hannel\x18\x02 \x01(\x0e\x32\x10.nsml.v1.Channel\x12\x0e\n\x06writer\x18\x03 \x01(\r\"t\n\x05\x43hunk\x12\"\n\x06stream\x18\x01 \x01(\x0b\x32\x12.nsml.v1.StreamKey\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0f\n\x07records\x18\x04 \x03(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0b\n\x03gap\x18\x06 \x01(\x08\"y\n\rReplicaSample\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x11\n\tcpu_cores\x18\x02 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x04\x12\x15\n\rprocess_count\x18\x04 \x01(\r\"\xec\x01\n\nNodeSample\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x13\n\x0b\x63pu_percent\x18\x05 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x06 \x01(\x04\x12\x11\n\tdisk_note\x18\x07 \x01(\t\x12(\n\x08replicas\x18\x08 \x03(\x0b\x32\x16.nsml.v1.ReplicaSample\"T\n\rIngestRequest\x12\x1e\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Chunk\x12#\n\x06sample\x18\x02 \x01(\x0b\x32\x13.nsml.v1.NodeSample\":\n\x06\x43ursor\x12\"\n\x06stream\x18\x01 \x01(\x0b\x32\x12.nsml.v1.StreamKey\x12\x0c\n\x04next\x18\x02 \x01(\x04\"7\n\x0eIngestResponse\x12%\n\x0c\x61\x63knowledged\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Cursor\"L\n\rTunnelRequest\x12\x11\n\ttunnel_id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"9\n\x0eTunnelResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x08\x12\x0c\n\x04gone\x18\x03 \x01(\x08*\xb6\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_PREPARING\x10\x01\x12\x19\n\x15REPLICA_PHASE_RUNNING\x10\x02\x12\x18\n\x14REPLICA_PHASE_PAUSED\x10\x03\x12\x18\n\x14REPLICA_PHASE_EXITED\x10\x04\x12\x1b\n\x17REPLICA_PHASE_FINALIZED\x10\x05*Z\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43HANNEL_METRIC\x10\x01\x12\x0f\n\x0b\x43HANNEL_LOG\x10\x02\x12\x11\n\rCHANNEL_STATE\x10\x03\x32\xce\x01\n\x0c\x41gentService\x12@\n\x07\x43ontrol\x12\x17.nsml.v1.ControlRequest\x1a\x18.nsml.v1.ControlResponse(\x01\x30\x01\x12=\n\x06Ingest\x12\x16.nsml.v1.IngestRequest\x1a\x17.nsml.v1.IngestResponse(\x01\x30\x01\x12=\n\x06Tunnel\x12\x16.nsml.v1.TunnelRequest\x1a\x17.nsml.v1.TunnelResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14nsml/v1/agents.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\x1a\x16nsml/v1/sessions.proto\">\n\tReplicaId\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\"\xce\x02\n\x0e\x43ontrolRequest\x12%\n\x08register\x18\x01 \x01(\x0b\x32\x11.nsml.v1.RegisterH\x00\x12\'\n\theartbeat\x18\x02 \x01(\x0b\x32\x12.nsml.v1.HeartbeatH\x00\x12(\n\x06report\x18\x03 \x01(\x0b\x32\x16.nsml.v1.ReplicaReportH\x00\x12\x32\n\x0forders_accepted\x18\x04 \x01(\x0b\x32\x17.nsml.v1.OrdersAcceptedH\x00\x12\x32\n\x0f\x64\x65vices_changed\x18\x05 \x01(\x0b\x32\x17.nsml.v1.DevicesChangedH\x00\x12+\n\x08progress\x18\x06 \x01(\x0b\x32\x17.nsml.v1.ProgressReportH\x00\x12%\n\x05stock\x18\x07 \x01(\x0b\x32\x14.nsml.v1.StockReportH\x00\x42\x06\n\x04kind\"N\n\x0bStockReport\x12%\n\x06things\x18\x01 \x03(\x0b\x32\x15.nsml.v1.StockedThing\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\"P\n\x0cStockedThing\x12\x18\n\x0e\x64\x61taset_digest\x18\x01 \x01(\tH\x00\x12\x0f\n\x05image\x18\x02 \x01(\tH\x00\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x42\x06\n\x04name\"x\n\x0eProgressReport\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x11\n\tresumable\x18\x02 \x01(\x08\x12.\n\x0bsince_saved\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x94\x04\n\x08Register\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x15\n\rspool_version\x18\x04 \x01(\r\x12%\n\tisolation\x18\x05 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12 \n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x0f.nsml.v1.Device\x12$\n\x08\x63\x61pacity\x18\x07 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x0b\n\x03pod\x18\x08 \x01(\t\x12\x0c\n\x04host\x18\t \x01(\t\x12\r\n\x05owner\x18\n \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\x0b \x01(\t\x12\x14\n\x0chighest_term\x18\x0c \x01(\x04\x12(\n\x08replicas\x18\r \x03(\x0b\x32\x16.nsml.v1.ReplicaReport\x12\x12\n\ncluster_id\x18\x0e \x01(\t\x12#\n\x06limits\x18\x0f \x01(\x0b\x32\x13.nsml.v1.KeptLimits\x12\x12\n\nonly_owner\x18\x12 \x01(\t\x12\x16\n\x0eisolation_note\x18\x11 \x01(\t\x12\x14\n\x0csetting_note\x18\x15 \x01(\t\x12\x18\n\x10highest_revision\x18\x14 \x01(\x04\x12\x14\n\x0cgang_network\x18\x10 \x01(\t\x12\"\n\x08networks\x18\x16 \x03(\x0e\x32\x10.nsml.v1.Network\"G\n\x0e\x44\x65vicesChanged\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Device\x12\x13\n\x0b\x64\x65vice_note\x18\x02 \x01(\t\"8\n\tHeartbeat\x12+\n\x07sent_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8b\x02\n\x0bReplicaExit\x12\x1d\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x0e.nsml.v1.Cause\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07ran_for\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11memory_peak_bytes\x18\x07 \x01(\x04\x12\x14\n\x0cnode_refused\x18\x08 \x01(\x08\"\xdd\x01\n\rReplicaReport\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.nsml.v1.ReplicaPhase\x12\"\n\x04\x65xit\x18\x03 \x01(\x0b\x32\x14.nsml.v1.ReplicaExit\x12&\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\tplaced_as\x18\x05 \x01(\x0b\x32\x11.nsml.v1.PlacedAs\x12\x0f\n\x07waiting\x18\x06 \x01(\t\"f\n\x08PlacedAs\x12\x14\n\x0csession_name\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_uuids\x18\x02 \x03(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"0\n\x0eOrdersAccepted\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\xfb\x01\n\x0f\x43ontrolResponse\x12)\n\nregistered\x18\x01 \x01(\x0b\x32\x13.nsml.v1.RegisteredH\x00\x12!\n\x06orders\x18\x02 \x01(\x0b\x32\x0f.nsml.v1.OrdersH\x00\x12\x34\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x1c.nsml.v1.ReportsAcknowledgedH\x00\x12*\n\x0bopen_tunnel\x18\x04 \x01(\x0b\x32\x13.nsml.v1.OpenTunnelH\x00\x12\x30\n\x0e\x63ontrol_planes\x18\x05 \x01(\x0b\x32\x16.nsml.v1.ControlPlanesH\x00\x42\x06\n\x04kind\"\"\n\rControlPlanes\x12\x11\n\taddresses\x18\x01 \x03(\t\"\xdb\x01\n\nRegistered\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x35\n\x12heartbeat_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0csilent_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x13\n\x0bstarts_anew\x18\x05 \x01(\x08\x12.\n\x0e\x63ontrol_planes\x18\x06 \x01(\x0b\x32\x16.nsml.v1.ControlPlanes\"`\n\x06Orders\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12(\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x13.nsml.v1.Assignment\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\xa1\x02\n\nAssignment\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x14\n\x0csession_name\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\"\n\x04spec\x18\x04 \x01(\x0b\x32\x14.nsml.v1.SessionSpec\x12\x14\n\x0c\x64\x65vice_uuids\x18\x05 \x03(\t\x12%\n\tresources\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\r\n\x05hosts\x18\x07 \x03(\t\x12 \n\x04stop\x18\x08 \x01(\x0b\x32\x12.nsml.v1.StopOrder\x12%\n\x07secrets\x18\t \x03(\x0b\x32\x14.nsml.v1.SecretValue\x12\x10\n\x08owner_id\x18\n \x01(\t\"?\n\x0bSecretValue\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\x8f\x01\n\tStopOrder\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x0e.nsml.v1.Cause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12)\n\x06notice\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\">\n\x13ReportsAcknowledged\x12\'\n\x07reports\x18\x01 \x03(\x0b\x32\x16.nsml.v1.ReplicaReport\"U\n\nOpenTunnel\x12\x11\n\ttunnel_id\x18\x01 \x01(\t\x12#\n\x07replica\x18\x02 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x0f\n\x07service\x18\x03 \x01(\t\"c\n\tStreamKey\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12!\n\x07\x63hannel\x18\x02 \x01(\x0e\x32\x10.nsml.v1.Channel\x12\x0e\n\x06writer\x18\x03 \x01(\r\"t\n\x05\x43hunk\x12\"\n\x06stream\x18\x01 \x01(\x0b\x32\x12.nsml.v1.StreamKey\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0f\n\x07records\x18\x04 \x03(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0b\n\x03gap\x18\x06 \x01(\x08\"y\n\rReplicaSample\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.nsml.v1.ReplicaId\x12\x11\n\tcpu_cores\x18\x02 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x04\x12\x15\n\rprocess_count\x18\x04 \x01(\r\"\xec\x01\n\nNodeSample\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x13\n\x0b\x63pu_percent\x18\x05 \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x06 \x01(\x04\x12\x11\n\tdisk_note\x18\x07 \x01(\t\x12(\n\x08replicas\x18\x08 \x03(\x0b\x32\x16.nsml.v1.ReplicaSample\"T\n\rIngestRequest\x12\x1e\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Chunk\x12#\n\x06sample\x18\x02 \x01(\x0b\x32\x13.nsml.v1.NodeSample\":\n\x06\x43ursor\x12\"\n\x06stream\x18\x01 \x01(\x0b\x32\x12.nsml.v1.StreamKey\x12\x0c\n\x04next\x18\x02 \x01(\x04\"7\n\x0eIngestResponse\x12%\n\x0c\x61\x63knowledged\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Cursor\"L\n\rTunnelRequest\x12\x11\n\ttunnel_id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x08\"9\n\x0eTunnelResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x08\x12\x0c\n\x04gone\x18\x03 \x01(\x08*\xb6\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_PREPARING\x10\x01\x12\x19\n\x15REPLICA_PHASE_RUNNING\x10\x02\x12\x18\n\x14REPLICA_PHASE_PAUSED\x10\x03\x12\x18\n\x14REPLICA_PHASE_EXITED\x10\x04\x12\x1b\n\x17REPLICA_PHASE_FINALIZED\x10\x05*Z\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43HANNEL_METRIC\x10\x01\x12\x0f\n\x0b\x43HANNEL_LOG\x10\x02\x12\x11\n\rCHANNEL_STATE\x10\x03\x32\xce\x01\n\x0c\x41gentService\x12@\n\x07\x43ontrol\x12\x17.nsml.v1.ControlRequest\x1a\x18.nsml.v1.ControlResponse(\x01\x30\x01\x12=\n\x06Ingest\x12\x16.nsml.v1.IngestRequest\x1a\x17.nsml.v1.IngestResponse(\x01\x30\x01\x12=\n\x06Tunnel\x12\x16.nsml.v1.TunnelRequest\x1a\x17.nsml.v1.TunnelResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.agents_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAPHASE']._serialized_start=4287
-  _globals['_REPLICAPHASE']._serialized_end=4469
-  _globals['_CHANNEL']._serialized_start=4471
-  _globals['_CHANNEL']._serialized_end=4561
+  _globals['_REPLICAPHASE']._serialized_start=4332
+  _globals['_REPLICAPHASE']._serialized_end=4514
+  _globals['_CHANNEL']._serialized_start=4516
+  _globals['_CHANNEL']._serialized_end=4606
   _globals['_REPLICAID']._serialized_start=147
   _globals['_REPLICAID']._serialized_end=209
   _globals['_CONTROLREQUEST']._serialized_start=212
@@ -54,51 +54,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEVICESCHANGED']._serialized_start=1367
   _globals['_DEVICESCHANGED']._serialized_end=1438
   _globals['_HEARTBEAT']._serialized_start=1440
-  _globals['_HEARTBEAT']._serialized_end=1451
-  _globals['_REPLICAEXIT']._serialized_start=1454
-  _globals['_REPLICAEXIT']._serialized_end=1721
-  _globals['_REPLICAREPORT']._serialized_start=1724
-  _globals['_REPLICAREPORT']._serialized_end=1945
-  _globals['_PLACEDAS']._serialized_start=1947
-  _globals['_PLACEDAS']._serialized_end=2049
-  _globals['_ORDERSACCEPTED']._serialized_start=2051
-  _globals['_ORDERSACCEPTED']._serialized_end=2099
-  _globals['_CONTROLRESPONSE']._serialized_start=2102
-  _globals['_CONTROLRESPONSE']._serialized_end=2353
-  _globals['_CONTROLPLANES']._serialized_start=2355
-  _globals['_CONTROLPLANES']._serialized_end=2389
-  _globals['_REGISTERED']._serialized_start=2392
-  _globals['_REGISTERED']._serialized_end=2611
-  _globals['_ORDERS']._serialized_start=2613
-  _globals['_ORDERS']._serialized_end=2709
-  _globals['_ASSIGNMENT']._serialized_start=2712
-  _globals['_ASSIGNMENT']._serialized_end=3001
-  _globals['_SECRETVALUE']._serialized_start=3003
-  _globals['_SECRETVALUE']._serialized_end=3066
-  _globals['_STOPORDER']._serialized_start=3069
-  _globals['_STOPORDER']._serialized_end=3212
-  _globals['_REPORTSACKNOWLEDGED']._serialized_start=3214
-  _globals['_REPORTSACKNOWLEDGED']._serialized_end=3276
-  _globals['_OPENTUNNEL']._serialized_start=3278
-  _globals['_OPENTUNNEL']._serialized_end=3363
-  _globals['_STREAMKEY']._serialized_start=3365
-  _globals['_STREAMKEY']._serialized_end=3464
-  _globals['_CHUNK']._serialized_start=3466
-  _globals['_CHUNK']._serialized_end=3582
-  _globals['_REPLICASAMPLE']._serialized_start=3584
-  _globals['_REPLICASAMPLE']._serialized_end=3705
-  _globals['_NODESAMPLE']._serialized_start=3708
-  _globals['_NODESAMPLE']._serialized_end=3944
-  _globals['_INGESTREQUEST']._serialized_start=3946
-  _globals['_INGESTREQUEST']._serialized_end=4030
-  _globals['_CURSOR']._serialized_start=4032
-  _globals['_CURSOR']._serialized_end=4090
-  _globals['_INGESTRESPONSE']._serialized_start=4092
-  _globals['_INGESTRESPONSE']._serialized_end=4147
-  _globals['_TUNNELREQUEST']._serialized_start=4149
-  _globals['_TUNNELREQUEST']._serialized_end=4225
-  _globals['_TUNNELRESPONSE']._serialized_start=4227
-  _globals['_TUNNELRESPONSE']._serialized_end=4284
-  _globals['_AGENTSERVICE']._serialized_start=4564
-  _globals['_AGENTSERVICE']._serialized_end=4770
+  _globals['_HEARTBEAT']._serialized_end=1496
+  _globals['_REPLICAEXIT']._serialized_start=1499
+  _globals['_REPLICAEXIT']._serialized_end=1766
+  _globals['_REPLICAREPORT']._serialized_start=1769
+  _globals['_REPLICAREPORT']._serialized_end=1990
+  _globals['_PLACEDAS']._serialized_start=1992
+  _globals['_PLACEDAS']._serialized_end=2094
+  _globals['_ORDERSACCEPTED']._serialized_start=2096
+  _globals['_ORDERSACCEPTED']._serialized_end=2144
+  _globals['_CONTROLRESPONSE']._serialized_start=2147
+  _globals['_CONTROLRESPONSE']._serialized_end=2398
+  _globals['_CONTROLPLANES']._serialized_start=2400
+  _globals['_CONTROLPLANES']._serialized_end=2434
+  _globals['_REGISTERED']._serialized_start=2437
+  _globals['_REGISTERED']._serialized_end=2656
+  _globals['_ORDERS']._serialized_start=2658
+  _globals['_ORDERS']._serialized_end=2754
+  _globals['_ASSIGNMENT']._serialized_start=2757
+  _globals['_ASSIGNMENT']._serialized_end=3046
+  _globals['_SECRETVALUE']._serialized_start=3048
+  _globals['_SECRETVALUE']._serialized_end=3111
+  _globals['_STOPORDER']._serialized_start=3114
+  _globals['_STOPORDER']._serialized_end=3257
+  _globals['_REPORTSACKNOWLEDGED']._serialized_start=3259
+  _globals['_REPORTSACKNOWLEDGED']._serialized_end=3321
+  _globals['_OPENTUNNEL']._serialized_start=3323
+  _globals['_OPENTUNNEL']._serialized_end=3408
+  _globals['_STREAMKEY']._serialized_start=3410
+  _globals['_STREAMKEY']._serialized_end=3509
+  _globals['_CHUNK']._serialized_start=3511
+  _globals['_CHUNK']._serialized_end=3627
+  _globals['_REPLICASAMPLE']._serialized_start=3629
+  _globals['_REPLICASAMPLE']._serialized_end=3750
+  _globals['_NODESAMPLE']._serialized_start=3753
+  _globals['_NODESAMPLE']._serialized_end=3989
+  _globals['_INGESTREQUEST']._serialized_start=3991
+  _globals['_INGESTREQUEST']._serialized_end=4075
+  _globals['_CURSOR']._serialized_start=4077
+  _globals['_CURSOR']._serialized_end=4135
+  _globals['_INGESTRESPONSE']._serialized_start=4137
+  _globals['_INGESTRESPONSE']._serialized_end=4192
+  _globals['_TUNNELREQUEST']._serialized_start=4194
+  _globals['_TUNNELREQUEST']._serialized_end=4270
+  _globals['_TUNNELRESPONSE']._serialized_start=4272
+  _globals['_TUNNELRESPONSE']._serialized_end=4329
+  _globals['_AGENTSERVICE']._serialized_start=4609
+  _globals['_AGENTSERVICE']._serialized_end=4815
 # @@protoc_insertion_point(module_scope)

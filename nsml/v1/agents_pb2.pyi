@@ -150,8 +150,10 @@ class DevicesChanged(_message.Message):
     def __init__(self, devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., device_note: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("sent_at",)
+    SENT_AT_FIELD_NUMBER: _ClassVar[int]
+    sent_at: _timestamp_pb2.Timestamp
+    def __init__(self, sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReplicaExit(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for", "memory_peak_bytes", "node_refused")

@@ -32,6 +32,11 @@ class ConditionName(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONDITION_NAME_NO_LEADER: _ClassVar[ConditionName]
     CONDITION_NAME_NODES_SILENT: _ClassVar[ConditionName]
     CONDITION_NAME_LOW_ON_ROOM: _ClassVar[ConditionName]
+    CONDITION_NAME_STORE_MEMBER_AWAY: _ClassVar[ConditionName]
+    CONDITION_NAME_SETTINGS_DIFFER: _ClassVar[ConditionName]
+    CONDITION_NAME_CLOCK_WRONG: _ClassVar[ConditionName]
+    CONDITION_NAME_CERTIFICATE_ENDING: _ClassVar[ConditionName]
+    CONDITION_NAME_JOIN_REFUSED: _ClassVar[ConditionName]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -47,6 +52,11 @@ CONDITION_NAME_DISK_FULL: ConditionName
 CONDITION_NAME_NO_LEADER: ConditionName
 CONDITION_NAME_NODES_SILENT: ConditionName
 CONDITION_NAME_LOW_ON_ROOM: ConditionName
+CONDITION_NAME_STORE_MEMBER_AWAY: ConditionName
+CONDITION_NAME_SETTINGS_DIFFER: ConditionName
+CONDITION_NAME_CLOCK_WRONG: ConditionName
+CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
+CONDITION_NAME_JOIN_REFUSED: ConditionName
 
 class Drain(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")
@@ -109,7 +119,7 @@ class DeviceUse(_message.Message):
     def __init__(self, device: _Optional[_Union[_resources_pb2.Device, _Mapping]] = ..., sample: _Optional[_Union[_resources_pb2.DeviceSample, _Mapping]] = ..., allocated_thousandths: _Optional[int] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "drain", "fence", "hold", "gang_network", "networks", "limits", "owner_note", "isolation_note", "setting_note", "disk_note")
+    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "drain", "fence", "hold", "gang_network", "networks", "limits", "owner_note", "isolation_note", "setting_note", "disk_note", "certificate_ends_at", "clock_ahead")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +143,8 @@ class Node(_message.Message):
     ISOLATION_NOTE_FIELD_NUMBER: _ClassVar[int]
     SETTING_NOTE_FIELD_NUMBER: _ClassVar[int]
     DISK_NOTE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_ENDS_AT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_AHEAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: NodeState
     devices: _containers.RepeatedCompositeFieldContainer[DeviceUse]
@@ -156,7 +168,9 @@ class Node(_message.Message):
     isolation_note: str
     setting_note: str
     disk_note: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., owner_note: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., disk_note: _Optional[str] = ...) -> None: ...
+    certificate_ends_at: _timestamp_pb2.Timestamp
+    clock_ahead: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., owner_note: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., disk_note: _Optional[str] = ..., certificate_ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., clock_ahead: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("page_size", "cursor")
@@ -249,10 +263,12 @@ class FenceNodeResponse(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveNodeRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "revoke")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    revoke: bool
+    def __init__(self, name: _Optional[str] = ..., revoke: _Optional[bool] = ...) -> None: ...
 
 class RemoveNodeResponse(_message.Message):
     __slots__ = ()

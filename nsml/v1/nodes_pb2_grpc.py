@@ -130,8 +130,10 @@ class NodeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Forgets a node. An agent that registers under its name makes it anew.
-        Callers: administrators. FAILED_PRECONDITION: its agent is connected, or it still has sessions.
+        """Forgets a node, its name and its key: a machine that joins under the name later is another one. Its
+        certificate is void; a name that only a certificate was issued for can be forgotten, too.
+        Callers: administrators. FAILED_PRECONDITION: its agent is connected and `revoke` is not set, or it
+        still has sessions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
@@ -181,8 +182,34 @@ def _memory(node: Node, _now: float) -> str:
     return f"{used}/{memory_text(node.capacity.memory_bytes)}"
 
 
+def _certificate(node: Node, now: float) -> str:
+    """When the node's certificate ends."""
+    if not node.HasField("certificate_ends_at"):
+        return "-"
+    left_s = seconds_of(node.certificate_ends_at) - now
+    return f"ends in {duration_text(left_s)}" if left_s > 0 else f"ended {ago(-left_s)}"
+
+
+def warning(node: Node, now: float) -> str:
+    """A certificate that ends soon, or a clock that is wrong; "" where neither is."""
+    parts = []
+    if node.HasField("certificate_ends_at"):
+        left_s = seconds_of(node.certificate_ends_at) - now
+        if left_s < CERTIFICATE_WARNING_S:
+            parts.append(f"certificate {_certificate(node, now)}")
+    ahead_s = _clock_ahead_s(node)
+    if abs(ahead_s) > WRONG_CLOCK_S:
+        side = "ahead" if ahead_s > 0 else "behind"
+        parts.append(f"clock {duration_text(abs(ahead_s))} {side}")
+    return "; ".join(parts)
+
+
+def _clock_ahead_s(node: Node) -> float:
+    return node.clock_ahead.ToNanoseconds() / 1e9
+
+
 def _whole_note(node: Node, now: float) -> str:
-    return "; ".join(filter(None, [why_closed(node, now), note(node)]))
+    return "; ".join(filter(None, [why_closed(node, now), warning(node, now), note(node)]))
 
 
 COLUMNS: tuple[Column[Node], ...] = (
@@ -215,6 +242,7 @@ COLUMNS: tuple[Column[Node], ...] = (
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
     Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
     Column(key="version", title="Version", cell=lambda n, _: n.agent_version, is_wide=True),
+    Column(key="certificate", title="Certificate", cell=_certificate, is_wide=True),
 )
 
 
@@ -385,6 +413,12 @@ def record(node: Node) -> dict[str, Any]:
         "isolation_note": node.isolation_note or None,
         "setting_note": node.setting_note or None,
         "simulated": is_simulated(node),
+        "certificate_ends_at": (
+            moment(seconds_of(node.certificate_ends_at))
+            if node.HasField("certificate_ends_at")
+            else None
+        ),
+        "clock_ahead_s": (round(_clock_ahead_s(node), 3) if node.HasField("clock_ahead") else None),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }
 
@@ -486,7 +520,8 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("isolation", _isolation_and_why(node)),
         ("network", _networks(node)),
         ("limits", _limits_and_why(node)),
-        ("agent", node.agent_version),
+        ("agent", _agent(node, now)),
+        ("warning", warning(node, now)),
         ("contact", contact),
         (
             "gpus",
@@ -499,6 +534,12 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         *zip_longest(("foreign",), foreign_lines(node, now), fillvalue=""),
     ]
     return [node.name, *(line for title, text in rows if text for line in _wrapped(title, text))]
+
+
+def _agent(node: Node, now: float) -> str:
+    has_certificate = node.HasField("certificate_ends_at")
+    certificate = f"certificate {_certificate(node, now)}" if has_certificate else ""
+    return " · ".join(filter(None, [node.agent_version, certificate]))
 
 
 def _networks(node: Node) -> str:

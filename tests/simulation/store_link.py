@@ -7,7 +7,7 @@ what was sent is applied whatever becomes of its sender.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, replace
@@ -216,6 +216,9 @@ class StoreLink:
 
     async def space(self) -> Space:
         return await self._store.space()
+
+    async def members_away(self) -> Mapping[str, str]:
+        return await self._store.members_away()
 
     async def _reclaim(self) -> None:
         await self._store.reclaim()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nsml._version import VERSION
+from nsml._version import RELEASE
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tui.demo.part import active, stamp, state_of
@@ -39,7 +39,7 @@ class Machines:
         """The platform, with these live sessions on these nodes."""
         holding = active(live, now)
         answer = nodes_pb2.GetClusterResponse(
-            version=VERSION,
+            version=RELEASE,
             leader="garden-1",
             term=4,
             coordination="etcd",
@@ -51,7 +51,7 @@ class Machines:
             answered_by="garden-1",
         )
         for name, hours in (("garden-1", 30), ("garden-2", 29)):
-            member = answer.members.add(name=name, version=VERSION, is_leader=name == "garden-1")
+            member = answer.members.add(name=name, version=RELEASE, is_leader=name == "garden-1")
             stamp(member.started_at, self._origin - 3_600.0 * hours)
         for node in nodes:
             answer.capacity.cpu_thousandths += node.capacity.cpu_thousandths
@@ -80,7 +80,7 @@ class Machines:
         node = nodes_pb2.Node(
             name=NODES[place],
             state=nodes_pb2.NODE_STATE_READY,
-            agent_version=VERSION,
+            agent_version=RELEASE,
             isolation=resources_pb2.ISOLATION_CONTAINER,
             host=f"{NODES[place]}.garden.example",
             pod="hedge" if place < 3 else "meadow",

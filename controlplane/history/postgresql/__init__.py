@@ -5,6 +5,10 @@ The only place that knows psycopg.
 
 from __future__ import annotations
 
-from controlplane.history.postgresql.history import PostgresHistory, open_postgresql
+from controlplane.history.postgresql.history import (
+    PostgresHistory,
+    check_postgresql,
+    open_postgresql,
+)
 
-__all__ = ["PostgresHistory", "open_postgresql"]
+__all__ = ["PostgresHistory", "check_postgresql", "open_postgresql"]

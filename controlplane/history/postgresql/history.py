@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.database import PostgresDatabase, open_database
+from controlplane.history.postgresql.line import open_line
 from controlplane.history.sql.history import SqlHistory
+from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
     from nsml.clock import Clock
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
 
 class PostgresHistory(SqlHistory[PostgresDatabase]):
     """See interface.History. Any number of processes may have the same database open."""
+
+
+async def check_postgresql(url: str) -> None:
+    """Connect to the history and leave it as it is; raises what `open_postgresql` does."""
+    address = read_address(url)
+    await in_own_thread(lambda: open_line(address).close())
 
 
 async def open_postgresql(

@@ -18,8 +18,9 @@ def timestamp(seconds: float) -> Timestamp | None:
 
 def duration(seconds: float) -> Duration:
     """Seconds as a message."""
-    nanos = round(seconds * 1e9)
-    return Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
+    made = Duration()
+    made.FromNanoseconds(round(seconds * 1e9))
+    return made
 
 
 def time_of(message: Timestamp) -> float:

@@ -515,6 +515,16 @@ class JoinTokenRecord(_message.Message):
     created_by: str
     def __init__(self, expires_at: _Optional[float] = ..., created_by: _Optional[str] = ...) -> None: ...
 
+class BarredKeyRecord(_message.Message):
+    __slots__ = ("node", "barred_by", "barred_at")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BARRED_BY_FIELD_NUMBER: _ClassVar[int]
+    BARRED_AT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    barred_by: str
+    barred_at: float
+    def __init__(self, node: _Optional[str] = ..., barred_by: _Optional[str] = ..., barred_at: _Optional[float] = ...) -> None: ...
+
 class SessionPointer(_message.Message):
     __slots__ = ("session_id",)
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -596,7 +606,14 @@ class PlatformKeys(_message.Message):
     def __init__(self, authority_certificate: _Optional[bytes] = ..., authority_key: _Optional[bytes] = ..., vault_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
-    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance")
+    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     USER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -604,6 +621,7 @@ class MemberRecord(_message.Message):
     LOCAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     user_address: str
@@ -611,7 +629,8 @@ class MemberRecord(_message.Message):
     local_address: str
     started_at: float
     instance: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ProjectRecord(_message.Message):
     __slots__ = ("name", "owner", "members", "created_at", "quota", "member_quota", "budget", "weight", "most_priority")

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from controlplane.access.authority import make_authority
 from nodeagent.config import settings_to_be
 from nodeagent.doctor import CHECKS, EngineSymptoms, Finding, Grade, Symptoms, examine
-from nodeagent.symptoms import look
+from nodeagent.symptoms import _certificate, look
+from nsml.clock import SystemClock
 from tests.engines import SOCKET, required_image
 
 SOUND = Symptoms(
@@ -210,3 +212,30 @@ def test_the_engine_is_asked_for_the_default_image(
     assert facts.engine is not None
     assert facts.engine.has_default_image is is_there
     assert worst(facts, "image").grade is (Grade.OK if is_there else Grade.WARN)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "grade", "found"),
+    [
+        (60 * 86_400.0, Grade.OK, "ends in 60d"),
+        (13 * 86_400.0, Grade.WARN, "ends in 13d"),
+        (-3 * 86_400.0, Grade.BAD, "ended 3d ago: no control plane talks to it"),
+    ],
+)
+def test_a_certificate_is_judged_by_what_is_left(left_s: float, grade: Grade, found: str) -> None:
+    [finding] = [
+        one
+        for one in examine(replace(SOUND, certificate_left_s=left_s))
+        if one.check == "certificate"
+    ]
+    assert (finding.grade, finding.found) == (grade, found)
+
+
+def test_the_certificate_of_this_node_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "node.pem"
+    file.write_bytes(make_authority(SystemClock()).issue_server(["a"]).chain)
+    environment = {"NSML_AGENT_CERTIFICATE_FILE": str(file), "NSML_AGENT_KEY_FILE": str(file)}
+    settings = settings_to_be(tmp_path / "agent.toml", environment)
+    assert 89 * 86_400 < _certificate(settings)["certificate_left_s"] < 91 * 86_400
+    file.write_text("damaged")
+    assert str(file) in _certificate(settings)["certificate_refusal"]

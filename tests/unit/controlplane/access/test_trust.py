@@ -109,6 +109,17 @@ async def test_a_node_renews_whatever_others_guess_at_its_address(
     assert files.certificate.read_bytes() != before
 
 
+async def test_a_certificate_that_has_ended_is_said_to_have(live: Live, tmp_path: Path) -> None:
+    """No handshake would work: what came back of it says nothing of why."""
+    await join(live, tmp_path, await token_of(live))
+    files = NodeFiles.within(tmp_path)
+    ended = trust.certificate_end(files.certificate)
+    with pytest.raises(TrustError, match=r"the certificate of node gpu-1 ended on 20") as caught:
+        await trust.renew_when_due("127.0.0.1:1", "gpu-1", files, now=ended)
+    assert "nsml join HOST:PORT" in caught.value.advice
+    assert "nsml admin join-token" in caught.value.advice
+
+
 async def test_a_certificate_is_renewed_when_it_is_time(live: Live, tmp_path: Path) -> None:
     await join(live, tmp_path, await token_of(live))
     files = NodeFiles.within(tmp_path)

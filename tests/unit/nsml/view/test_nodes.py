@@ -131,3 +131,29 @@ def test_nobody_leads_while_the_store_is_gone():
     lines = nodes.cluster_lines(cluster, server="a:1")
     assert "control   nobody can lead now · etcd" in lines
     assert any(line.startswith("standby   a · a:1") for line in lines)
+
+
+def test_a_certificate_is_warned_of_when_its_renewals_fail():
+    node = nodes_pb2.Node(name="a", agent_version="1")
+    assert cells(node)["certificate"] == "-"
+    for days, shown, warned in (
+        (45, "ends in 45d", ""),
+        (13, "ends in 13d", "certificate ends in 13d"),
+        (-3, "ended 3 days ago", "certificate ended 3 days ago"),
+    ):
+        node.certificate_ends_at.FromSeconds(int(NOW) + days * 86_400)
+        assert (cells(node)["certificate"], cells(node)["note"]) == (shown, warned)
+        assert f"certificate {shown}" in "\n".join(
+            nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), NOW)
+        )
+    assert nodes.record(node)["certificate_ends_at"].startswith("2023-11-11")
+
+
+def test_a_wrong_clock_is_in_the_note():
+    node = nodes_pb2.Node(name="a")
+    assert nodes.record(node)["clock_ahead_s"] is None
+    node.clock_ahead.FromMilliseconds(-7_200_500)
+    assert cells(node)["note"] == "clock 2h behind"
+    assert nodes.record(node)["clock_ahead_s"] == -7200.5
+    node.clock_ahead.FromMilliseconds(1_500)
+    assert cells(node)["note"] == ""

@@ -1,0 +1,202 @@
+"""`nsml-controlplane --check`: says all that is wrong with settings, files, stores and ports. It changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from controlplane.access.files import read_private
+from controlplane.access.listeners import ListenRefused, parse_address, take_port
+from controlplane.claim import StartRefused
+from controlplane.domain.errors import NsmlError
+from controlplane.operations import records
+from controlplane.operations.warnings import FILE_WARNING_S, file_end
+from controlplane.store.filelock import FileLock
+from controlplane.store.interface import StoreError, StoreLocked
+from controlplane.surroundings import (
+    key_file_of,
+    open_objects,
+    reached_store,
+    standing_of,
+)
+from nsml.view.units import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from controlplane.claim import Standing
+    from controlplane.config import Settings
+    from nsml.clock import Clock
+
+WITHIN_S: Final = 10.0
+"""What does not answer within this does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the check; `grade` is `ok`, `warn` or `bad`."""
+
+    grade: str
+    subject: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.grade:<6}{self.subject:<24}{self.found}"
+
+
+async def check(settings: Settings, clock: Clock) -> list[Finding]:
+    """All findings, good ones too; raises nothing that a start would."""
+    found = [*_files(settings, clock.time()), *_secrets(settings)]
+    is_running = _is_running(settings.data)
+    if is_running:
+        found.append(Finding("ok", "data", f"a control plane runs in {settings.data}"))
+    else:
+        found += _data(settings.data)
+        found += _ports(settings)
+    return [*found, *[one async for one in _stores(settings, clock, is_running=is_running)]]
+
+
+def _files(settings: Settings, now: float) -> Iterator[Finding]:
+    """Certificates from elsewhere."""
+    for name, file in settings.certificates.items():
+        try:
+            left_s = file_end(file) - now
+        except OSError as error:
+            yield Finding("bad", name, f"{file}: {error.strerror}")
+        except ValueError:
+            yield Finding("bad", name, f"{file} has no certificate in PEM")
+        else:
+            if left_s <= 0:
+                yield Finding("bad", name, f"{file} ended {duration_text(-left_s)} ago")
+            elif left_s < FILE_WARNING_S:
+                yield Finding("warn", name, f"{file} ends in {duration_text(left_s)}")
+            else:
+                yield Finding("ok", name, f"{file} ends in {duration_text(left_s)}")
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    """Files that are for us alone."""
+    names = ("etcd_key", "etcd_password_file", "s3_credentials", "metrics_token_file")
+    for name in names:
+        file = getattr(settings, name)
+        if file is None:
+            continue
+        try:
+            is_there = read_private(file) is not None
+        except OSError as error:
+            yield Finding("bad", name, f"{file}: {error.strerror}")
+        else:
+            yield (
+                Finding("ok", name, str(file))
+                if is_there
+                else Finding("bad", name, f"{file}: there is no such file")
+            )
+
+
+def _is_running(data: Path) -> bool:
+    if not (data / "lock").exists():
+        return False
+    try:
+        with FileLock(str(data / "lock")):
+            return False
+    except (StoreLocked, OSError):
+        return True
+
+
+def _data(data: Path) -> Iterator[Finding]:
+    """Whether the folder can be made, or is there."""
+    there = next(one for one in (data, *data.parents) if one.exists())
+    if not there.is_dir():
+        yield Finding("bad", "data", f"{there} is no folder")
+    elif there != data:
+        yield Finding("ok", "data", f"{data} will be made at the start")
+    else:
+        yield Finding("ok", "data", str(data))
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    places = {
+        "address": settings.plain_address,
+        "listen": settings.listen,
+        "listen_agents": settings.listen_agents,
+        "http": settings.http,
+    }
+    for name, place in places.items():
+        if not place:
+            continue
+        try:
+            if not parse_address(place).path:
+                take_port(place)[1].close()
+        except ListenRefused as error:
+            yield Finding("bad", name, str(error))
+        else:
+            yield Finding("ok", name, place)
+
+
+async def _stores(settings: Settings, clock: Clock, *, is_running: bool) -> AsyncIterator[Finding]:
+    try:
+        standing = standing_of(settings)
+    except StartRefused as error:
+        yield Finding("bad", "coordination", str(error))
+        return
+    kind = standing.coordination.kind
+    looks: list[tuple[str, str, Callable[[], Awaitable[str]]]] = []
+    if not standing.coordination.is_inside:
+        looks.append(("coordination", kind, lambda: _coordination(settings, standing, clock)))
+    elif not is_running:
+        yield Finding("ok", "coordination", f"{kind}, in the data folder")
+    if settings.history:
+        looks.append(("history", "PostgreSQL", lambda: _history(settings.history)))
+    if settings.objects:
+        looks.append(("objects", settings.objects, lambda: _objects(settings)))
+    for finding in await asyncio.gather(*(_looked(*one) for one in looks)):
+        yield finding
+
+
+async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            warning = await look()
+    except TimeoutError:
+        return Finding("bad", subject, f"no answer within {WITHIN_S:.0f} s")
+    except NsmlError as error:
+        return Finding("bad", subject, f"{error}{f' ({error.why})' if error.why else ''}")
+    except (StartRefused, StoreError, OSError, ValueError) as error:
+        return Finding("bad", subject, str(error))
+    return Finding("warn", subject, warning) if warning else Finding("ok", subject, fine)
+
+
+async def _coordination(settings: Settings, standing: Standing, clock: Clock) -> str:
+    """What is not as it should be with an etcd that answers."""
+    async with reached_store(settings, standing, clock) as store:
+        item = await store.get(records.CLUSTER)
+        away = await store.members_away()
+    if away:
+        return "; ".join(f"{member} does not answer: {reason}" for member, reason in away.items())
+    cluster = records.decode_cluster(item.value) if item else None
+    if cluster is not None and cluster.is_shared and not key_file_of(settings).exists():
+        raise StartRefused(
+            f"the platform {cluster.id} is there, and its key is not: copy platform.key from another "
+            f"control plane to {key_file_of(settings)}"
+        )
+    return ""
+
+
+async def _history(url: str) -> str:
+    from controlplane.history.postgresql import check_postgresql  # noqa: PLC0415
+
+    await check_postgresql(url)
+    return ""
+
+
+async def _objects(settings: Settings) -> str:
+    await (await open_objects(settings)).mark()
+    return ""
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings, what is bad last."""
+    order = {"ok": 0, "warn": 1, "bad": 2}
+    return "\n".join(map(str, sorted(findings, key=lambda one: order[one.grade])))

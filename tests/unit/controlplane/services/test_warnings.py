@@ -1,0 +1,154 @@
+"""What goes wrong slowly or unseen is a condition in the answer, and a figure of the metrics."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from controlplane.domain.identity import AnonymousCaller, Role
+from controlplane.gateway.figures import figures, take
+from controlplane.gateway.rpcs import CallCounts
+from controlplane.loops import warning
+from controlplane.operations.members import MEMBERS, Member
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import StoreUnavailable, Transaction
+from controlplane.web import known_of
+from nsml.clock import SystemClock, inline
+from nsml.v1 import agents_pb2, nodes_pb2
+from tests.failing import Failing
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.services.test_nodes import FAST, root_of, shown
+from tests.unit.controlplane.services.test_sessions import refused
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warning, "LOOK_S", 0.05)
+
+
+@pytest.fixture
+async def rig():
+    async with platform(character=FAST) as rig:
+        yield rig
+
+
+async def names(user: Stubs) -> dict[str, str]:
+    """Conditions with their evidence."""
+    answer = await user.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+    return {
+        f"{nodes_pb2.ConditionName.Name(one.name).removeprefix('CONDITION_NAME_')} {one.subject}".strip(): one.evidence
+        for one in answer.conditions
+    }
+
+
+async def shows(user: Stubs, *wanted: str) -> dict[str, str]:
+    async def it_does() -> bool:
+        return set(await names(user)) == set(wanted)
+
+    await until(it_does, f"conditions {wanted}")
+    return await names(user)
+
+
+def samples(rig: Rig) -> dict[tuple[str, ...], float]:
+    taken = take(known_of(rig.plane), CallCounts(()))
+    return {
+        (one.name, *one.labels.values()): one.value
+        for family in figures(taken)
+        for one in family.samples
+    }
+
+
+async def beat(agent: Agent, ahead_s: float) -> None:
+    heartbeat = agents_pb2.Heartbeat()
+    heartbeat.sent_at.FromNanoseconds(round((time.time() + ahead_s) * 1e9))
+    await agent.say(agents_pb2.ControlRequest(heartbeat=heartbeat))
+
+
+async def test_a_node_whose_clock_is_off_by_hours(rig: Rig) -> None:
+    root = await root_of(rig)
+    agent = await (await rig.agent("a")).connect()
+    await beat(agent, 7200)
+    found = await shows(root, "CLOCK_WRONG node a")
+    assert found["CLOCK_WRONG node a"].endswith("ahead")
+    node = await shown(root)
+    assert 7000 < node.clock_ahead.ToSeconds() <= 7200
+    figure = samples(rig)
+    assert figure["nsml_condition", "CLOCK_WRONG", "node a"] == 1
+    assert 7000 < figure["nsml_node_clock_ahead_seconds", "a"] <= 7200
+    for _ in range(5):
+        await beat(agent, 0)
+    await shows(root)
+
+
+async def test_a_control_plane_with_other_settings(rig: Rig) -> None:
+    root = await root_of(rig)
+    other = Member(name="cp2", version="test", settings={"time_limits": "high=24h"})
+    await rig.on.store.commit(Transaction(success=(MEMBERS.put("cp2", other),)))
+    found = await shows(root, "SETTINGS_DIFFER time_limits")
+    assert "cp2: high=24h" in found["SETTINGS_DIFFER time_limits"]
+    await rig.on.store.commit(Transaction(success=(MEMBERS.delete("cp2"),)))
+    await shows(root)
+
+
+async def test_a_machine_that_is_refused(rig: Rig) -> None:
+    root = await root_of(rig)
+    joining = rig.plane._joining
+    with pytest.raises(Exception, match="not valid"):
+        await joining.join(AnonymousCaller(), secret="x", node="gpu-7", signing_request=b"")
+    found = await shows(root, "JOIN_REFUSED")
+    assert "node gpu-7" in found["JOIN_REFUSED"]
+    assert samples(rig)["nsml_joins_refused_total",] == 1
+
+
+async def test_nobody_leads_in_the_metrics_while_the_store_is_gone() -> None:
+    async with EmbeddedStore(":memory:", clock=SystemClock(), run=inline) as embedded:
+        store = Failing(embedded)
+        async with platform(store=store, character={"lease_s": 30.0}) as rig:
+            assert samples(rig)["nsml_leads",] == 1
+            store.error = lambda _: StoreUnavailable("etcd does not answer")
+            with pytest.raises(StoreUnavailable):
+                await rig.plane.health.touch()
+            figure = samples(rig)
+            assert figure["nsml_condition", "COORDINATION_GONE", ""] == 1
+            assert figure["nsml_leads",] == 0
+            assert figure["nsml_leader_term",] == 0
+            store.error = None
+
+
+async def remove(user: Stubs, name: str, *, revoke: bool = False) -> None:
+    await user.nodes.RemoveNode(nodes_pb2.RemoveNodeRequest(name=name, revoke=revoke))
+
+
+async def test_a_connected_node_is_cut_off_when_its_key_is_revoked(rig: Rig) -> None:
+    root = await root_of(rig)
+    agent = await (await rig.agent("a")).connect()
+    assert (await refused(remove(root, "a")))[0] == "FAILED_PRECONDITION"
+    await remove(root, "a", revoke=True)
+
+    async def it_is_over() -> bool:
+        return agent.error is not None
+
+    await until(it_is_over, "the stream ends")
+    again = await Agent(agent.stubs, "a").connect()
+    assert again.error is not None
+    assert again.error.code().name == "UNAUTHENTICATED"
+    assert (await refused(shown(root, "a")))[0] == "NOT_FOUND"
+    assert (await refused(remove(root, "a")))[0] == "NOT_FOUND"
+
+
+async def test_a_node_with_sessions_keeps_its_key(rig: Rig) -> None:
+    root = await rig.user("boss", role=Role.ADMIN)
+    agent = await (await rig.agent("a")).connect()
+    await root.submit()
+    await agent.assignments(1)
+    assert (await refused(remove(root, "a", revoke=True)))[0] == "FAILED_PRECONDITION"
+    again = await Agent(agent.stubs, "a").connect()
+    assert again.registered is not None
+
+
+async def test_a_name_that_joined_and_never_registered_is_forgotten(rig: Rig) -> None:
+    root = await root_of(rig)
+    await rig.plane.accounts.create_node_token("ghost")
+    await remove(root, "ghost", revoke=True)
+    assert (await refused(remove(root, "ghost")))[0] == "NOT_FOUND"
