@@ -26,6 +26,8 @@ from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use, owner_of
 from nodeagent.beneath import open_folder
 from nodeagent.datasets import Trees
+from nodeagent.engine.client import EngineUnreachable
+from nodeagent.engine_watch import EngineWatch
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.virtualenvs import Environments
@@ -222,10 +224,13 @@ class PythonHook:
 class ImageHook:
     """The image that the session or its code asks for, where programs run in containers."""
 
-    def __init__(self, images: Images, run: Offload, reader: SetupReader) -> None:
+    def __init__(
+        self, images: Images, run: Offload, reader: SetupReader, engine: EngineWatch
+    ) -> None:
         self._images = images
         self._run = run
         self._reader = reader
+        self._engine = engine
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """All: a container is made of an image."""
@@ -241,7 +246,12 @@ class ImageHook:
                 await self._run(partial(draft.log.note, f"note: {one}"))
             owner = owner_of(draft.assignment)
             provide = partial(self._images.provide, reference, wanted, owner=owner)
-            draft.image = await _provided(self._run, provide, draft, "image")
+            draft.image = await self._engine.through(
+                partial(_provided, self._run, provide, draft, "image"),
+                waits=lambda reason: self._run(partial(_waits, draft, reason)),
+            )
+        except EngineUnreachable as error:
+            raise PreparationFailed(sessions.CAUSE_NODE_NOT_READY, str(error)) from error
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)

@@ -19,9 +19,13 @@ _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.START_FAILED: sessions.CAUSE_START_FAILED,
     ExitWhy.OUT_OF_MEMORY: sessions.CAUSE_OUT_OF_MEMORY,
     ExitWhy.LIMIT_EXCEEDED: sessions.CAUSE_LIMIT_EXCEEDED,
+    ExitWhy.ENGINE_AWAY: sessions.CAUSE_NODE_NOT_READY,
+    ExitWhy.ENGINE_LOST: sessions.CAUSE_NODE_LOST,
     # Nobody saw the end of the program; it is the platform's fault, as with a node.
     ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
 }
+
+_NEVER_RAN = frozenset({ExitWhy.START_FAILED, ExitWhy.ENGINE_AWAY})
 
 
 def report_of(
@@ -73,7 +77,7 @@ def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
         message=message[:_LONGEST_MESSAGE],
         memory_peak_bytes=record.memory_peak_bytes,
     )
-    if record.why is not ExitWhy.START_FAILED:
+    if record.why not in _NEVER_RAN:
         end.started_at.FromMicroseconds(round(record.started_at * 1e6))
     end.ended_at.FromMicroseconds(round(record.ended_at * 1e6))
     end.ran_for.FromMicroseconds(round(record.duration_s * 1e6))

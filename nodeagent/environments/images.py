@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineRefused
+from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable
 from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import (
     FOR_APT,
@@ -204,8 +204,9 @@ class Images:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set, and
-        OSError where this machine lacks something.
+        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
+        made again), and OSError where this machine lacks something.
         """
         try:
             asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
@@ -213,6 +214,8 @@ class Images:
             if not requirements.lines and not requirements.packages:
                 return base.id
             return self._derived(base, requirements, asker)
+        except EngineUnreachable:
+            raise  # no fault of the environment's
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 

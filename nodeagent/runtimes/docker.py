@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineRefused, NotThere
+from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable, NotThere
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
@@ -19,7 +19,7 @@ from nodeagent.runtimes.container import (
     late_variables,
     session_volumes,
 )
-from nodeagent.runtimes.interface import ImageGone, Isolation, StartRefused
+from nodeagent.runtimes.interface import EngineGone, ImageGone, Isolation, StartRefused
 from nodeagent.runtimes.launch import limits_of
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
@@ -145,6 +145,8 @@ class DockerDriver(ShimDriver):
             return stored_image(self._place.engine, self._image(spec))
         except NotThere as error:
             raise ImageGone(str(error)) from error
+        except EngineUnreachable as error:
+            raise EngineGone(str(error)) from error
         except EngineError as error:
             raise StartRefused(str(error)) from error
 
@@ -196,6 +198,7 @@ def container_content(
             "api": place.api,
             "name": container_name(spec.replica_id, place.container.mark),
             "image": spec.image or place.default_image,
+            "outlives_engine": place.engine.keeps_containers is not False,
             "config": config,
             "environment": given,
             "unset": lost,

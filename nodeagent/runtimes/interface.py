@@ -6,6 +6,7 @@ Errors, all subclasses of `RuntimeDriverError`:
 RuntimeDriverError
     StartRefused       the spec cannot be run here; nothing was left behind
         ImageGone      it could be, with its image, which was here a moment ago
+        EngineGone     it could be, with the container engine, which does not answer
     ReplicaNotFound    no such replica on this machine
     ReplicaRunning     it runs, and what was asked needs it gone
 ```
@@ -147,6 +148,10 @@ class ExitWhy(enum.StrEnum):
     """It used all the memory that it was given; `message` says how much."""
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     """It used more than it was given of disk or processes; `message` says of what."""
+    ENGINE_AWAY = "ENGINE_AWAY"
+    """The container engine did not answer when the program was to be started; nothing of it ran."""
+    ENGINE_LOST = "ENGINE_LOST"
+    """The container engine was restarted or ended, and the program with it."""
     SHIM_LOST = "SHIM_LOST"
     """The shim was killed or the machine restarted: the code is unknown, the processes are gone."""
 
@@ -221,6 +226,10 @@ class StartRefused(RuntimeDriverError):
 
 class ImageGone(StartRefused):
     """The image that was prepared is not on this machine any more: it can be prepared again."""
+
+
+class EngineGone(StartRefused):
+    """The container engine does not answer: whatever is to be started, it is the node's fault."""
 
 
 class ReplicaNotFound(RuntimeDriverError):

@@ -45,6 +45,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_PREEMPTED: _ClassVar[Cause]
     CAUSE_LIMIT_EXCEEDED: _ClassVar[Cause]
     CAUSE_PORT_TAKEN: _ClassVar[Cause]
+    CAUSE_NODE_NOT_READY: _ClassVar[Cause]
 
 class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -93,6 +94,7 @@ CAUSE_GANG_MEMBER_FAILED: Cause
 CAUSE_PREEMPTED: Cause
 CAUSE_LIMIT_EXCEEDED: Cause
 CAUSE_PORT_TAKEN: Cause
+CAUSE_NODE_NOT_READY: Cause
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority

@@ -119,6 +119,7 @@ _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_PREEMPTED: "preempted",
     sessions_pb2.CAUSE_LIMIT_EXCEEDED: "over its limit",
     sessions_pb2.CAUSE_PORT_TAKEN: "port taken",
+    sessions_pb2.CAUSE_NODE_NOT_READY: "node not ready",
 }
 
 

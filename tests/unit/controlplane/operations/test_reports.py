@@ -282,7 +282,7 @@ def test_a_gang_that_lost_a_node_is_repeated() -> None:
     assert (again.state, again.stop) == ("QUEUED", None)
 
 
-@pytest.mark.parametrize("cause", ["DATA_FAILED", "PORT_TAKEN"])
+@pytest.mark.parametrize("cause", ["DATA_FAILED", "PORT_TAKEN", "NODE_NOT_READY"])
 def test_three_bad_attempts_are_held(cause: str) -> None:
     one = session()
     script = Script(node("a"), one)
