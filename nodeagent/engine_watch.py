@@ -129,7 +129,7 @@ class EngineWatch:
         except TimeoutError:
             return f"the container engine does not answer within {ANSWERS_WITHIN_S:g} s"
         except EngineError as error:
-            return f"the container engine: {error}"
+            return str(error)
         return ""
 
     async def _pause(self, seconds: float) -> None:
