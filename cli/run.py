@@ -509,6 +509,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     for warning in packed.warnings():
         app.say(warning)
     _note_variables(app, folder, packed, wish)
+    _note_recipes(app, folder)
     _check_image_line(folder, packed)
     return packed
 
@@ -542,6 +543,21 @@ def _note_variables(app: App, folder: Path, packed: Packed, wish: Wish) -> None:
         )
     if ".env" not in {*sent, *named} and (folder / ".env").is_file():
         app.say("note: .env is not sent: --env-file .env gives its variables to the program")
+
+
+_RECIPES = ("Dockerfile", "Containerfile", "Singularity", "compose.yaml", "compose.yml", "docker-compose.yaml",
+            "docker-compose.yml", ".devcontainer")  # fmt: skip
+"""What other tools make containers of."""
+
+
+def _note_recipes(app: App, folder: Path) -> None:
+    """Say of what containers are made of elsewhere that nothing is built of it here."""
+    found = [name for name in _RECIPES if (folder / name).exists()]
+    if found:
+        app.say(
+            f"note: {', '.join(found)} {'is' if len(found) == 1 else 'are'} not built: name an image with --image,"
+            " Python packages in requirements.txt, Debian packages in nsml_package.txt"
+        )
 
 
 def _within(folder: Path, name: str) -> str:

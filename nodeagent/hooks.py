@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +80,10 @@ class Draft:
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
     image: str | None = None
+    image_name: str = ""
+    """What was asked for, as it was written."""
+    names: Mapping[str, bytes] = field(default_factory=dict)
+    """Its files with names of users and groups, by path."""
     waits: Callable[[str], None] = lambda _: None
     """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
@@ -241,15 +245,20 @@ class ImageHook:
         """Have the image here, with what the code requires upon it."""
         try:
             wanted = await _required(self._run, self._reader, draft, may_build=True)
-            reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)
+            asked = draft.assignment.spec.image
+            reference, note = self._images.resolve(asked, wanted.image)
+            draft.image_name = asked or wanted.image or reference
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))
             owner = owner_of(draft.assignment)
             provide = partial(self._images.provide, reference, wanted, owner=owner)
-            draft.image = await self._engine.through(
-                partial(_provided, self._run, provide, draft, "image"),
-                waits=lambda reason: self._run(partial(_waits, draft, reason)),
-            )
+
+            async def made() -> None:
+                draft.image = await _provided(self._run, provide, draft, "image")
+                draft.names = await self._run(partial(self._images.names, draft.image))
+
+            waits = partial(_waits, draft)
+            await self._engine.through(made, waits=lambda why: self._run(partial(waits, why)))
         except EngineUnreachable as error:
             raise PreparationFailed(sessions.CAUSE_NODE_NOT_READY, str(error)) from error
         except (EnvironmentFailed, OSError) as error:

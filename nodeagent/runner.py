@@ -340,6 +340,8 @@ class Runner:
             gid=uid,
             groups=draft.groups,
             image=draft.image,
+            image_name=draft.image_name,
+            names=draft.names,
             gang=network,
         )
 

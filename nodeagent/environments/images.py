@@ -45,6 +45,7 @@ from nodeagent.engine.images import (
     touch_image,
     written_bytes,
 )
+from nodeagent.engine.names import ImageNames
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
@@ -150,6 +151,7 @@ class Images:
         self._engine = engine
         self._settings = settings
         self._mark = mark
+        self._names = ImageNames(engine, self._container("names"), mark)
         self._is_full = is_full
         self._queue = queue or BuildQueue(QueueLimits(), lambda: 1 << 62)
         self._allowed = AllowedImages(
@@ -218,6 +220,14 @@ class Images:
             raise  # no fault of the environment's
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
+
+    def names(self, image_id: str) -> Mapping[str, bytes]:
+        """What an image has of names of users and groups, by path. Raises EngineUnreachable."""
+        try:
+            return self._names.of(image_id)
+        except EngineRefused as error:
+            log.warning("image.names_unread", image=image_id, error=str(error))
+            return {}
 
     def stored(self) -> dict[str, float]:
         """When each that may be removed was last used: Unix seconds by key."""

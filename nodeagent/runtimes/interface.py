@@ -80,7 +80,9 @@ class ReplicaSpec:
     `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
-    which the caller filled. `image` is what a container is made of; other levels do not look at it.
+    which the caller filled. `image` is what a container is made of; other levels do not look at it. `image_name`
+    is what people know it by, and `names` are its files with names of users and groups, by path: in its
+    container the session's own names stand beside those.
     `secrets` are variables, too, in none of `env`: their values reach the program's environment, and
     nothing that outlives the start holds them.
 
@@ -124,6 +126,8 @@ class ReplicaSpec:
     python: PythonEnvironment | None = None
     gang: GangNetwork | None = None
     image: str | None = None
+    image_name: str = ""
+    names: Mapping[str, bytes] = field(default_factory=dict)
     uid: int | None = None
     gid: int | None = None
     groups: Sequence[int] = ()

@@ -106,6 +106,9 @@ class OfEngine:
     def provide(self, reference: str, *_: object, **__: object) -> str:
         return stored_image(self._engine, reference).id
 
+    def names(self, _image_id: str) -> dict[str, bytes]:
+        return {}
+
 
 def hook_of(one: Watched) -> ImageHook:
     return ImageHook(OfEngine(one.client), in_thread, lambda **_: lambda _: None, one.watch)  # type: ignore[arg-type]
