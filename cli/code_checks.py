@@ -55,6 +55,7 @@ def check_code(app: App, code: Code, wish: Wish) -> None:
     _check_entry(code, wish)
     _check_program(code, wish)
     _note_variables(app, code, wish)
+    _note_recipes(app, code.folder)
     required = _check_requirements(app, code)
     _warn_of_packages(app, code, wish, required)
 
@@ -117,6 +118,23 @@ def _note_variables(app: App, code: Code, wish: Wish) -> None:
         )
     if ".env" not in {*sent, *named} and (code.folder / ".env").is_file():
         app.say("note: .env is not sent: --env-file .env gives its variables to the program")
+
+
+_RECIPES = (
+    *("Dockerfile", "Containerfile", "Singularity", ".devcontainer"),
+    *("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"),
+)
+"""Files that other tools build containers from."""
+
+
+def _note_recipes(app: App, folder: Path) -> None:
+    """Say that nothing is built from a recipe of containers, and what does the same here."""
+    found = [name for name in _RECIPES if (folder / name).exists()]
+    if found:
+        app.say(
+            f"note: {', '.join(found)} {'is' if len(found) == 1 else 'are'} not built: name an image with --image,"
+            " Python packages in requirements.txt, Debian packages in nsml_package.txt"
+        )
 
 
 def _within(folder: Path, name: str) -> str:

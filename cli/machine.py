@@ -118,6 +118,7 @@ def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
         "" if models else agent.get("device_note"),
         agent.get("only_owner") and f"runs only sessions of {choices.admin}: {agent['only_owner']}",
         agent.get("isolation_note"),
+        agent.get("engine_note"),
     ]
     return [
         f"{choices.node}, isolation {agent.get('isolation')}, {gpus}",

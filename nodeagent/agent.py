@@ -163,6 +163,8 @@ class Agent:
                 group.create_task(self._ingest.run())
                 group.create_task(self._devices.run())
                 group.create_task(self._measure())
+                if self._parts.engine is not None:
+                    group.create_task(self._parts.engine.run(self._outbox.wake.set))
                 if self._parts.images is not None:
                     group.create_task(self._list_images(self._parts.images))
                 if self._parts.relieve is not None:
@@ -196,7 +198,7 @@ class Agent:
 
     def describe(self) -> pb.Register:
         """See control.Node."""
-        machine, offer = self._machine, self._devices.message()
+        machine, offer = self._machine, self.devices()
         capacity = resources.Resources(gpu_thousandths=1000 * len(offer.devices))
         capacity.MergeFrom(machine.capacity)
         return pb.Register(
@@ -221,11 +223,16 @@ class Agent:
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
             limits=machine.limits,
+            not_ready=offer.not_ready,
+            engine_note=offer.engine_note,
         )
 
     def devices(self) -> pb.DevicesChanged:
         """See control.Node."""
-        return self._devices.message()
+        message, engine = self._devices.message(), self._parts.engine
+        if engine is not None:
+            message.not_ready, message.engine_note = engine.not_ready, engine.note
+        return message
 
     def progress(self) -> Mapping[ReplicaId, Progress]:
         """See control.Node."""
@@ -462,7 +469,7 @@ class Agent:
         return self._datasets.left()
 
     def _write_ready(self) -> None:
-        offer = self._devices.message()
+        offer = self.devices()
         content = {
             "node": self._settings.node,
             "pid": os.getpid(),
@@ -473,6 +480,7 @@ class Agent:
             "device_note": offer.device_note,
             "only_owner": self._machine.only_owner,
             "isolation_note": self._machine.isolation_note,
+            "engine_note": offer.engine_note,
         }
         try:
             write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())

@@ -313,14 +313,15 @@ class Control:
         # Before the report of an end: of what has ended nothing is heard any more.
         messages = [pb.ControlRequest(stock=report) for report in self._stock(stream)]
         messages += [pb.ControlRequest(progress=report) for report in self._progress(stream)]
-        messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
-        if stream.accepted is not None:
-            messages.append(pb.ControlRequest(orders_accepted=stream.accepted))
-            stream.accepted = None
+        # Before that of an attempt that could not be started, too: nothing is placed here again at once.
         devices = self._node.devices()
         if devices != stream.offered:
             messages.append(pb.ControlRequest(devices_changed=devices))
             stream.offered = devices
+        messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
+        if stream.accepted is not None:
+            messages.append(pb.ControlRequest(orders_accepted=stream.accepted))
+            stream.accepted = None
         return messages
 
     def _stock(self, stream: _Stream) -> list[pb.StockReport]:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,8 @@ from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use, owner_of
 from nodeagent.beneath import open_folder
 from nodeagent.datasets import Trees
+from nodeagent.engine.client import EngineUnreachable
+from nodeagent.engine_watch import EngineWatch
 from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments
@@ -79,6 +81,10 @@ class Draft:
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
     image: str | None = None
+    image_name: str = ""
+    """What was asked for, as it was written."""
+    names: Mapping[str, bytes] = field(default_factory=dict)
+    """Its files with names of users and groups, by path."""
     waits: Callable[[str], None] = lambda _: None
     """Tells what it waits for on this node, from any thread; "": it goes on."""
     resumes_from: str = ""
@@ -223,10 +229,13 @@ class PythonHook:
 class ImageHook:
     """The image that the session or its code asks for, where programs run in containers."""
 
-    def __init__(self, images: Images, run: Offload, reader: SetupReader) -> None:
+    def __init__(
+        self, images: Images, run: Offload, reader: SetupReader, engine: EngineWatch
+    ) -> None:
         self._images = images
         self._run = run
         self._reader = reader
+        self._engine = engine
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """All: a container is made of an image."""
@@ -237,12 +246,22 @@ class ImageHook:
         """Have the image here, with what the code requires upon it."""
         try:
             wanted = await _required(self._run, self._reader, draft, may_build=True)
-            reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)
+            asked = draft.assignment.spec.image
+            reference, note = self._images.resolve(asked, wanted.image)
+            draft.image_name = asked or wanted.image or reference
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))
             owner = owner_of(draft.assignment)
             provide = partial(self._images.provide, reference, wanted, owner=owner)
-            draft.image = await _provided(self._run, provide, draft, "image")
+
+            async def made() -> None:
+                draft.image = await _provided(self._run, provide, draft, "image")
+                draft.names = await self._run(partial(self._images.names, draft.image))
+
+            waits = partial(_waits, draft)
+            await self._engine.through(made, waits=lambda why: self._run(partial(waits, why)))
+        except EngineUnreachable as error:
+            raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, str(error)) from error
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)

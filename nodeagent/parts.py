@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nodeagent.accounts import Accounts
+from nodeagent.engine_watch import EngineWatch
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.hooks import Hook
@@ -95,6 +96,7 @@ class Parts:
     `images` lists those on the machine, bytes by whole reference; None where programs need none.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
+    `engine` watches the engine of containers, where programs run in some.
     `writes` tells when programs have written; without, their files are looked at now and then.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
@@ -120,6 +122,7 @@ class Parts:
     disk_floor_bytes: int = 0
     images: Callable[[], Mapping[str, int]] | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
+    engine: EngineWatch | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()
     measure: Callable[[Mapping[ReplicaId, ReplicaFolder]], list[pb.ReplicaSample]] = lambda _: []

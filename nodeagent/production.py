@@ -33,6 +33,7 @@ from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineError
+from nodeagent.engine_watch import ANSWERS_WITHIN_S, EngineWatch
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
@@ -60,7 +61,6 @@ from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
 from nodeagent.runtimes.containment import (
-    ANSWERS_WITHIN_S,
     PULLED_WITHIN_S,
     NoContainers,
     containers_at_start,
@@ -175,10 +175,12 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         reader = Setups(sandbox).reader
         hook: Hook = PythonHook(environments, in_own_thread, reader)
         listed: Callable[[], Mapping[str, int]] | None = None
+        watch: EngineWatch | None = None
         if engine_place is not None:
             images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
-            hook, listed = ImageHook(images, in_own_thread, reader), images.listed
+            watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
+            hook, listed = ImageHook(images, in_own_thread, reader, watch), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with (
             _rules_kept(networks, folders, clock),
@@ -208,6 +210,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 accounts=accounts,
                 images=listed,
                 writes=writes,
+                engine=watch,
                 has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
                 else None,

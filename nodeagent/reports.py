@@ -19,9 +19,13 @@ _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.START_FAILED: sessions.CAUSE_START_FAILED,
     ExitWhy.OUT_OF_MEMORY: sessions.CAUSE_OUT_OF_MEMORY,
     ExitWhy.LIMIT_EXCEEDED: sessions.CAUSE_LIMIT_EXCEEDED,
+    ExitWhy.ENGINE_AWAY: sessions.CAUSE_NODE_REFUSED,
+    ExitWhy.ENGINE_LOST: sessions.CAUSE_NODE_LOST,
     # Nobody saw the end of the program; it is the platform's fault, as with a node.
     ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
 }
+
+_NEVER_RAN = frozenset({ExitWhy.START_FAILED, ExitWhy.ENGINE_AWAY})
 
 
 def report_of(
@@ -67,13 +71,9 @@ def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
         message = message or f"ended by signal {record.signal}"
     else:
         code = record.exit_code if record.exit_code is not None else -1
-    end = pb.ReplicaExit(
-        cause=cause,
-        exit_code=code,
-        message=message[:_LONGEST_MESSAGE],
-        memory_peak_bytes=record.memory_peak_bytes,
-    )
-    if record.why is not ExitWhy.START_FAILED:
+    end = _exit(cause, code, message)
+    end.memory_peak_bytes = record.memory_peak_bytes
+    if record.why not in _NEVER_RAN:
         end.started_at.FromMicroseconds(round(record.started_at * 1e6))
     end.ended_at.FromMicroseconds(round(record.ended_at * 1e6))
     end.ran_for.FromMicroseconds(round(record.duration_s * 1e6))
@@ -84,17 +84,20 @@ def exit_without_start(
     cause: sessions.Cause, message: str, *, at: float, exit_code: int = 1
 ) -> pb.ReplicaExit:
     """The end of a replica whose program never ran."""
+    end = _exit(cause, exit_code, message)
+    end.ended_at.FromMicroseconds(round(at * 1e6))
+    return end
+
+
+def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit:
     # No cause that earlier control planes do not know: they would take none of the node's reports.
     is_refused = cause == sessions.CAUSE_NODE_REFUSED
-    cause = sessions.CAUSE_START_FAILED if is_refused else cause
-    end = pb.ReplicaExit(
-        cause=cause,
+    return pb.ReplicaExit(
+        cause=sessions.CAUSE_START_FAILED if is_refused else cause,
         exit_code=exit_code,
         message=message[:_LONGEST_MESSAGE],
         node_refused=is_refused,
     )
-    end.ended_at.FromMicroseconds(round(at * 1e6))
-    return end
 
 
 def _cause(record: ExitRecord) -> sessions.Cause:

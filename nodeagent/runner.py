@@ -29,6 +29,7 @@ from nodeagent.progress import LOOKS_S, TOLD_EVERY_S, Looks, Progress, read_prog
 from nodeagent.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.runtimes.interface import (
     DeviceGrant,
+    EngineGone,
     ExitRecord,
     ImageGone,
     Isolation,
@@ -267,6 +268,8 @@ class Runner:
             await self.place.runtime.start(spec)
         except ImageGone:
             raise
+        except EngineGone as error:
+            return await self._fail(draft, sessions.CAUSE_NODE_REFUSED, str(error))
         except (AccountsError, StartRefused, OSError, ValueError) as error:
             cause = cause_of(error, sessions.CAUSE_START_FAILED)
             return await self._fail(draft, cause, str(error))
@@ -337,6 +340,8 @@ class Runner:
             gid=uid,
             groups=draft.groups,
             image=draft.image,
+            image_name=draft.image_name,
+            names=draft.names,
             gang=network,
         )
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 IMAGE = "sha256:" + "a" * 64
+_HELD = ("create", "start", "inspect", "remove", "ping")
 EVERYWHERE = ":/"
 """An id that the control groups of every process bear: a shim takes any process for a container's."""
 
@@ -35,7 +36,8 @@ class FakeEngine:
         self.started = 0
         self.refuses_to_remove = False
         self.says_running: bool | None = None
-        self._free = {name: threading.Event() for name in ("create", "start", "inspect", "remove")}
+        self.keeps_containers = True
+        self._free = {name: threading.Event() for name in _HELD}
         for event in self._free.values():
             event.set()
         self._lock = threading.Lock()
@@ -86,6 +88,12 @@ class FakeEngine:
                 return 200, {"Id": IMAGE, "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
             case ["GET", "version"]:
                 return 200, {"ApiVersion": "1.41", "Version": "20.10"}
+            case ["GET", "_ping"]:
+                return self._in_turn("ping", lambda: (200, "OK"))
+            case ["GET", "info"]:
+                return 200, {"LiveRestoreEnabled": self.keeps_containers}
+            case ["GET", "networks"]:
+                return 200, []
         return 404, {"message": f"no such page: {method} {url}"}
 
     def _in_turn(self, name: str, do: Any) -> tuple[int, object]:

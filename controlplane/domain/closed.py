@@ -16,7 +16,9 @@ def closed_words(node: Node) -> str:
         return fenced_words(node.name, node.fence)
     if node.hold is not None:
         return f"node {node.name} is held: {hold_words(node.hold)}"
-    return drained_words(node.name, node.drain) if node.drain is not None else ""
+    if node.drain is not None:
+        return drained_words(node.name, node.drain)
+    return f"node {node.name} is not ready: {node.not_ready}" if node.not_ready else ""
 
 
 def drained_words(name: str, drain: Drain) -> str:

@@ -531,6 +531,10 @@ class Node:
     would not look at that."""
     isolation_note: str = ""
     setting_note: str = ""
+    not_ready: str = ""
+    """Why its agent can start no sessions now; "" when it can."""
+    engine_note: str = ""
+    """What a restart of its container engine does to its sessions; "" where they outlive it."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None
@@ -539,12 +543,14 @@ class Node:
 
     @property
     def closed_by(self) -> str:
-        """Why it takes no sessions, beside silence: "fenced", "held", "drained"; "" when it does."""
+        """Why it takes no sessions, beside silence: "fenced", "held", "drained", "not ready"; "" when it does."""
         if self.fence is not None:
             return "fenced"
         if self.hold is not None:
             return "held"
-        return "drained" if self.drain is not None else ""
+        if self.drain is not None:
+            return "drained"
+        return "not ready" if self.not_ready else ""
 
     def networks_for(self, replica_count: int) -> tuple[Network, ...]:
         """The networks that the replicas of a session may have there, where it asks for one."""

@@ -22,6 +22,7 @@ class NodeState(enum.StrEnum):
     FENCED = "FENCED"
     HELD = "HELD"
     SILENT = "SILENT"
+    NOT_READY = "NOT_READY"
 
 
 _BY_CLOSED: Final[Mapping[str, NodeState]] = {
@@ -29,6 +30,7 @@ _BY_CLOSED: Final[Mapping[str, NodeState]] = {
     "drained": NodeState.DRAINING,
     "fenced": NodeState.FENCED,
     "held": NodeState.HELD,
+    "not ready": NodeState.NOT_READY,
 }
 
 

@@ -51,11 +51,13 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedDevices:
-    """All devices of a node from now on, and why some or all are missing."""
+class ChangedOffer:
+    """All devices of a node from now on, and why some or all are missing; the rest as of `Node`."""
 
     devices: tuple[Device, ...]
     note: str
+    not_ready: str = ""
+    engine_note: str = ""
 
 
 class Registrar:
@@ -124,7 +126,7 @@ class Registrar:
         link.owed, link.starts_anew = owed, starts_anew
         return link
 
-    async def change_devices(self, link: Link, said: ChangedDevices) -> None:
+    async def change_offer(self, link: Link, said: ChangedOffer) -> None:
         """Write what the node offers from now on; nothing once another stream speaks for it.
 
         Raises:
@@ -142,6 +144,8 @@ class Registrar:
                     node,
                     devices=said.devices,
                     device_note=said.note,
+                    not_ready=said.not_ready,
+                    engine_note=said.engine_note,
                     capacity=replace(node.capacity, gpu_thousandths=gpus),
                 ),
             )

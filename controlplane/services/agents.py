@@ -20,7 +20,7 @@ from controlplane.services.convert.agents import (
     OrdersMessages,
     acknowledged_message,
     stream_message,
-    to_changed_devices,
+    to_changed_offer,
     to_chunk,
     to_progress,
     to_registration,
@@ -235,8 +235,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         report = to_report(request.report, link.node, self._clock.time())
                         group.create_task(self._report(link, report), name="control.report")
                     case "devices_changed":
-                        changed = to_changed_devices(request.devices_changed)
-                        changing = self._registrar.change_devices(link, changed)
+                        changed = to_changed_offer(request.devices_changed)
+                        changing = self._registrar.change_offer(link, changed)
                         group.create_task(changing, name="control.devices")
                     case "progress":
                         said = to_progress(request.progress, link.node)

@@ -293,6 +293,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             owner_note=owner_words(node),
             isolation_note=node.isolation_note,
             setting_note=node.setting_note,
+            not_ready=node.not_ready,
+            engine_note=node.engine_note,
             disk_note=sample.disk_note if sample else "",
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),

@@ -69,6 +69,8 @@ class Engine:
         self.socket = socket
         self._timeout_s = timeout_s
         self._client: Any = None
+        self.keeps_containers: bool | None = None
+        """As it said last (live restore); None: it was not asked yet."""
 
     @property
     def sdk(self) -> Any:
@@ -101,6 +103,7 @@ class Engine:
             said = sdk.info()
             networks = frozenset(network.name for network in sdk.networks.list())
         runtimes = said.get("Runtimes") or {}
+        self.keeps_containers = bool(said.get("LiveRestoreEnabled"))
         return EngineFacts(
             version=str(said.get("ServerVersion", "")),
             api=str(self.sdk.api.api_version),
@@ -108,10 +111,16 @@ class Engine:
             cgroups=int(said.get("CgroupVersion") or 1),
             has_init=bool(said.get("InitBinary")),
             has_nvidia="nvidia" in runtimes,
-            keeps_containers=bool(said.get("LiveRestoreEnabled")),
+            keeps_containers=self.keeps_containers,
             filters_calls=_filters_calls(said.get("SecurityOptions") or ()),
             networks=networks,
         )
+
+    def ping(self) -> None:
+        """Return if it answers. Raises EngineError."""
+        sdk = self.sdk
+        with translated(self.socket):
+            sdk.api.ping()
 
     def close(self) -> None:
         """Close its connections; it can be used again."""

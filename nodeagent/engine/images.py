@@ -177,7 +177,8 @@ def run_build(
     """Run it upon `base` to its end; its exit code, and whether it was killed for memory.
 
     `say` gets its output. `keep` is called, after code 0, with the container's id, to commit it.
-    Nothing is left of the container. Raises EngineError and what `look` raises.
+    Nothing is left of the container. Raises EngineError, EngineUnreachable too where the engine was
+    restarted under the build, and what `look` raises.
     """
     remove_container(engine, build.name)
     api = engine.sdk.api
@@ -201,8 +202,10 @@ def run_build(
             api.start(made)
         for piece in looked_after(_unbroken(engine, pieces), look):
             say(piece)
-        state = _ended(engine, made, look)
+        state, was_away = _ended(engine, made, look)
         code = int(state["ExitCode"])
+        if code and was_away:
+            raise EngineUnreachable("the container engine was restarted during the build")
         if code == 0:
             keep(made)
         return code, bool(state.get("OOMKilled"))
@@ -332,9 +335,12 @@ def _unbroken(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield from pieces
 
 
-def _ended(engine: Engine, container: str, look: Callable[[], object]) -> dict[str, Any]:
-    """The state of a container that has ended; an engine that restarts is waited for."""
+def _ended(
+    engine: Engine, container: str, look: Callable[[], object]
+) -> tuple[dict[str, Any], bool]:
+    """The state of a container that has ended, and whether the engine, which is waited for, was away meanwhile."""
     silent_since: float | None = None
+    was_away = False
     while True:
         look()
         try:
@@ -342,10 +348,11 @@ def _ended(engine: Engine, container: str, look: Callable[[], object]) -> dict[s
                 state: dict[str, Any] = engine.sdk.api.inspect_container(container)["State"]
         except EngineUnreachable:
             silent_since = silent_since or time.monotonic()
+            was_away = True
             if time.monotonic() > silent_since + _SILENT_FOR_S:
                 raise
         else:
             silent_since = None
             if not state["Running"]:
-                return state
+                return state, was_away
         time.sleep(LOOK_EVERY_S)

@@ -56,6 +56,17 @@ class Container:
         _expect(status, answer, 200)
         return answer
 
+    def hold(self) -> socket.socket:
+        """A connection that lasts as long as the engine's process, or the container's end is told on it.
+
+        What comes first says whether the engine took the call. Raises Unanswered.
+        """
+        return _asked(self._path, "POST", f"{self._base}/{self._name}/wait")
+
+    def ping(self) -> socket.socket:
+        """A connection on which an engine that takes calls answers something. Raises Unanswered."""
+        return _asked(self._path, "GET", "/_ping")
+
     def remove(self) -> bool:
         """End it and delete it with what it has written; False: there was none. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}?force=1&v=1"
@@ -74,6 +85,21 @@ class Container:
             return _exchange(self._path, method, path, body, within_s)
         except (OSError, ValueError) as error:
             raise Unanswered(f"the container engine does not answer: {error}") from error
+
+
+def _asked(place: str, method: str, path: str) -> socket.socket:
+    """A connection with a request on it, which never waits. Raises Unanswered."""
+    engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        engine.settimeout(0.0)
+        engine.connect(place)
+        engine.send(
+            f"{method} {path} HTTP/1.1\r\nHost: engine\r\nContent-Length: 0\r\n\r\n".encode()
+        )
+    except OSError as error:
+        engine.close()
+        raise Unanswered(f"the container engine does not answer: {error}") from error
+    return engine
 
 
 def _exchange(

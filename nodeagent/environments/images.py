@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineRefused
+from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable
 from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import (
     FOR_APT,
@@ -45,6 +45,7 @@ from nodeagent.engine.images import (
     touch_image,
     written_bytes,
 )
+from nodeagent.engine.names import ImageNames
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
@@ -150,6 +151,7 @@ class Images:
         self._engine = engine
         self._settings = settings
         self._mark = mark
+        self._names = ImageNames(engine, self._container("names"), mark)
         self._is_full = is_full
         self._queue = queue or BuildQueue(QueueLimits(), lambda: 1 << 62)
         self._allowed = AllowedImages(
@@ -204,8 +206,9 @@ class Images:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set, and
-        OSError where this machine lacks something.
+        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
+        made again), and OSError where this machine lacks something.
         """
         try:
             asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
@@ -213,8 +216,18 @@ class Images:
             if not requirements.lines and not requirements.packages:
                 return base.id
             return self._derived(base, requirements, asker)
+        except EngineUnreachable:
+            raise  # no fault of the environment's
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
+
+    def names(self, image_id: str) -> Mapping[str, bytes]:
+        """What an image has of names of users and groups, by path. Raises EngineUnreachable."""
+        try:
+            return self._names.of(image_id)
+        except EngineRefused as error:
+            log.warning("image.names_unread", image=image_id, error=str(error))
+            return {}
 
     def stored(self) -> dict[str, float]:
         """When each that may be removed was last used: Unix seconds by key."""

@@ -19,6 +19,8 @@ from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nodeagent.engine.images import StoredImage
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
@@ -91,13 +93,20 @@ def late_variables(
 
 
 def container_config(
-    spec: ReplicaSpec, folder: ReplicaFolder, place: ContainerPlace, *, image: StoredImage
+    spec: ReplicaSpec,
+    folder: ReplicaFolder,
+    place: ContainerPlace,
+    *,
+    image: StoredImage,
 ) -> dict[str, Any]:
     """What the engine is given to make the container of `spec`, in its own words.
 
     `image` is what `spec.image` names. Raises EngineRefused for an image with which no program could run.
     """
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
+    environment["PATH"] += f":{environment['HOME']}/.local/bin"
+    # Only its own home can be written: that what an image has is kept from pip protects nobody there.
+    environment.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")
     for name in filter(is_loader_variable, tuple(environment)):
         environment[name] = ""  # absent, it would be the image's
     # An order to stop goes to the program's whole group.
@@ -145,7 +154,11 @@ def container_config(
             "PublishAllPorts": False,
             "Devices": [_device(path) for path in spec.gang.devices] if spec.gang else [],
             "DeviceRequests": _device_requests(spec),
-            "Mounts": _own_mounts(spec, folder) + _volume_mounts(spec, folder, image),
+            "Mounts": [
+                *_own_mounts(spec, folder),
+                *(_bind(str(names_file(folder, path)), path) for path in sorted(spec.names)),
+                *_volume_mounts(spec, folder, image),
+            ],
             "ShmSize": spec.shm_bytes,
             "Memory": spec.memory_bytes or 0,
             "MemorySwap": spec.memory_bytes or 0,
@@ -162,6 +175,11 @@ def container_config(
             ],
         },
     }
+
+
+def names_file(folder: ReplicaFolder, path: str) -> Path:
+    """The file of the replica that stands in its container for /etc/passwd or /etc/group."""
+    return folder.path / path.rpartition("/")[2]
 
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:

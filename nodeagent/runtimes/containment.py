@@ -25,6 +25,7 @@ from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.engine.networks import OWN_NETWORK, own_network
 from nodeagent.engine.pulls import pull_image
+from nodeagent.engine_watch import ANSWERS_WITHIN_S, COMES_WITHIN_S
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.docker import EnginePlace, container_content
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.launch import Machine
     from nsml.clock import Clock, Offload
 
-COMES_WITHIN_S = 120.0
 PULLED_WITHIN_S = 600.0
-ANSWERS_WITHIN_S = 20.0
 _AGAIN_S = 2.0
 _TELL_EVERY_S = 10.0
 _TRIAL_LIMIT_S = 20.0

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineRefused, NotThere
+from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable, NotThere
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
+from nodeagent.engine.names import with_session
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.container import (
     ContainerPlace,
     container_config,
     container_name,
     late_variables,
+    names_file,
     session_volumes,
 )
-from nodeagent.runtimes.interface import ImageGone, Isolation, NodeRefused, StartRefused
+from nodeagent.runtimes.interface import EngineGone, ImageGone, Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import limits_of
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
@@ -109,7 +111,9 @@ class DockerDriver(ShimDriver):
         try:
             return container_content(spec, folder, self._machine, self._place, image)
         except EngineRefused as error:
-            raise StartRefused(f"image {self._image(spec)} cannot be used: {error}") from error
+            raise StartRefused(
+                f"image {self._shown_image(spec)} cannot be used: {error}"
+            ) from error
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         await super()._clear(replica_id, folder)
@@ -140,11 +144,16 @@ class DockerDriver(ShimDriver):
     def _image(self, spec: ReplicaSpec) -> str:
         return spec.image or self._place.default_image or ""
 
+    def _shown_image(self, spec: ReplicaSpec) -> str:
+        return spec.image_name or self._image(spec)
+
     def _stored_image(self, spec: ReplicaSpec) -> StoredImage:
         try:
             return stored_image(self._place.engine, self._image(spec))
         except NotThere as error:
-            raise ImageGone(str(error)) from error
+            raise ImageGone(f"image {self._shown_image(spec)} is not on this node") from error
+        except EngineUnreachable as error:
+            raise EngineGone(str(error)) from error
         except EngineError as error:
             raise StartRefused(str(error)) from error
 
@@ -185,6 +194,10 @@ def container_content(
     Raises EngineRefused for an image with which no program could run.
     """
     config = container_config(spec, folder, place.container, image=image)
+    uid, gid = map(int, config["User"].split(":"))
+    for path, content in spec.names.items():
+        names_file(folder, path).write_bytes(with_session(path, content, uid, gid))
+        names_file(folder, path).chmod(0o644)
     owner = None if spec.uid is None or spec.gid is None else (spec.uid, spec.gid)
     if volumes := session_volumes(spec, folder, image):
         folder.create_volumes(len(volumes), owner)
@@ -195,7 +208,8 @@ def container_content(
             "socket": os.fspath(place.engine.socket),
             "api": place.api,
             "name": container_name(spec.replica_id, place.container.mark),
-            "image": spec.image or place.default_image,
+            "image": spec.image_name or spec.image or place.default_image,
+            "outlives_engine": place.engine.keeps_containers is not False,
             "config": config,
             "environment": given,
             "unset": lost,

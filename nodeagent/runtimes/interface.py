@@ -6,6 +6,7 @@ Errors, all subclasses of `RuntimeDriverError`:
 RuntimeDriverError
     StartRefused       the spec cannot be run here; nothing was left behind
         ImageGone      it could be, with its image, which was here a moment ago
+        EngineGone     it could be, with the container engine, which does not answer
     ReplicaNotFound    no such replica on this machine
     ReplicaRunning     it runs, and what was asked needs it gone
 ```
@@ -79,7 +80,9 @@ class ReplicaSpec:
     `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
-    which the caller filled. `image` is what a container is made of; other levels do not look at it.
+    which the caller filled. `image` is what a container is made of; other levels do not look at it. `image_name`
+    is what people know it by, and `names` are its files with names of users and groups, by path: in its
+    container the session's own names stand beside those.
     `secrets` are variables, too, in none of `env`: their values reach the program's environment, and
     nothing that outlives the start holds them.
 
@@ -123,6 +126,8 @@ class ReplicaSpec:
     python: PythonEnvironment | None = None
     gang: GangNetwork | None = None
     image: str | None = None
+    image_name: str = ""
+    names: Mapping[str, bytes] = field(default_factory=dict)
     uid: int | None = None
     gid: int | None = None
     groups: Sequence[int] = ()
@@ -147,6 +152,10 @@ class ExitWhy(enum.StrEnum):
     """It used all the memory that it was given; `message` says how much."""
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     """It used more than it was given of disk or processes; `message` says of what."""
+    ENGINE_AWAY = "ENGINE_AWAY"
+    """The container engine did not answer when the program was to be started; nothing of it ran."""
+    ENGINE_LOST = "ENGINE_LOST"
+    """The container engine was restarted or ended, and the program with it."""
     SHIM_LOST = "SHIM_LOST"
     """The shim was killed or the machine restarted: the code is unknown, the processes are gone."""
 
@@ -225,6 +234,10 @@ class NodeRefused(StartRefused):
 
 class ImageGone(StartRefused):
     """The image that was prepared is not on this machine any more: it can be prepared again."""
+
+
+class EngineGone(StartRefused):
+    """The container engine does not answer: whatever is to be started, it is the node's fault."""
 
 
 class ReplicaNotFound(RuntimeDriverError):

@@ -18,6 +18,7 @@ import time
 
 from nodeagent.engine.wire import Container
 from nodeagent.shim.keeper import Keeper, Opening, bring_up, end, group_held, has_ended, keep
+from nodeagent.shim.presence import JUDGED_WITHIN_S, Presence
 from nodeagent.shim.watch import OUT_OF_MEMORY, memory_excess, memory_message
 
 TYPE_CHECKING = False
@@ -41,6 +42,7 @@ GATE = ".gate"
 file, no engine and no image ever holds them), and for the last one, with which it may begin."""
 GIVEN = "nsml_given"
 """A variable that the last command sets to `all`."""
+ENGINE_LOST = "the container engine of the node was restarted or ended, and the program with it"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAST_WORDS_S = 2.0
 """How long a keeper may take, after the container's end, to say what that used."""
@@ -66,6 +68,9 @@ class Contained:
         self._pidfd = -1
         self._keeper: Keeper | None = None
         self._is_all_heard = False
+        self._outlives_engine = bool(plan.get("outlives_engine", True))
+        self._is_engine_away = False
+        self._is_engine_lost = False
         self._failure = ""
         self._has_begun = False
         self._is_given_up = False
@@ -79,7 +84,7 @@ class Contained:
         words = _as_shell_words(
             {**plan.get("environment", {}), **self._spec["secrets"]}, plan.get("unset", ())
         )
-        opening = Opening(self._config, self._image, self._make_gate(), words)
+        opening = Opening(self._config, self._image, self._make_gate(), words, self._presence())
         self._keeper = Keeper(lambda line: bring_up(line, self._container, opening))
 
     def is_running(self) -> bool:
@@ -120,11 +125,14 @@ class Contained:
         """How it ended, as the engine says."""
         state = self._state
         if self._failure:
-            return None, None, ("START_FAILED", self._failure)
+            why = "ENGINE_AWAY" if self._is_engine_away else "START_FAILED"
+            return None, None, (why, self._failure)
         if self._pidfd < 0 or self._is_given_up:
             return None, None, None
-        if state is None:
-            return None, None, ("SHIM_LOST", "nobody knows how the container ended: it was removed")
+        if self._is_engine_lost or state is None:
+            words = "nobody knows how the container ended: it was removed"
+            lost = ("ENGINE_LOST", ENGINE_LOST) if self._is_engine_lost else ("SHIM_LOST", words)
+            return None, None, lost
         code = int(state.get("ExitCode", 0))
         if code == START_FAILED_CODE and (said := self._said()) != BEGUN:
             reason = said or f"image {self._image} cannot start programs by its /bin/sh"
@@ -191,8 +199,9 @@ class Contained:
             self._failure = "it was not started: the process that saw to it was killed"
         with contextlib.suppress(OSError):
             # fails where there is no room for a process now, and is asked again at the next look
+            presence = self._presence()
             if self._has_begun:
-                self._keeper = Keeper(lambda line: keep(line, container, pidfd, group))
+                self._keeper = Keeper(lambda line: keep(line, container, pidfd, group, presence))
             else:
                 self._keeper = Keeper(lambda _: end(container, pidfd, may_come=pidfd < 0))
 
@@ -208,6 +217,9 @@ class Contained:
             os.close(descriptors[0])
         elif "failed" in word:
             self._failure = word["failed"]
+            self._is_engine_away = word.get("away", False)
+        elif "engine_lost" in word:
+            self._is_engine_lost = True
         else:
             self._note_use(word["cpu_s"], word["peak_bytes"])
 
@@ -226,6 +238,10 @@ class Contained:
         self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
         self.max_rss_bytes = self.memory_peak_bytes
 
+    def _presence(self) -> Presence | None:
+        """What to look at of an engine that takes its containers with it."""
+        return None if self._outlives_engine else Presence(self._container)
+
     def _give_up(self) -> None:
         """Have nothing begin that has not begun; what comes of it is the keeper's."""
         if self._keeper is not None and not self._is_given_up:
@@ -234,12 +250,13 @@ class Contained:
 
     def _learn(self) -> bool:
         """Ask the engine how it ended; False: ask again."""
-        if self._failure or self._is_given_up:
+        if self._failure or self._is_given_up or self._is_engine_lost:
             return True
         now = time.monotonic()
         if self._ended_at is None:
             self._ended_at = now
-        if not self._is_all_heard and now - self._ended_at < _LAST_WORDS_S:
+        within_s = _LAST_WORDS_S if self._outlives_engine else _LAST_WORDS_S + JUDGED_WITHIN_S
+        if not self._is_all_heard and now - self._ended_at < within_s:
             return False
         try:
             found = self._container.inspect()

@@ -23,6 +23,7 @@ import time
 from nodeagent.engine.wire import Container, Refused, Unanswered
 from nodeagent.shim import namespaces
 from nodeagent.shim.cgroups import group_of_process
+from nodeagent.shim.presence import Presence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,15 +37,18 @@ if TYPE_CHECKING:
 
         pid: the container was started; its first process, 0 when that has ended; with its pidfd.
         gate: that process reads what comes through the gate; with a descriptor to write to.
-        failed: the container was not started, or does not begin: why.
+        failed: the container was not started, or does not begin: why; with away, since the engine did not answer.
         cpu_s, peak_bytes: it has ended, and used so much, by its control group.
+        engine_lost: it has ended, and with it the engine, which takes its containers with it.
         """
 
         pid: int
         gate: bool
         failed: str
+        away: bool
         cpu_s: tuple[float, float]
         peak_bytes: int
+        engine_lost: bool
 
 
 _BEGINS_WITHIN_S = 20.0
@@ -122,19 +126,36 @@ class Line:
         """Whether the shim is gone, or gave the container up."""
         return bool(self._poll.poll(0))
 
-    def await_end(self, pidfd: int, timeout_s: float | None = None) -> bool:
-        """Whether the process has ended, or the line is cut, within the time; None: wait for that."""
+    def await_end(self, pidfd: int, timeout_s: float | None = None, *, also: int = -1) -> bool:
+        """Whether the process has ended, or the line is cut, within the time; None: wait for that.
+
+        It returns sooner when something comes on the descriptor `also`, where one is given.
+        """
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         poll.register(self._channel, 0)
-        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+        if also >= 0:
+            poll.register(also, select.POLLIN)
+        found = poll.poll(None if timeout_s is None else timeout_s * 1000)
+        return any(number != also for number, _ in found)
 
 
 class Opening:
-    """What is to be started: the engine's `config`, and what goes through the `gate`."""
+    """What is to be started: the engine's `config`, and what goes through the `gate`.
 
-    def __init__(self, config: dict, image: str, gate: str, words: bytes) -> None:  # type: ignore[type-arg]
+    `presence` is looked after where the engine takes its containers with it.
+    """
+
+    def __init__(
+        self,
+        config: dict,  # type: ignore[type-arg]
+        image: str,
+        gate: str,
+        words: bytes,
+        presence: Presence | None = None,
+    ) -> None:
         self.config = config
+        self.presence = presence
         self.image = image
         self.gate = gate
         self.words = words
@@ -153,26 +174,39 @@ def bring_up(line: Line, container: Container, opening: Opening) -> None:
             _lead_to_gate(line, pidfd, opening)
     except OSError as error:
         may_come = isinstance(error, _Unmade)
-        line.say({"failed": str(error)[:1000]})
+        is_away = may_come or isinstance(error, Unanswered)
+        line.say({"failed": str(error)[:1000], "away": is_away})
     else:
         if pidfd >= 0:
-            keep(line, container, pidfd, group)
+            keep(line, container, pidfd, group, opening.presence)
             return
     end(container, pidfd, may_come=may_come)
 
 
-def keep(line: Line, container: Container, pidfd: int, group: Group | None) -> None:
+def keep(
+    line: Line,
+    container: Container,
+    pidfd: int,
+    group: Group | None,
+    presence: Presence | None = None,
+) -> None:
     """Return at the container's end, which wakes the shim, or end it after the shim."""
+    presence = presence or Presence(None)
     if group is None:
-        line.await_end(pidfd)
+        while not line.await_end(pidfd, presence.look(), also=presence.descriptor):
+            pass
     else:
-        cpu_s, peak_bytes = _use_until_end(line, pidfd, group)
+        cpu_s, peak_bytes = _use_until_end(line, pidfd, group, presence)
         line.say({"cpu_s": cpu_s, "peak_bytes": peak_bytes})
     if line.is_cut():
         end(container, pidfd, may_come=False)
+    elif presence.has_ended():
+        line.say({"engine_lost": True})
 
 
-def _use_until_end(line: Line, pidfd: int, group: Group) -> tuple[tuple[float, float], int]:
+def _use_until_end(
+    line: Line, pidfd: int, group: Group, presence: Presence
+) -> tuple[tuple[float, float], int]:
     """Processor seconds and the most bytes of a container's `group`, at its end.
 
     The engine removes the group a moment after its last process, mostly later than this looks. On a busy
@@ -182,8 +216,10 @@ def _use_until_end(line: Line, pidfd: int, group: Group) -> tuple[tuple[float, f
     began, cpu_s, peak_bytes = time.monotonic(), (0.0, 0.0), 0
     is_over = False
     while not is_over:
-        pause_s = max(_SOONEST_READING_S, (time.monotonic() - began) / 10)
-        is_over = line.await_end(pidfd, pause_s if pause_s < _LONGEST_READING_S else None)
+        reading_s = max(_SOONEST_READING_S, (time.monotonic() - began) / 10)
+        pauses = [presence.look(), reading_s if reading_s < _LONGEST_READING_S else None]
+        pause_s = min((one for one in pauses if one is not None), default=None)
+        is_over = line.await_end(pidfd, pause_s, also=presence.descriptor)
         cpu_s = max(cpu_s, group.cpu_s(), key=sum)
         peak_bytes = max(peak_bytes, group.memory_peak_held())
     return cpu_s, peak_bytes

@@ -23,7 +23,7 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
   into the program's environment and stay nowhere else.
 
 `why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, OUT_OF_MEMORY, LIMIT_EXCEEDED,
-START_FAILED, SHIM_LOST.
+START_FAILED, ENGINE_AWAY, ENGINE_LOST, SHIM_LOST.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class ProgressReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., resumable: _Optional[bool] = ..., since_saved: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,8 @@ class Register(_message.Message):
     HIGHEST_REVISION_FIELD_NUMBER: _ClassVar[int]
     GANG_NETWORK_FIELD_NUMBER: _ClassVar[int]
     NETWORKS_FIELD_NUMBER: _ClassVar[int]
+    NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -139,15 +141,21 @@ class Register(_message.Message):
     highest_revision: int
     gang_network: str
     networks: _containers.RepeatedScalarFieldContainer[_resources_pb2.Network]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ...) -> None: ...
+    not_ready: str
+    engine_note: str
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
-    __slots__ = ("devices", "device_note")
+    __slots__ = ("devices", "device_note", "not_ready", "engine_note")
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
     device_note: str
-    def __init__(self, devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., device_note: _Optional[str] = ...) -> None: ...
+    not_ready: str
+    engine_note: str
+    def __init__(self, devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., device_note: _Optional[str] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent_at",)

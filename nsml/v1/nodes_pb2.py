@@ -27,17 +27,17 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/nodes.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\x84\x01\n\x05\x44rain\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07move_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"W\n\x05\x46\x65nce\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x90\x01\n\x04Hold\x12,\n\x08\x66ound_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x10\n\x08replicas\x18\x03 \x03(\t\x12\x11\n\tlifted_by\x18\x04 \x01(\t\x12(\n\x07\x66oreign\x18\x05 \x03(\x0b\x32\x17.nsml.v1.ForeignReplica\"}\n\x0e\x46oreignReplica\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x14\n\x0csession_name\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_uuids\x18\x03 \x03(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x84\x01\n\tDeviceUse\x12\x1f\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Device\x12%\n\x06sample\x18\x02 \x01(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x1d\n\x15\x61llocated_thousandths\x18\x03 \x01(\r\x12\x10\n\x08sessions\x18\x04 \x03(\t\"\xf4\x05\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05state\x18\x02 \x01(\x0e\x32\x12.nsml.v1.NodeState\x12#\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x12.nsml.v1.DeviceUse\x12$\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tisolation\x18\x06 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12\x0b\n\x03pod\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x33\n\x0flast_contact_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\n \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04host\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\r \x01(\t\x12\x1d\n\x05\x64rain\x18\x0e \x01(\x0b\x32\x0e.nsml.v1.Drain\x12\x1d\n\x05\x66\x65nce\x18\x0f \x01(\x0b\x32\x0e.nsml.v1.Fence\x12\x1b\n\x04hold\x18\x10 \x01(\x0b\x32\r.nsml.v1.Hold\x12\x14\n\x0cgang_network\x18\x15 \x01(\t\x12\"\n\x08networks\x18\x1a \x03(\x0e\x32\x10.nsml.v1.Network\x12#\n\x06limits\x18\x16 \x01(\x0b\x32\x13.nsml.v1.KeptLimits\x12\x12\n\nowner_note\x18\x17 \x01(\t\x12\x16\n\x0eisolation_note\x18\x14 \x01(\t\x12\x14\n\x0csetting_note\x18\x18 \x01(\t\x12\x11\n\tdisk_note\x18\x19 \x01(\t\x12\x37\n\x13\x63\x65rtificate_ends_at\x18\x1b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x0b\x63lock_ahead\x18\x1c \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"F\n\x11ListNodesResponse\x12\x1c\n\x05nodes\x18\x01 \x03(\x0b\x32\r.nsml.v1.Node\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"\x1e\n\x0eGetNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x87\x01\n\x0fGetNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\x12\x10\n\x08sessions\x18\x02 \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x03 \x01(\r\x12,\n\rfence_refusal\x18\x04 \x01(\x0b\x32\x15.nsml.v1.FenceRefusal\"=\n\x0c\x46\x65nceRefusal\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"_\n\x10\x44rainNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\nmove_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x03 \x01(\t\"0\n\x11\x44rainNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\"!\n\x11ResumeNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"1\n\x12ResumeNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\"?\n\x10\x46\x65nceNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"B\n\x11\x46\x65nceNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\x12\x10\n\x08sessions\x18\x02 \x03(\t\"1\n\x11RemoveNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06revoke\x18\x02 \x01(\x08\"\x14\n\x12RemoveNodeResponse\"\xa1\x01\n\tCondition\x12$\n\x04name\x18\x01 \x01(\x0e\x32\x16.nsml.v1.ConditionName\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07meaning\x18\x04 \x01(\t\x12\x0f\n\x07healing\x18\x05 \x01(\t\x12\x10\n\x08\x65vidence\x18\x06 \x01(\t\"}\n\x0b\x43lusterLoad\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x0c\n\x04\x62usy\x18\x04 \x01(\r\x12\x1b\n\x13utilization_percent\x18\x05 \x01(\x01\x12\x13\n\x0bpower_watts\x18\x06 \x01(\x01\"\x13\n\x11GetClusterRequest\"\x9a\x04\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63oordination\x18\x04 \x01(\t\x12$\n\x08\x63\x61pacity\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x13\n\x0bnodes_ready\x18\x07 \x01(\r\x12\x13\n\x0bnodes_total\x18\x08 \x01(\r\x12\x18\n\x10sessions_running\x18\t \x01(\r\x12\x17\n\x0fsessions_queued\x18\n \x01(\r\x12\x11\n\tsimulated\x18\x0b \x01(\x08\x12\x12\n\ncluster_id\x18\x0c \x01(\t\x12\x14\n\x0c\x63losed_nodes\x18\r \x03(\t\x12\'\n\x03now\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x07members\x18\x0f \x03(\x0b\x32\x0f.nsml.v1.Member\x12\x13\n\x0b\x61nswered_by\x18\x10 \x01(\t\x12&\n\nconditions\x18\x11 \x03(\x0b\x32\x12.nsml.v1.Condition\x12,\n\x08known_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x04load\x18( \x01(\x0b\x32\x14.nsml.v1.ClusterLoad\"\xae\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cuser_address\x18\x03 \x01(\t\x12\x15\n\ragent_address\x18\x04 \x01(\t\x12\x15\n\rlocal_address\x18\x05 \x01(\t\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tis_leader\x18\x07 \x01(\x08*\x99\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_READY\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x15\n\x11NODE_STATE_SILENT\x10\x03\x12\x15\n\x11NODE_STATE_FENCED\x10\x04\x12\x13\n\x0fNODE_STATE_HELD\x10\x05*\xec\x03\n\rConditionName\x12\x1e\n\x1a\x43ONDITION_NAME_UNSPECIFIED\x10\x00\x12$\n CONDITION_NAME_COORDINATION_GONE\x10\x01\x12$\n CONDITION_NAME_COORDINATION_FULL\x10\x02\x12\x1f\n\x1b\x43ONDITION_NAME_HISTORY_GONE\x10\x03\x12\x1f\n\x1b\x43ONDITION_NAME_OBJECTS_GONE\x10\x04\x12\x1c\n\x18\x43ONDITION_NAME_DISK_FULL\x10\x05\x12\x1c\n\x18\x43ONDITION_NAME_NO_LEADER\x10\x06\x12\x1f\n\x1b\x43ONDITION_NAME_NODES_SILENT\x10\x07\x12\x1e\n\x1a\x43ONDITION_NAME_LOW_ON_ROOM\x10\x08\x12$\n CONDITION_NAME_STORE_MEMBER_AWAY\x10\t\x12\"\n\x1e\x43ONDITION_NAME_SETTINGS_DIFFER\x10\n\x12\x1e\n\x1a\x43ONDITION_NAME_CLOCK_WRONG\x10\x0b\x12%\n!CONDITION_NAME_CERTIFICATE_ENDING\x10\x0c\x12\x1f\n\x1b\x43ONDITION_NAME_JOIN_REFUSED\x10\r2\xec\x03\n\x0bNodeService\x12\x42\n\tListNodes\x12\x19.nsml.v1.ListNodesRequest\x1a\x1a.nsml.v1.ListNodesResponse\x12<\n\x07GetNode\x12\x17.nsml.v1.GetNodeRequest\x1a\x18.nsml.v1.GetNodeResponse\x12\x42\n\tDrainNode\x12\x19.nsml.v1.DrainNodeRequest\x1a\x1a.nsml.v1.DrainNodeResponse\x12\x45\n\nResumeNode\x12\x1a.nsml.v1.ResumeNodeRequest\x1a\x1b.nsml.v1.ResumeNodeResponse\x12\x42\n\tFenceNode\x12\x19.nsml.v1.FenceNodeRequest\x1a\x1a.nsml.v1.FenceNodeResponse\x12\x45\n\nRemoveNode\x12\x1a.nsml.v1.RemoveNodeRequest\x1a\x1b.nsml.v1.RemoveNodeResponse\x12\x45\n\nGetCluster\x12\x1a.nsml.v1.GetClusterRequest\x1a\x1b.nsml.v1.GetClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/nodes.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\x84\x01\n\x05\x44rain\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07move_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"W\n\x05\x46\x65nce\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x90\x01\n\x04Hold\x12,\n\x08\x66ound_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x10\n\x08replicas\x18\x03 \x03(\t\x12\x11\n\tlifted_by\x18\x04 \x01(\t\x12(\n\x07\x66oreign\x18\x05 \x03(\x0b\x32\x17.nsml.v1.ForeignReplica\"}\n\x0e\x46oreignReplica\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x14\n\x0csession_name\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_uuids\x18\x03 \x03(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x84\x01\n\tDeviceUse\x12\x1f\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Device\x12%\n\x06sample\x18\x02 \x01(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x1d\n\x15\x61llocated_thousandths\x18\x03 \x01(\r\x12\x10\n\x08sessions\x18\x04 \x03(\t\"\x9c\x06\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05state\x18\x02 \x01(\x0e\x32\x12.nsml.v1.NodeState\x12#\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x12.nsml.v1.DeviceUse\x12$\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tisolation\x18\x06 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12\x0b\n\x03pod\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x33\n\x0flast_contact_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\n \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04host\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\r \x01(\t\x12\x1d\n\x05\x64rain\x18\x0e \x01(\x0b\x32\x0e.nsml.v1.Drain\x12\x1d\n\x05\x66\x65nce\x18\x0f \x01(\x0b\x32\x0e.nsml.v1.Fence\x12\x1b\n\x04hold\x18\x10 \x01(\x0b\x32\r.nsml.v1.Hold\x12\x14\n\x0cgang_network\x18\x15 \x01(\t\x12\"\n\x08networks\x18\x1a \x03(\x0e\x32\x10.nsml.v1.Network\x12#\n\x06limits\x18\x16 \x01(\x0b\x32\x13.nsml.v1.KeptLimits\x12\x12\n\nowner_note\x18\x17 \x01(\t\x12\x16\n\x0eisolation_note\x18\x14 \x01(\t\x12\x14\n\x0csetting_note\x18\x18 \x01(\t\x12\x11\n\tdisk_note\x18\x19 \x01(\t\x12\x37\n\x13\x63\x65rtificate_ends_at\x18\x1b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x0b\x63lock_ahead\x18\x1c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tnot_ready\x18\x1d \x01(\t\x12\x13\n\x0b\x65ngine_note\x18\x1e \x01(\t\"5\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"F\n\x11ListNodesResponse\x12\x1c\n\x05nodes\x18\x01 \x03(\x0b\x32\r.nsml.v1.Node\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"\x1e\n\x0eGetNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x87\x01\n\x0fGetNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\x12\x10\n\x08sessions\x18\x02 \x03(\t\x12\x17\n\x0fhidden_sessions\x18\x03 \x01(\r\x12,\n\rfence_refusal\x18\x04 \x01(\x0b\x32\x15.nsml.v1.FenceRefusal\"=\n\x0c\x46\x65nceRefusal\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"_\n\x10\x44rainNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\nmove_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x03 \x01(\t\"0\n\x11\x44rainNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\"!\n\x11ResumeNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"1\n\x12ResumeNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\"?\n\x10\x46\x65nceNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"B\n\x11\x46\x65nceNodeResponse\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.nsml.v1.Node\x12\x10\n\x08sessions\x18\x02 \x03(\t\"1\n\x11RemoveNodeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06revoke\x18\x02 \x01(\x08\"\x14\n\x12RemoveNodeResponse\"\xa1\x01\n\tCondition\x12$\n\x04name\x18\x01 \x01(\x0e\x32\x16.nsml.v1.ConditionName\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07meaning\x18\x04 \x01(\t\x12\x0f\n\x07healing\x18\x05 \x01(\t\x12\x10\n\x08\x65vidence\x18\x06 \x01(\t\"}\n\x0b\x43lusterLoad\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12\x0c\n\x04\x62usy\x18\x04 \x01(\r\x12\x1b\n\x13utilization_percent\x18\x05 \x01(\x01\x12\x13\n\x0bpower_watts\x18\x06 \x01(\x01\"\x13\n\x11GetClusterRequest\"\x9a\x04\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63oordination\x18\x04 \x01(\t\x12$\n\x08\x63\x61pacity\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x13\n\x0bnodes_ready\x18\x07 \x01(\r\x12\x13\n\x0bnodes_total\x18\x08 \x01(\r\x12\x18\n\x10sessions_running\x18\t \x01(\r\x12\x17\n\x0fsessions_queued\x18\n \x01(\r\x12\x11\n\tsimulated\x18\x0b \x01(\x08\x12\x12\n\ncluster_id\x18\x0c \x01(\t\x12\x14\n\x0c\x63losed_nodes\x18\r \x03(\t\x12\'\n\x03now\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x07members\x18\x0f \x03(\x0b\x32\x0f.nsml.v1.Member\x12\x13\n\x0b\x61nswered_by\x18\x10 \x01(\t\x12&\n\nconditions\x18\x11 \x03(\x0b\x32\x12.nsml.v1.Condition\x12,\n\x08known_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x04load\x18( \x01(\x0b\x32\x14.nsml.v1.ClusterLoad\"\xae\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cuser_address\x18\x03 \x01(\t\x12\x15\n\ragent_address\x18\x04 \x01(\t\x12\x15\n\rlocal_address\x18\x05 \x01(\t\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tis_leader\x18\x07 \x01(\x08*\xb3\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_READY\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x15\n\x11NODE_STATE_SILENT\x10\x03\x12\x15\n\x11NODE_STATE_FENCED\x10\x04\x12\x13\n\x0fNODE_STATE_HELD\x10\x05\x12\x18\n\x14NODE_STATE_NOT_READY\x10\x06*\xec\x03\n\rConditionName\x12\x1e\n\x1a\x43ONDITION_NAME_UNSPECIFIED\x10\x00\x12$\n CONDITION_NAME_COORDINATION_GONE\x10\x01\x12$\n CONDITION_NAME_COORDINATION_FULL\x10\x02\x12\x1f\n\x1b\x43ONDITION_NAME_HISTORY_GONE\x10\x03\x12\x1f\n\x1b\x43ONDITION_NAME_OBJECTS_GONE\x10\x04\x12\x1c\n\x18\x43ONDITION_NAME_DISK_FULL\x10\x05\x12\x1c\n\x18\x43ONDITION_NAME_NO_LEADER\x10\x06\x12\x1f\n\x1b\x43ONDITION_NAME_NODES_SILENT\x10\x07\x12\x1e\n\x1a\x43ONDITION_NAME_LOW_ON_ROOM\x10\x08\x12$\n CONDITION_NAME_STORE_MEMBER_AWAY\x10\t\x12\"\n\x1e\x43ONDITION_NAME_SETTINGS_DIFFER\x10\n\x12\x1e\n\x1a\x43ONDITION_NAME_CLOCK_WRONG\x10\x0b\x12%\n!CONDITION_NAME_CERTIFICATE_ENDING\x10\x0c\x12\x1f\n\x1b\x43ONDITION_NAME_JOIN_REFUSED\x10\r2\xec\x03\n\x0bNodeService\x12\x42\n\tListNodes\x12\x19.nsml.v1.ListNodesRequest\x1a\x1a.nsml.v1.ListNodesResponse\x12<\n\x07GetNode\x12\x17.nsml.v1.GetNodeRequest\x1a\x18.nsml.v1.GetNodeResponse\x12\x42\n\tDrainNode\x12\x19.nsml.v1.DrainNodeRequest\x1a\x1a.nsml.v1.DrainNodeResponse\x12\x45\n\nResumeNode\x12\x1a.nsml.v1.ResumeNodeRequest\x1a\x1b.nsml.v1.ResumeNodeResponse\x12\x42\n\tFenceNode\x12\x19.nsml.v1.FenceNodeRequest\x1a\x1a.nsml.v1.FenceNodeResponse\x12\x45\n\nRemoveNode\x12\x1a.nsml.v1.RemoveNodeRequest\x1a\x1b.nsml.v1.RemoveNodeResponse\x12\x45\n\nGetCluster\x12\x1a.nsml.v1.GetClusterRequest\x1a\x1b.nsml.v1.GetClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.nodes_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=3344
-  _globals['_NODESTATE']._serialized_end=3497
-  _globals['_CONDITIONNAME']._serialized_start=3500
-  _globals['_CONDITIONNAME']._serialized_end=3992
+  _globals['_NODESTATE']._serialized_start=3384
+  _globals['_NODESTATE']._serialized_end=3563
+  _globals['_CONDITIONNAME']._serialized_start=3566
+  _globals['_CONDITIONNAME']._serialized_end=4058
   _globals['_DRAIN']._serialized_start=123
   _globals['_DRAIN']._serialized_end=255
   _globals['_FENCE']._serialized_start=257
@@ -49,43 +49,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEVICEUSE']._serialized_start=621
   _globals['_DEVICEUSE']._serialized_end=753
   _globals['_NODE']._serialized_start=756
-  _globals['_NODE']._serialized_end=1512
-  _globals['_LISTNODESREQUEST']._serialized_start=1514
-  _globals['_LISTNODESREQUEST']._serialized_end=1567
-  _globals['_LISTNODESRESPONSE']._serialized_start=1569
-  _globals['_LISTNODESRESPONSE']._serialized_end=1639
-  _globals['_GETNODEREQUEST']._serialized_start=1641
-  _globals['_GETNODEREQUEST']._serialized_end=1671
-  _globals['_GETNODERESPONSE']._serialized_start=1674
-  _globals['_GETNODERESPONSE']._serialized_end=1809
-  _globals['_FENCEREFUSAL']._serialized_start=1811
-  _globals['_FENCEREFUSAL']._serialized_end=1872
-  _globals['_DRAINNODEREQUEST']._serialized_start=1874
-  _globals['_DRAINNODEREQUEST']._serialized_end=1969
-  _globals['_DRAINNODERESPONSE']._serialized_start=1971
-  _globals['_DRAINNODERESPONSE']._serialized_end=2019
-  _globals['_RESUMENODEREQUEST']._serialized_start=2021
-  _globals['_RESUMENODEREQUEST']._serialized_end=2054
-  _globals['_RESUMENODERESPONSE']._serialized_start=2056
-  _globals['_RESUMENODERESPONSE']._serialized_end=2105
-  _globals['_FENCENODEREQUEST']._serialized_start=2107
-  _globals['_FENCENODEREQUEST']._serialized_end=2170
-  _globals['_FENCENODERESPONSE']._serialized_start=2172
-  _globals['_FENCENODERESPONSE']._serialized_end=2238
-  _globals['_REMOVENODEREQUEST']._serialized_start=2240
-  _globals['_REMOVENODEREQUEST']._serialized_end=2289
-  _globals['_REMOVENODERESPONSE']._serialized_start=2291
-  _globals['_REMOVENODERESPONSE']._serialized_end=2311
-  _globals['_CONDITION']._serialized_start=2314
-  _globals['_CONDITION']._serialized_end=2475
-  _globals['_CLUSTERLOAD']._serialized_start=2477
-  _globals['_CLUSTERLOAD']._serialized_end=2602
-  _globals['_GETCLUSTERREQUEST']._serialized_start=2604
-  _globals['_GETCLUSTERREQUEST']._serialized_end=2623
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=2626
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=3164
-  _globals['_MEMBER']._serialized_start=3167
-  _globals['_MEMBER']._serialized_end=3341
-  _globals['_NODESERVICE']._serialized_start=3995
-  _globals['_NODESERVICE']._serialized_end=4487
+  _globals['_NODE']._serialized_end=1552
+  _globals['_LISTNODESREQUEST']._serialized_start=1554
+  _globals['_LISTNODESREQUEST']._serialized_end=1607
+  _globals['_LISTNODESRESPONSE']._serialized_start=1609
+  _globals['_LISTNODESRESPONSE']._serialized_end=1679
+  _globals['_GETNODEREQUEST']._serialized_start=1681
+  _globals['_GETNODEREQUEST']._serialized_end=1711
+  _globals['_GETNODERESPONSE']._serialized_start=1714
+  _globals['_GETNODERESPONSE']._serialized_end=1849
+  _globals['_FENCEREFUSAL']._serialized_start=1851
+  _globals['_FENCEREFUSAL']._serialized_end=1912
+  _globals['_DRAINNODEREQUEST']._serialized_start=1914
+  _globals['_DRAINNODEREQUEST']._serialized_end=2009
+  _globals['_DRAINNODERESPONSE']._serialized_start=2011
+  _globals['_DRAINNODERESPONSE']._serialized_end=2059
+  _globals['_RESUMENODEREQUEST']._serialized_start=2061
+  _globals['_RESUMENODEREQUEST']._serialized_end=2094
+  _globals['_RESUMENODERESPONSE']._serialized_start=2096
+  _globals['_RESUMENODERESPONSE']._serialized_end=2145
+  _globals['_FENCENODEREQUEST']._serialized_start=2147
+  _globals['_FENCENODEREQUEST']._serialized_end=2210
+  _globals['_FENCENODERESPONSE']._serialized_start=2212
+  _globals['_FENCENODERESPONSE']._serialized_end=2278
+  _globals['_REMOVENODEREQUEST']._serialized_start=2280
+  _globals['_REMOVENODEREQUEST']._serialized_end=2329
+  _globals['_REMOVENODERESPONSE']._serialized_start=2331
+  _globals['_REMOVENODERESPONSE']._serialized_end=2351
+  _globals['_CONDITION']._serialized_start=2354
+  _globals['_CONDITION']._serialized_end=2515
+  _globals['_CLUSTERLOAD']._serialized_start=2517
+  _globals['_CLUSTERLOAD']._serialized_end=2642
+  _globals['_GETCLUSTERREQUEST']._serialized_start=2644
+  _globals['_GETCLUSTERREQUEST']._serialized_end=2663
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=2666
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=3204
+  _globals['_MEMBER']._serialized_start=3207
+  _globals['_MEMBER']._serialized_end=3381
+  _globals['_NODESERVICE']._serialized_start=4061
+  _globals['_NODESERVICE']._serialized_end=4553
 # @@protoc_insertion_point(module_scope)

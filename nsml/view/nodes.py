@@ -69,8 +69,8 @@ def held_with(item: NodeDevice) -> list[Device]:
 
 
 def state_word(node: Node) -> str:
-    """`ready`, `draining`, `silent`, `fenced` or `held`."""
-    return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_")
+    """`ready`, `draining`, `silent`, `fenced`, `held` or `not ready`."""
+    return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_").replace("_", " ")
 
 
 def why_closed(node: Node, now: float) -> str:
@@ -79,9 +79,12 @@ def why_closed(node: Node, now: float) -> str:
         return f"fenced by {node.fence.asked_by}{_because(node.fence.reason)}"
     if node.HasField("hold"):
         return node.hold.why
-    if not node.HasField("drain"):
-        return ""
-    return f"drained by {node.drain.asked_by}{_because(node.drain.reason)}{_moves(node, now)}"
+    drained = ""
+    if node.HasField("drain"):
+        drained = (
+            f"drained by {node.drain.asked_by}{_because(node.drain.reason)}{_moves(node, now)}"
+        )
+    return "; ".join(filter(None, [drained, node.not_ready]))
 
 
 def _because(reason: str) -> str:
@@ -239,6 +242,7 @@ COLUMNS: tuple[Column[Node], ...] = (
     ),
     Column(key="limits", title="Limits", cell=lambda n, _: limits_word(n), is_wide=True),
     Column(key="note", title="Note", cell=_whole_note, shrinks_to=12),
+    Column(key="engine", title="Engine", cell=lambda n, _: n.engine_note or "-", is_wide=True),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
     Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
     Column(key="version", title="Version", cell=lambda n, _: n.agent_version, is_wide=True),
@@ -386,7 +390,7 @@ def record(node: Node) -> dict[str, Any]:
     """Everything of a node in raw values."""
     return {
         "name": node.name,
-        "state": state_word(node).upper(),
+        "state": enum_name(nodes_pb2.NodeState, node.state, "NODE_STATE_"),
         "host": node.host,
         "pod": node.pod or None,
         "networks": [network_word(one) for one in node.networks],
@@ -412,6 +416,8 @@ def record(node: Node) -> dict[str, Any]:
         },
         "isolation_note": node.isolation_note or None,
         "setting_note": node.setting_note or None,
+        "not_ready": node.not_ready or None,
+        "engine_note": node.engine_note or None,
         "simulated": is_simulated(node),
         "certificate_ends_at": (
             moment(seconds_of(node.certificate_ends_at))
@@ -519,6 +525,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("pod", node.pod),
         ("isolation", _isolation_and_why(node)),
         ("network", _networks(node)),
+        ("engine", node.engine_note),
         ("limits", _limits_and_why(node)),
         ("agent", _agent(node, now)),
         ("warning", warning(node, now)),

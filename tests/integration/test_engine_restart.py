@@ -1,4 +1,4 @@
-"""An engine that restarts under what runs: no end, and no end that is lost."""
+"""An engine that restarts under what runs: no end, no end that is lost, and none that is blamed on the program."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ from tests.said import last_line
 REPLICA = ReplicaId(session_id=SESSION, attempt=2, rank=1)
 """Of this run alone: what is left of a replica whose shim is gone is found by this name, machine-wide, and killed."""
 
-_FLAGS = ["--bridge", "none", "--iptables=false", "--live-restore"]
+_FLAGS = ["--bridge", "none", "--iptables=false"]
 
 
 class OwnEngine:
-    """A dockerd of this test alone, which keeps containers while it is away."""
+    """A dockerd of this test alone, which keeps containers while it is away unless it is said not to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "docker.sock"
+        self.keeps_containers = True
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        flags = [*_FLAGS, *(["--live-restore"] if self.keeps_containers else [])]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["dockerd", "--data-root", str(self.folder / "data"), "--exec-root",
                  str(self.folder / "run"), "--pidfile", str(self.folder / "pid"),
-                 "-H", f"unix://{self.socket}", *_FLAGS],
+                 "-H", f"unix://{self.socket}", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
@@ -60,6 +62,12 @@ class OwnEngine:
                 return
             self.end(signal.SIGKILL)
         raise AssertionError(f"dockerd does not start: {last_line(self.folder / 'log')}")
+
+    def live_restore(self, keeps: bool) -> None:
+        if keeps != self.keeps_containers:
+            self.end()
+            self.keeps_containers = keeps
+            self.start_surely()
 
     def _ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -101,17 +109,16 @@ def engine() -> Iterator[OwnEngine]:
 
 @pytest.mark.parametrize("ends", ["while it is away", "once it is back"])
 def test_a_restarted_engine_is_no_end(engine: OwnEngine, tmp_path: Path, ends: str) -> None:
+    engine.live_restore(True)
     asyncio.run(_restarted(engine, tmp_path, ends_away=ends == "while it is away"))
 
 
-async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> None:
-    folders = ReplicaFolders(tmp_path / "replicas")
-    client = Engine(engine.socket)
+def _driver(engine: OwnEngine, client: Engine, folders: ReplicaFolders) -> DockerDriver:
     container = ContainerPlace(
         node="test", mark=MARK, user=f"{os.getuid()}:{os.getgid()}", open_files=(1024, 4096),
         network="none",
     )  # fmt: skip
-    driver = DockerDriver(
+    return DockerDriver(
         folders,
         machine=this_machine(with_pid=True),
         place=EnginePlace(
@@ -120,6 +127,12 @@ async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> N
         ),
         launcher=Launcher(in_thread), clock=SystemClock(), run=in_thread, run_long=in_thread,
     )  # fmt: skip
+
+
+async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    client = Engine(engine.socket)
+    driver = _driver(engine, client, folders)
     script = "echo ready; until [ -e $NSML_RUN_DIR/go ]; do sleep 0.02; done; echo end; exit 7"
     spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
     folder = folders.of(REPLICA)
@@ -143,3 +156,42 @@ async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> N
     client.close()
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 7)
     assert folder.output.read_bytes() == b"ready\nend\n"
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.variant)]
+)
+def test_an_end_with_its_engine_is_no_programs(
+    engine: OwnEngine, tmp_path: Path, number: signal.Signals
+) -> None:
+    engine.live_restore(False)
+    asyncio.run(_lost(engine, tmp_path, number))
+
+
+async def _lost(engine: OwnEngine, tmp_path: Path, number: signal.Signals) -> None:
+    """It takes the signal and leaves with code 0, as what has saved does; its engine stopped it all the same."""
+    folders = ReplicaFolders(tmp_path / "replicas")
+    client = Engine(engine.socket)
+    driver = _driver(engine, client, folders)
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
+    folder = folders.of(REPLICA)
+    async with driver:
+        await driver.start(spec)
+        await until(lambda: folder.output.read_bytes() == b"ready\n")
+        await until(lambda: b"child" in folder.shim.read_bytes())
+        client.close()
+        await until(lambda: _is_held(engine))
+        await in_thread(lambda: engine.end(number))
+        await in_thread(engine.start_surely)
+        record = await soon(driver.wait(REPLICA))
+        await driver.remove(REPLICA)
+    client.close()
+    assert (record.why, record.exit_code, record.signal) == (ExitWhy.ENGINE_LOST, None, None)
+    assert "container engine" in record.message
+
+
+def _is_held(engine: OwnEngine) -> bool:
+    """Whether anybody has a connection to the engine."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return any(line.split()[5] == "03" and line.endswith(f" {engine.socket}") for line in lines)

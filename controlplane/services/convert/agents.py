@@ -26,7 +26,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations.progress import ProgressReport
-from controlplane.operations.registration import ChangedDevices, Registration
+from controlplane.operations.registration import ChangedOffer, Registration
 from controlplane.operations.reports import Report
 from controlplane.services.convert.resources import to_isolation, to_kept, to_networks
 from controlplane.services.convert.sessions import CAUSES, spec_message
@@ -88,6 +88,8 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         networks=to_networks(message.networks),
         isolation_note=message.isolation_note[:MOST_NOTE_CHARS],
         setting_note=message.setting_note[:MOST_NOTE_CHARS],
+        not_ready=message.not_ready[:MOST_NOTE_CHARS],
+        engine_note=message.engine_note[:MOST_NOTE_CHARS],
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )
@@ -123,10 +125,13 @@ def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
     return devices
 
 
-def to_changed_devices(message: agents_pb2.DevicesChanged) -> ChangedDevices:
+def to_changed_offer(message: agents_pb2.DevicesChanged) -> ChangedOffer:
     """What a node offers from now on."""
-    return ChangedDevices(
-        devices=to_devices(message.devices), note=message.device_note[:MOST_NOTE_CHARS]
+    return ChangedOffer(
+        devices=to_devices(message.devices),
+        note=message.device_note[:MOST_NOTE_CHARS],
+        not_ready=message.not_ready[:MOST_NOTE_CHARS],
+        engine_note=message.engine_note[:MOST_NOTE_CHARS],
     )
 
 

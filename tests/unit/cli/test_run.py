@@ -596,6 +596,15 @@ def test_variables_from_files_flags_and_here(nsml, state, project):
         assert f"warning: {name} is sent with the code" in result.stderr
 
 
+def test_what_containers_are_made_of_elsewhere_is_not_built_in_silence(nsml, state, project):
+    assert "not built" not in nsml("run").stderr
+    (project / "Dockerfile").write_text("FROM python\n")
+    assert "note: Dockerfile is not built: name an image with --image" in nsml("run").stderr
+    (project / "compose.yaml").write_text("services: {}\n")
+    told = nsml("run", "--dry-run").stderr
+    assert "note: Dockerfile, compose.yaml are not built" in told
+
+
 def test_an_env_file_stays_here(nsml, state, project):
     (project / ".env").write_text("A=s3cret\n")
     (project / ".env.local").write_text("A=s3cret\n")

@@ -325,9 +325,11 @@ class Agent:
         async with self._turn:
             await self._call.write(request)
 
-    async def offer(self, devices: Iterable[resources_pb2.Device], note: str = "") -> None:
+    async def offer(
+        self, devices: Iterable[resources_pb2.Device], note: str = "", not_ready: str = ""
+    ) -> None:
         """Say what the node has from now on."""
-        changed = agents_pb2.DevicesChanged(devices=devices, device_note=note)
+        changed = agents_pb2.DevicesChanged(devices=devices, device_note=note, not_ready=not_ready)
         await self._call.write(agents_pb2.ControlRequest(devices_changed=changed))
 
     async def close(self) -> None:

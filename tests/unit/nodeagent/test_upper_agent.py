@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from nodeagent import room as rooms
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
+from nodeagent.engine_watch import EngineWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
 from nodeagent.host_network import NetworkOffer
@@ -1416,6 +1417,11 @@ def test_a_start_that_finds_no_room_may_be_tried_again(
     on_virtual_time(tmp_path, test)
 
 
+class AnsweringEngine(EngineWatch):
+    async def through(self, work, *, waits):
+        return await work()
+
+
 async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Path) -> None:
     async def full(_work: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -1426,7 +1432,12 @@ async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Pa
     )
     for hook in (
         PythonHook(None, full, lambda **_: install_requires),
-        ImageHook(None, full, lambda **_: install_requires),
+        ImageHook(
+            None,
+            full,
+            lambda **_: install_requires,
+            AnsweringEngine(None, clock=None, run_long=full),
+        ),
     ):  # type: ignore[arg-type]
         with pytest.raises(PreparationFailed) as failed:
             await hook.prepare(draft)

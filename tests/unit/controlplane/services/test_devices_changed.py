@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.operations.ingest import Rights
 from controlplane.operations.registration import Registrar
-from controlplane.services.convert.agents import to_changed_devices
+from controlplane.services.convert.agents import to_changed_offer
 from nsml.clock import SystemClock
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
@@ -117,7 +117,7 @@ async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
         cluster_id=plane.cluster_id,
     )
     late = agents_pb2.DevicesChanged(devices=withheld(agent, 0))
-    await registrar.change_devices(link, to_changed_devices(late))
+    await registrar.change_offer(link, to_changed_offer(late))
     await newer.offer(withheld(newer, 1))
     await seen(kim, "", "it failed")
 
@@ -137,3 +137,37 @@ async def test_what_cannot_be_is_refused(rig: Rig, what: str) -> None:
 
     await until(refused, "the stream ends")
     assert refusal(agent.error)[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_node_that_is_not_ready_gets_no_sessions_until_it_is(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    devices = list(agent.register.devices)
+
+    async def is_shown(state: nodes_pb2.NodeState, why: str) -> bool:
+        node, *_ = (await kim.nodes.ListNodes(nodes_pb2.ListNodesRequest())).nodes
+        return (node.state, node.not_ready) == (state, why)
+
+    await agent.offer(devices, not_ready="no engine answers")
+    await until(lambda: is_shown(nodes_pb2.NODE_STATE_NOT_READY, "no engine answers"), "why")
+    cluster = await kim.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+    assert list(cluster.closed_nodes) == ["node a is not ready: no engine answers"]
+    waiting = await kim.submit()
+    elsewhere = await (await rig.agent("b")).connect()
+    assert [one.replica.session_id for one in await elsewhere.assignments(1)] == [waiting.id]
+    for _ in range(2):
+        await kim.submit()
+    await elsewhere.assignments(2)
+    assert not agent.orders.assignments
+    await agent.offer(devices)
+    await until(lambda: is_shown(nodes_pb2.NODE_STATE_READY, ""), "ready by itself")
+    assert len(await agent.assignments(1)) == 1
+
+
+async def test_a_node_that_registers_without_its_engine_is_not_ready(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await rig.agent("a")
+    agent.register.not_ready, agent.register.engine_note = "no engine answers", "no live-restore"
+    await agent.connect()
+    (node,) = (await kim.nodes.ListNodes(nodes_pb2.ListNodesRequest())).nodes
+    assert (node.state, node.engine_note) == (nodes_pb2.NODE_STATE_NOT_READY, "no live-restore")

@@ -15,6 +15,7 @@ import pytest
 
 from nodeagent.engine.client import EngineRefused
 from nodeagent.engine.images import StoredImage
+from nodeagent.engine.names import with_session
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
@@ -96,7 +97,8 @@ def test_the_whole_configuration() -> None:
             f"NSML_SESSION_ID={REPLICA.session_id}",
             "NSML_SESSION_NAME=kim/digits/7",
             "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
-            "PATH=/opt/conda/bin:/usr/bin",
+            "PATH=/opt/conda/bin:/usr/bin:/tmp/.local/bin",
+            "PIP_BREAK_SYSTEM_PACKAGES=1",
             "PYTHONPATH=/sdk:/app/lib",
             "PYTHONUNBUFFERED=1",
             "TINI_KILL_PROCESS_GROUP=1",
@@ -359,3 +361,25 @@ def test_what_an_image_says_of_itself_is_no_word_of_the_platform() -> None:
         PLACE.mark,
         str(REPLICA),
     )
+
+
+def test_names_of_users_are_the_images_and_the_sessions() -> None:
+    spec = replace(SPEC, names={"/etc/passwd": b""})
+    found = container_config(spec, FOLDER, PLACE, image=StoredImage(id="sha256:1"))
+    (mount,) = [one for one in found["HostConfig"]["Mounts"] if one["Target"] == "/etc/passwd"]
+    assert (mount["Source"], mount["ReadOnly"]) == (str(FOLDER.path / "passwd"), True)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "expected"),
+    [
+        ("/etc/passwd", b"root:x:0:0::/root:/bin/sh", b"root:x:0:0::/root:/bin/sh\nnsml:x:7:8::/tmp:/bin/sh\n"),
+        ("/etc/passwd", b"", b"nsml:x:7:8::/tmp:/bin/sh\n"),
+        ("/etc/passwd", b"kim:x:7:1::/home/kim:/bin/sh\n", b"kim:x:7:1::/home/kim:/bin/sh\n"),
+        ("/etc/passwd", b"\xff\nodd:x", b"\xff\nodd:x\nnsml:x:7:8::/tmp:/bin/sh\n"),
+        ("/etc/group", b"root:x:0:\n", b"root:x:0:\nnsml:x:8:\n"),
+        ("/etc/group", b"seven:x:7:\neight:x:8:\n", b"seven:x:7:\neight:x:8:\n"),
+    ],
+)  # fmt: skip
+def test_a_sessions_ids_have_names(path: str, content: bytes, expected: bytes) -> None:
+    assert with_session(path, content, 7, 8) == expected

@@ -157,3 +157,24 @@ def test_a_wrong_clock_is_in_the_note():
     assert nodes.record(node)["clock_ahead_s"] == -7200.5
     node.clock_ahead.FromMilliseconds(1_500)
     assert cells(node)["note"] == ""
+
+
+def test_a_node_that_is_not_ready_says_why():
+    node = nodes_pb2.Node(
+        name="a", state=nodes_pb2.NODE_STATE_NOT_READY, not_ready="no engine answers"
+    )
+    shown = cells(node)
+    assert (shown["state"], shown["note"]) == ("not ready", "no engine answers")
+    assert nodes.record(node)["state"] == "NOT_READY"
+    lines = nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), now=NOW)
+    assert "  why       no engine answers" in lines
+    node.drain.asked_by = "kim"
+    assert cells(node)["note"] == "drained by kim; no engine answers"
+
+
+def test_what_a_restart_of_the_engine_ends_is_shown():
+    node = nodes_pb2.Node(name="a", engine_note="live-restore is off")
+    assert cells(node)["engine"] == "live-restore is off"
+    lines = nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), now=NOW)
+    assert "  engine    live-restore is off" in lines
+    assert nodes.record(node)["engine_note"] == "live-restore is off"
