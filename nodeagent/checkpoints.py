@@ -84,7 +84,17 @@ class SavedCheckpoint:
         seal = record.get("seal", "")
         if not 0 <= saved_at < 1 << 33 or not isinstance(seal, str) or len(seal) > _LONGEST_SEAL:
             return None
-        return cls(name=name, folder=folder, saved_at=float(saved_at), files=paths, seal=seal)
+        return cls(
+            name=_sendable(name),
+            folder=folder,
+            saved_at=float(saved_at),
+            files=paths,
+            seal=seal,
+        )
+
+
+_NOT_SENDABLE = (ContentError, OSError, ValueError)
+"""What files, and paths that a program wrote, can raise."""
 
 
 class CheckpointChanged(ValueError):
@@ -175,7 +185,7 @@ class Uploads:
             try:
                 with opened(self._folder, folder):
                     continue
-            except (OSError, ValueError) as error:
+            except _NOT_SENDABLE as error:
                 if not is_passing(error):
                     found[folder] = error
         return found
@@ -235,7 +245,7 @@ class Uploads:
         is_durable = True
         try:
             await self._upload(checkpoint)
-        except (ClientError, ContentError, OSError, ValueError) as error:
+        except (ClientError, *_NOT_SENDABLE) as error:
             if is_passing(error):
                 self._log("checkpoint.delayed", checkpoint, error)
                 await self._patience.wait(error, self._pause)
@@ -313,7 +323,7 @@ class Uploads:
         """Take it from the program, where the SDK could not have that done when it was saved."""
         try:
             await uninterrupted(self._run, partial(_keep_unchanged, self._folder, checkpoint))
-        except (OSError, ValueError) as error:  # then it is looked at when it is sent
+        except _NOT_SENDABLE as error:  # then it is looked at when it is sent
             log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
 
     def _remove_older(self, folder: str) -> None:
@@ -360,7 +370,12 @@ def _reason(error: Exception) -> str:
             return "its folder was removed after it was saved"
         case OSError():
             return error.strerror or str(error)
-    return str(error) or type(error).__name__
+    return _sendable(str(error)) or type(error).__name__
+
+
+def _sendable(text: str) -> str:
+    """Text that is UTF-8: what programs write as JSON need not be."""
+    return text.encode(errors="replace").decode()
 
 
 def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:

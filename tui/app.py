@@ -688,6 +688,10 @@ class Dashboard(App[None]):
             return
         behind(self, "feed", self._listen)
 
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""
+        super().copy_to_clipboard(visible_lines(text))
+
     def copy(self, text: str) -> None:
         """Copy a text to the clipboard, through the terminal (OSC 52)."""
         if text:

@@ -1065,6 +1065,50 @@ def test_a_session_is_not_final_before_its_checkpoints_are_durable(
     on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
 
 
+HOSTILE = "\ud800"
+"""What JSON can say and UTF-8 cannot."""
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"files": [["d/" * 600 + "f", 1]], "seal": "0" * 128},
+        {"files": [["d/" * 600 + "f", 1]]},
+        {"files": [[f"w{HOSTILE}", 1]], "seal": "0" * 128},
+        {"files": [["w\0", 1], ["", 1], ["..", 1], ["/etc/passwd", 1]], "seal": "0" * 128},
+        {"name": f"best{HOSTILE}"},
+        {"name": f"lost{HOSTILE}", "folder": "3-none/model"},
+        {"folder": f"2-x{HOSTILE}/model"},
+        {"folder": "2-x\0/model", "seal": HOSTILE},
+        {"folder": "/".join(["2-x", *["model"] * 3_000])},
+        {"files": [], "seal": f"{HOSTILE}{'é' * 64}"},
+    ],
+    ids=str,
+)
+def test_no_record_of_a_checkpoint_holds_up_what_its_program_wrote(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    """It is lost, with the reason, or of nobody's making; what is behind it is sent, and the session ends."""
+    false = {"kind": "checkpoint", "name": "evil", "folder": "2-x/model", "time": 1.0, "files": []}
+    good = {"kind": "checkpoint", "name": "good", "folder": "1-good/model", "time": 1.0}
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            folder = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id)
+            for name in ("1-good", "2-x"):
+                (folder.checkpoints / name / "model").mkdir(parents=True)
+            (folder.checkpoints / "1-good" / "model" / "w").write_text("weights")
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            assert (S, "good") in world.platform.checkpoints
+        assert world.platform.log(S) == b"hello\n"
+
+    records = [{**false, **changed}, {**good, "files": [["w", 7]]}]
+    acts = [Act(after_s=5, output=b"hello\n", records=records)]
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
+
+
 def test_nothing_is_removed_before_its_end_is_known(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         platform = world.platform
