@@ -32,7 +32,6 @@ def dataset() -> None:
     reads=True,
     examples=[
         "nsml dataset push mnist ./mnist",
-        "nsml dataset push prices prices.csv",
         "nsml dataset push mnist ./mnist --team --message 'with test split'",
     ],
 )
@@ -58,9 +57,9 @@ def push(
     exclude: tuple[str, ...],
     max_size: int | None,
 ) -> None:
-    """Make the files of PATH, a folder or one file, the newest version of your dataset NAME.
+    """Make the files of PATH the newest version of your dataset NAME.
 
-    Only what is new travels.
+    PATH is a folder or one file. Only what is new travels.
     """
     from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
     from nsml.view.datasets import record

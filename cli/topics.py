@@ -58,9 +58,9 @@ Files that control a run
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
-Not read: .gitignore, pyproject.toml, uv.lock, environment.yml, Pipfile. nsml run
-warns of packages that these or the program's imports name and requirements.txt
-does not.
+Not read: .gitignore, pyproject.toml, uv.lock, environment.yml, Pipfile.
+nsml run warns of packages that these list or the program imports, and
+requirements.txt does not name.
 
 Packages are installed once on each node and cached for later sessions; the log
 of the session that needed them first begins with the installation.

@@ -28,11 +28,19 @@ if TYPE_CHECKING:
 NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
 _FAILS = f">{RUN}/{SAID}; exit {START_FAILED_CODE}"
+_HAS_INTERPRETER = (  # in a shell of its own: its variables are not the program's
+    '( case "$1" in */*) ;; *) exit 0;; esac; [ -f "$1" ] && IFS= read -r line <"$1" || exit 0; '
+    'case "$line" in "#!"*) ;; *) exit 0;; esac; line=${line#??}; line=${line#"${line%%[! ]*}"}; '
+    'line=${line%%[ ]*}; [ -x "$line" ] && exit 0; '
+    "echo \"cannot start '$1': its first line names the interpreter '$line', which the image does not have\" "
+    f">{RUN}/{SAID}; exit 1 ) || exit {START_FAILED_CODE}; "
+)
 FIRST_PROGRAM = (
     f"{GIVEN}=; if [ -p {RUN}/{GATE} ]; then . {RUN}/{GATE}; fi; "
     f'if [ "${GIVEN}" != all ]; then echo "it was not let begin" {_FAILS}; fi; unset {GIVEN}; '
     'if [ "$1" = python ] && ! command -v python >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; '
     'then shift; set -- python3 "$@"; fi; '
+    f"{_HAS_INTERPRETER}"
     f'if command -v "$1" >/dev/null 2>&1; then echo {BEGUN} >{RUN}/{SAID}; exec "$@" >>{OUTPUT} 2>&1; fi; '
     f"echo \"cannot start '$1': the image has no such program: name an image that has it\" "
     f'"(--image), or its Debian package in nsml_package.txt" {_FAILS}'

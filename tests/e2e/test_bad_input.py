@@ -75,6 +75,38 @@ def test_symlink_that_leaves_the_folder(platform, code):
     refused(platform, "run", cwd=code, code=1, says="out")
 
 
+NAMES = [b"caf\xe9", b"A", b"a", b"aux", b"n\nl", b"b\\s", b"Jr."]
+LISTS = f"""\
+import nsml, os
+
+def save(folder):
+    for name in {NAMES}:
+        open(os.path.join(os.fsencode(folder), name), "wb").write(name)
+
+def names(folder):
+    print(sorted(os.listdir(os.fsencode(folder))))
+
+names("names")
+names(nsml.DATASET_PATH)
+nsml.save("best", save_fn=save)
+"""
+
+
+def test_names_that_only_linux_has_travel_there_and_back(platform, tmp_path):
+    code = write_program(tmp_path / "code", LISTS)
+    (code / "names").mkdir()
+    for name in NAMES:
+        (code / "names" / os.fsdecode(name)).write_bytes(name)
+    platform.nsml("dataset", "push", "names", code / "names")
+    there = f"{sorted(NAMES)}\n"
+    assert platform.nsml("run", "-f", "-d", "names", cwd=code).stdout == there * 2
+    platform.nsml("model", "pull", "@last", "best", tmp_path / "pulled")
+    (pulled,) = (tmp_path / "pulled").glob("*/best/model")
+    assert {os.fsencode(file.name): file.read_bytes() for file in pulled.iterdir()} == {
+        name: name for name in NAMES
+    }
+
+
 def test_more_gpus_than_any_node_has(platform, code):
     refused(platform, "run", "-g", "64", cwd=code, code=7, says="64")
 

@@ -220,6 +220,27 @@ def test_what_an_image_does_not_have_is_said_with_what_to_do(
     assert said.endswith("(--image), or its Debian package in nsml_package.txt")
 
 
+@pytest.mark.parametrize("first", ["#!/nowhere/bash", "#! /nowhere/bash -e"])
+def test_an_interpreter_that_the_image_does_not_have_is_named(
+    begins: Callable[..., tuple[int, str, str]], tmp_path: Path, first: str
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"{first}\necho never\n")
+    script.chmod(0o755)
+    said = f"cannot start '{script}': its first line names the interpreter '/nowhere/bash', which the image does not have"
+    assert begins(str(script), image=[]) == (127, "", said)
+
+
+@pytest.mark.parametrize("first", ["#!/bin/sh -e\n", "#! /bin/sh\n", ""])
+def test_a_script_of_the_folder_is_started(
+    begins: Callable[..., tuple[int, str, str]], tmp_path: Path, first: str
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f'{first}echo "$1${{line-}}"\n')
+    script.chmod(0o755)
+    assert begins(str(script), "x y", image=[]) == (0, "x y\n", "begun")
+
+
 def test_no_device_is_given_that_is_not_granted() -> None:
     bare = ReplicaSpec(replica_id=REPLICA, argv=["true"], isolation=Isolation.CONTAINER)
     found = container_config(
