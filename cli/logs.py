@@ -123,7 +123,7 @@ def logs(
     Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
     """
     from nsml.client.streams import LogSearch
-    from nsml.view.sessions import log_of_first
+    from nsml.view.sessions import earlier_logs, log_of_first
     from nsml.view.text import visible
 
     if follow and until is not None:
@@ -165,6 +165,9 @@ def logs(
             )
             for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
+        if attempt is None and app.is_for_people:
+            for words in filter(None, map(earlier_logs, found)):
+                app.say(visible(words))
         if follow:
             readers = [LogReaders([r for r in made if r.session is session]) for session in found]
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)

@@ -180,6 +180,17 @@ def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
     return f"nsml logs {session.name} --rank {session.end.rank}"
 
 
+def earlier_logs(session: Session) -> str:
+    """That a log is the last attempt's, and the command that shows earlier ones; "" where there are none."""
+    before = session.attempt - 1
+    if before < 1:
+        return ""
+    which = "1" if before == 1 else f"N   with N from 1 to {before}"
+    return (
+        f"(log of attempt {session.attempt}; earlier: nsml logs {session.name} --attempt {which})"
+    )
+
+
 def seconds_of(stamp: Timestamp) -> float:
     """Unix seconds of a timestamp."""
     return float(stamp.seconds + stamp.nanos / 1e9)
