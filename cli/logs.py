@@ -123,7 +123,7 @@ def logs(
     Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
     """
     from nsml.client.streams import LogSearch
-    from nsml.view.sessions import earlier_logs, log_of_first
+    from nsml.view.sessions import log_of_first
     from nsml.view.text import visible
 
     if follow and until is not None:
@@ -165,9 +165,7 @@ def logs(
             )
             for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
-        if attempt is None and app.is_for_people:
-            for words in filter(None, map(earlier_logs, found)):
-                app.say(visible(words))
+        _say_earlier(app, found, attempt)
         if follow:
             readers = [LogReaders([r for r in made if r.session is session]) for session in found]
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
@@ -199,6 +197,16 @@ def _check_span(
     low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
     if low > high:
         raise click.UsageError("what --since and --until name ends before it begins")
+
+
+def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:
+    """Say to people who asked for no attempt of which sessions earlier ones have logs, too."""
+    from nsml.view.sessions import earlier_logs
+    from nsml.view.text import visible
+
+    if app.is_for_people and attempt is None:
+        for words in filter(None, map(earlier_logs, sessions)):
+            app.say(visible(words))
 
 
 def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:
