@@ -179,6 +179,7 @@ def logs(
             )
             for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
+        _say_earlier(app, found, attempt)
         if follow:
             readers = [
                 LogReaders([r for r in made if r.session is session], in_place=len(made) == 1)
@@ -213,6 +214,16 @@ def _check_span(
     low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
     if low > high:
         raise click.UsageError("what --since and --until name ends before it begins")
+
+
+def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:
+    """Say to people who asked for no attempt of which sessions earlier ones have logs, too."""
+    from nsml.view.sessions import earlier_logs
+    from nsml.view.text import visible
+
+    if app.is_for_people and attempt is None:
+        for words in filter(None, map(earlier_logs, sessions)):
+            app.say(visible(words))
 
 
 def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:

@@ -164,12 +164,14 @@ def wanted(
 
 def _state(text: str) -> SessionState:
     from nsml.v1.sessions_pb2 import SessionState
-    from nsml.view.sessions import STATE_WORDS
+    from nsml.view.sessions import REQUEUING, STATE_WORDS
 
     by_word: dict[str, int] = {}
     for state, word in STATE_WORDS.items():
         if state:
             by_word[word.word.lower()] = by_word[word.code.lower()] = state
+    for name in (REQUEUING.word, REQUEUING.code):
+        by_word[name.lower()] = SessionState.Value("SESSION_STATE_STOPPING")
     by_word |= {
         name.removeprefix("SESSION_STATE_").lower(): number
         for name, number in SessionState.items()

@@ -704,7 +704,12 @@ class ControlPlane:
             clock=on.clock,
         )
         rights = Rights(references=self.references, state=self.state)
-        checkpoints = Checkpoints(history=on.history, content=self.content, rights=rights)
+        checkpoints = Checkpoints(
+            history=on.history,
+            content=self.content,
+            rights=rights,
+            writer=SessionWriter(store=on.store, state=self.state),
+        )
         shown = Shown(history=on.history, content=self.content, rights=rights)
         services: list[tuple[Any, Any]] = [
             (

@@ -2,7 +2,7 @@
 
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
 `{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
-`{"ok": false, "error": CODE, "message": TEXT}`. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
+`{"ok": false, "error": CODE, "message": TEXT}`; with `"resume": true` it is what the attempt goes on from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
 agent has made that checkpoint its own, as far as it can. Whatever a client sends or leaves out, only its own
 connection suffers.
 """
@@ -102,7 +102,9 @@ class Loads:
         parts = _target(_text(request, "target"))
         staged = self._staging / secrets.token_hex(8)
         try:
-            find = partial(self._find, replica, session, name)
+            # Without a name it is what the attempt goes on from, whatever is saved under that name meanwhile.
+            is_resuming = bool(request.get("resume")) and not request.get("session")
+            find = partial(self._find, replica, session, "" if is_resuming else name)
             before = 0 if request.get("session") else replica.attempt
             await self._fetch(find, staged, user, before=before)
             return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))

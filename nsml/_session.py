@@ -191,6 +191,8 @@ class Session:
         load_fn: Optional[Function] = None,
         session: Optional[str] = None,
         iteration: Name = None,
+        *,
+        is_resuming: bool = False,
     ) -> List[int]:
         """Load; the steps that the checkpoint has done."""
         wanted = checkpoint if checkpoint is not None else iteration
@@ -216,7 +218,7 @@ class Session:
             return done
         if not self._run_dir:
             raise _no_model(session or self._name, name)
-        return self._load_from_afar(name, load_fn, session)
+        return self._load_from_afar(name, load_fn, session, is_resuming=is_resuming)
 
     def paused(self, scope: Optional[Dict[str, Any]] = None) -> None:
         """Load the checkpoint that `--iteration` names, and go on: how a fork or a resume begins.
@@ -293,7 +295,7 @@ class Session:
             return
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self.progress.resume(self._load(name))
+                self.progress.resume(self._load(name, is_resuming=True))
             except TimeoutError:
                 if tries_left == 1:
                     raise
@@ -392,7 +394,12 @@ class Session:
         return encode({**record, "summary": {}, "step": step})
 
     def _load_from_afar(
-        self, name: str, load_fn: Optional[Function], session: Optional[str]
+        self,
+        name: str,
+        load_fn: Optional[Function],
+        session: Optional[str],
+        *,
+        is_resuming: bool = False,
     ) -> List[int]:
         import tempfile
 
@@ -402,7 +409,14 @@ class Session:
         place = tempfile.mkdtemp(dir=self._loads)
         target = f"loads/{os.path.basename(place)}/model"
         try:
-            message = {"op": "load", "checkpoint": name, "session": session, "target": target}
+            message: Dict[str, Any] = {
+                "op": "load",
+                "checkpoint": name,
+                "session": session,
+                "target": target,
+            }
+            if is_resuming:
+                message["resume"] = True
             answer = request(self._run_dir, message)
             folder = os.path.join(self._run_dir, str(answer.get("folder") or target))
             done = read_done(folder, remove=True)

@@ -373,6 +373,18 @@ class EndedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """From which checkpoint an attempt goes on, and its content then; "": it begins anew.
+
+    It is settled once an attempt, so that all replicas of a gang go on from the same, whatever is saved meanwhile.
+    """
+
+    attempt: int
+    checkpoint: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A session. `attempt` counts from 1 and is 0 before the first placement.
 
@@ -380,7 +392,7 @@ class Session:
     the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
     `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
-    in which it made nothing of its devices, oldest first (`domain/waste.py`).
+    in which it made nothing of its devices, oldest first (`domain/waste.py`). `resume` may be an earlier attempt's.
     """
 
     id: str
@@ -411,6 +423,7 @@ class Session:
     usage: Usage | None = None
     owner_id: str = ""
     episodes: tuple[Episode, ...] = ()
+    resume: Resume | None = None
 
     @property
     def dataset(self) -> str:

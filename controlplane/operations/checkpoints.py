@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
+from controlplane.domain.values import Resume
 from controlplane.history.values import Checkpoint, CheckpointState
 from controlplane.operations.overdue import MOST_WORDS, plain
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
+    from controlplane.operations.changing import SessionWriter
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
 
@@ -48,8 +50,11 @@ class SavedCheckpoint:
 class Checkpoints:
     """Listing and making durable."""
 
-    def __init__(self, *, history: History, content: Content, rights: Rights) -> None:
+    def __init__(
+        self, *, history: History, content: Content, rights: Rights, writer: SessionWriter
+    ) -> None:
         self._history = history
+        self._writer = writer
         self._content = content
         self._rights = rights
 
@@ -84,6 +89,38 @@ class Checkpoints:
             raise NotFound(f"{session.name} has no checkpoint that is safe")
         return found
 
+    async def resumed_from(self, session: Session) -> Checkpoint:
+        """That from which the placed attempt of a session goes on: the same for each replica that asks.
+
+        What was newest when the first of them asked: a later one would find what others saved meanwhile.
+
+        Raises:
+            NotFound: it begins anew.
+        """
+        resume = _settled(session)
+        if resume is None:
+            newest = await self._history.catalogue.newest_durable(session.id)
+            resume = Resume(attempt=session.attempt)
+            if newest is not None:
+                resume = replace(resume, checkpoint=newest.name, digest=newest.digest or "")
+            resume = await self._settle(session, resume)
+        if not resume.checkpoint:
+            raise NotFound(f"{session.name} had no checkpoint that was safe")
+        found = await self.get(session, resume.checkpoint)
+        if found.digest == resume.digest:
+            return found
+        return replace(found, state=CheckpointState.DURABLE, digest=resume.digest)
+
+    async def _settle(self, session: Session, resume: Resume) -> Resume:
+        """What stands for the attempt: this, unless another replica was first."""
+
+        def decide(current: Session) -> Session:
+            is_other = current.attempt != session.attempt or _settled(current) is not None
+            return current if is_other else replace(current, resume=resume)
+
+        written = await self._writer.change(session.id, decide, is_counted=False)
+        return (written and _settled(written)) or resume
+
     async def remove(self, session: Session, names: Sequence[str]) -> tuple[str, ...]:
         """Remove those of these names; gives the names, oldest first.
 
@@ -97,6 +134,13 @@ class Checkpoints:
         found = [await self.get(session, name) for name in dict.fromkeys(names)]
         if not session.state.is_ended and session.state is not SessionState.FINALIZING:
             newest = await self._history.catalogue.newest_durable(session.id)
+            resume = _settled(session)
+            if resume is not None and resume.checkpoint and resume.checkpoint in names:
+                raise StateConflict(
+                    f"{session.name} resumed from {resume.checkpoint!r}",
+                    why=f"the session is {session.state.value}, and its replicas may still load it",
+                    attempt="the others; this one when the session has ended",
+                )
             if newest is not None and newest.name in names:
                 raise StateConflict(
                     f"{newest.name!r} is the newest durable checkpoint of {session.name}",
@@ -147,3 +191,9 @@ class Checkpoints:
                 node=caller.node,
             )
         )
+
+
+def _settled(session: Session) -> Resume | None:
+    """From what the attempt of a session goes on, where that is settled."""
+    resume = session.resume
+    return resume if resume is not None and resume.attempt == session.attempt else None

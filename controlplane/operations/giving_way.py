@@ -14,6 +14,7 @@ from controlplane.domain.lifecycle import SessionEvent, SessionState, advance
 from controlplane.domain.values import Cause, Session, Stop
 from controlplane.operations.validation import check_reason
 from controlplane.scheduler import NOTICE_S, may_give_way
+from controlplane.scheduler.explain import REQUEUED_BY
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Preemption
@@ -79,7 +80,8 @@ class Requeuer:
             StateConflict: it does not run, is being stopped, or could not be resumed and is not forced.
             TooLarge: too long a reason.
         """
-        why = check_reason(reason) or f"queued again by {asked_by}"
+        given = check_reason(reason)
+        why = f"{REQUEUED_BY}{asked_by}" + (f": {given}" if given else "")
 
         def decide(current: Session) -> Session:
             _check_can_leave(current, is_forced=force)

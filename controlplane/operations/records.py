@@ -42,6 +42,7 @@ from controlplane.domain.values import (
     Quota,
     Replica,
     Resources,
+    Resume,
     SecretUse,
     Session,
     SessionSpec,
@@ -348,6 +349,10 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
         record.episodes.add(
             kind=one.kind.value, since=one.since, until=one.until, reason=one.reason
         )
+    if session.resume is not None:
+        record.resume.attempt = session.resume.attempt
+        record.resume.checkpoint = session.resume.checkpoint
+        record.resume.digest = session.resume.digest
     if session.progress != Progress():
         record.progress.is_resumable = session.progress.is_resumable
         record.progress.saved_at = session.progress.saved_at
@@ -412,7 +417,12 @@ def decode_session(value: bytes) -> Session:
             Episode(kind=EpisodeKind(one.kind), since=one.since, until=one.until, reason=one.reason)
             for one in record.episodes
         ),
+        resume=_to_resume(record.resume) if record.HasField("resume") else None,
     )
+
+
+def _to_resume(record: pb.ResumeRecord) -> Resume:
+    return Resume(attempt=record.attempt, checkpoint=record.checkpoint, digest=record.digest)
 
 
 def _to_end(record: pb.EndRecord) -> End:

@@ -36,6 +36,8 @@ GIVES_WAY_TO: Final = "gives way to "
 """What the reason of a preemption begins with that is for somebody's sake."""
 MOVES_FOR: Final = "moves to make room for "
 """The same of one that goes on at once elsewhere."""
+REQUEUED_BY: Final = "requeued by "
+"""The same of one that a user asked to leave."""
 MEASURED: Final = ("GPUs", "cores", "memory")
 _MOST_REASON: Final = 120
 _GIB = 2**30
@@ -158,6 +160,8 @@ def gave_way_words(reason: str) -> str:
         return f"gave way to {shown.removeprefix(GIVES_WAY_TO)}"
     if reason.startswith(MOVES_FOR):
         return f"moved to make room for {shown.removeprefix(MOVES_FOR)}"
+    if reason.startswith(REQUEUED_BY):
+        return f"was {shown}"
     return f"gave way ({shown})" if reason else "gave way"
 
 

@@ -70,6 +70,8 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         async with self._reading.turn(_reader(request)):
             if request.name:
                 found = await self._checkpoints.get(session, request.name)
+            elif _is_resuming(request, session):
+                found = await self._checkpoints.resumed_from(session)
             else:
                 found = await self._checkpoints.newest(session)
         if found.digest:
@@ -110,6 +112,13 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         if isinstance(who, NodeCaller):
             return await self._references.find_for_node(who, wanted, request.for_session)
         return await self._references.find(require_user(), wanted)
+
+
+def _is_resuming(request: pb.GetCheckpointRequest, session: Session) -> bool:
+    """Whether a node asks from what the attempt goes on that it runs."""
+    is_own = request.for_session in {"", session.id}
+    is_again = session.attempt > 1 and bool(session.replicas)
+    return isinstance(caller(), NodeCaller) and is_own and is_again
 
 
 def _reader(request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User, may_see
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause
 from controlplane.operations.listing import page_size
 from controlplane.operations.projects import check_entitled, may_manage, there_for, within_quota
 from controlplane.operations.unfit import Nearest, refusal_of
@@ -104,6 +105,8 @@ class QueueView:
         answers = self.check_leads()
         if session.state is not SessionState.QUEUED:
             doing = _DOING.get(session.state, "has ended")
+            if session.stop is not None and session.stop.cause is Cause.PREEMPTED:
+                doing = "is leaving, and will be queued again"
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")
         spec = check_supposed(to_supposed(change, answers.counted(session).spec), self._time_limits)
         extent = Extent(stored.value for stored in self._state.nodes.values())

@@ -12,12 +12,14 @@ from nsml.view.compare import arguments
 from nsml.view.datasets import names_in
 from nsml.view.enums import enum_word
 from nsml.view.sessions import (
+    REQUEUING,
     STATE_WORDS,
     command_words,
     plain,
     priority_word,
     seconds_of,
     summary_words,
+    word_of,
 )
 from nsml.view.units import thousandths
 
@@ -42,7 +44,7 @@ class Filtered:
     def text(self) -> str:
         """What words are looked for in."""
         one = self.session
-        state = STATE_WORDS.get(one.state, STATE_WORDS[0]).word
+        state = word_of(one).word
         parts = (one.name, one.memo, " ".join(command_words(one)), summary_words(one), state)
         return normalize("NFC", "\n".join(parts)).casefold()
 
@@ -184,8 +186,10 @@ def _states(session: Session) -> Iterable[str]:
 @lru_cache(maxsize=64)
 def state_words(state: int) -> tuple[str, ...]:
     """How a state may be called: its word, its code and its name in the contract."""
-    word = STATE_WORDS.get(state, STATE_WORDS[0])
-    return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
+    words = [STATE_WORDS.get(state, STATE_WORDS[0])]
+    words += [REQUEUING] if state == SessionState.Value("SESSION_STATE_STOPPING") else []
+    names = (name for word in words for name in (word.word, word.code))
+    return *names, enum_word(SessionState, state, "SESSION_STATE_")
 
 
 def _datasets(session: Session) -> Iterable[str]:

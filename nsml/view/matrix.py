@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsml.view.compare import asked, cell, cell_within, summaries
 from nsml.view.plot import letter
-from nsml.view.sessions import STATE_WORDS
+from nsml.view.sessions import word_of
 from nsml.view.tables import Column
 from nsml.view.text import fit_middle, width
 
@@ -146,4 +146,4 @@ def _change(value: Any, other: Any) -> str:
 
 
 def _state(session: Session) -> StateWord:
-    return STATE_WORDS.get(session.state, STATE_WORDS[0])
+    return word_of(session)

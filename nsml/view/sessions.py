@@ -104,6 +104,11 @@ STATE_WORDS: Mapping[int, StateWord] = {
     sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⊘", word="Held", code="HLD", colour="red"),
 }
 
+REQUEUING = StateWord(glyph="◐", word="Requeuing", code="RQU", colour="yellow")
+"""STOPPING of a session that saves, leaves and is queued again: it does not end."""
+
+_REQUEUED_BY = "requeued by "
+"""What the reason of an attempt begins with that a user had queued again."""
 WAITING_STATES = frozenset({sessions_pb2.SESSION_STATE_QUEUED, sessions_pb2.SESSION_STATE_HELD})
 """States in which a session has nothing of what it asked for."""
 _BAD_STATES = frozenset({sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD})
@@ -123,9 +128,17 @@ _CAUSE_WORDS: Mapping[int, str] = {
 }
 
 
+def word_of(session: Session) -> StateWord:
+    """The state of a session as it is shown."""
+    is_stopping = session.state == sessions_pb2.SESSION_STATE_STOPPING
+    if is_stopping and session.stop.cause == sessions_pb2.CAUSE_PREEMPTED:
+        return REQUEUING
+    return STATE_WORDS.get(session.state, STATE_WORDS[0])
+
+
 def state_text(session: Session) -> str:
     """Glyph, word, for a bad end what it was, of a gang also which rank, and what was lost: `✗ Failed (exit 3)`."""
-    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+    word = word_of(session)
     text, facts = f"{word.glyph} {word.word}", []
     if session.state in _BAD_STATES:
         cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
@@ -168,7 +181,7 @@ def exit_text(code: int) -> str:
 
 def _state_within(session: Session, _now: float, cells: int) -> str:
     """The word without what it was; else its code, which filters take, too."""
-    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+    word = word_of(session)
     text = f"{word.glyph} {word.word}"
     return text if width(text) <= cells else f"{word.glyph} {word.code}"
 
@@ -179,6 +192,17 @@ def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
     if not is_bad or session.spec.replica_count <= 1 or session.end.rank == shown_rank:
         return ""
     return f"nsml logs {session.name} --rank {session.end.rank}"
+
+
+def earlier_logs(session: Session) -> str:
+    """That a log is the last attempt's, and the command that shows earlier ones; "" where there are none."""
+    before = session.attempt - 1
+    if before < 1:
+        return ""
+    which = "1" if before == 1 else f"N   with N from 1 to {before}"
+    return (
+        f"(log of attempt {session.attempt}; earlier: nsml logs {session.name} --attempt {which})"
+    )
 
 
 def seconds_of(stamp: Timestamp) -> float:
@@ -442,6 +466,8 @@ def attempt_line(one: EndedAttempt) -> str:
     """`attempt 1: vm for 3s; preempted: ...`."""
     words = cause_word(one.cause)
     why = f"{words}: {one.reason}" if one.reason else words
+    if one.cause == sessions_pb2.CAUSE_PREEMPTED and one.reason.startswith(_REQUEUED_BY):
+        why = one.reason
     took = duration_text(seconds_of(one.ended_at) - seconds_of(one.placed_at))
     return f"attempt {one.number}: {', '.join(one.nodes)} for {took}; {why}"
 
@@ -495,7 +521,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         key="state",
         title="Status",
         cell=lambda s, _: state_text(s),
-        colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
+        colour=lambda s: word_of(s).colour,
         shrinks_to=12,
         within=_state_within,
     ),

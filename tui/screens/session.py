@@ -15,10 +15,10 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
 from nsml.view.ordering import arguments_text
 from nsml.view.sessions import (
-    STATE_WORDS,
     repeat_words,
     state_text,
     summary_text,
+    word_of,
 )
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
@@ -239,7 +239,7 @@ class SessionScreen(ChartScreen):
         title = Text(" it was removed" if row is None else "")
         if row is not None:
             session = row.session
-            word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+            word = word_of(session)
             title.append(f" {visible(session.name)}  ")
             title.append(visible(state_text(session)), looks.style(self.app, word.colour))
             title.append(f"  {visible(session.memo)}")

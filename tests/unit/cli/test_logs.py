@@ -277,3 +277,19 @@ def test_what_is_no_time_is_refused(nsml, session, words, said):
     result = nsml("logs", *words, "@last", check=False)
     assert result.code == 2
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("-f",), ("--grep", "new")])
+def test_earlier_attempts_are_named_with_the_command_that_shows_them(nsml, state, flags):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"old\n", attempt=1)
+    session.attempt = 2
+    state.log(session, b"new\n", attempt=2)
+    shown = nsml("logs", "@last", *flags)
+    assert shown.stdout == "new\n"
+    words = "(log of attempt 2; earlier: nsml logs kim/mnist/1 --attempt 1)"
+    assert words in shown.stderr
+    assert nsml("logs", "@last", "--attempt", "1").stdout == "old\n"
+    assert "earlier" not in nsml("logs", "@last", "--attempt", "1").stderr
+    session.attempt = 4
+    assert "--attempt N   with N from 1 to 3)" in nsml("logs", "@last").stderr

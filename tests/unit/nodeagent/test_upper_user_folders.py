@@ -396,6 +396,17 @@ async def test_a_checkpoint_is_laid_out_where_it_was_asked_for(
     assert not list((tmp_path / "staging").iterdir())
 
 
+async def test_what_an_attempt_goes_on_from_is_no_save_of_the_same_name(
+    bench: Bench, tmp_path: Path
+) -> None:
+    keep_checkpoint(bench, tmp_path)
+    settled = bench.platform.checkpoints.pop((S, "best"))
+    bench.platform.checkpoints[S, ""] = settled
+    answer = await ask(bench, load(resume=True))
+    assert (bench.folder.run / answer["folder"] / "sub/w").read_text() == "weights"
+    assert (await ask(bench, load()))["error"] == "NOT_FOUND", "of that name there is none any more"
+
+
 async def test_a_request_whose_answer_was_lost_can_be_repeated(
     bench: Bench, tmp_path: Path
 ) -> None:

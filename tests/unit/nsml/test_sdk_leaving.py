@@ -227,7 +227,10 @@ class TestGoingOn:
         """What is asked of the agent; it has everything."""
         asked: list[str] = []
 
-        def lay_out(self: Session, name: str, load_fn: Any, session: Any) -> None:
+        def lay_out(
+            self: Session, name: str, load_fn: Any, session: Any, *, is_resuming: bool
+        ) -> None:
+            assert is_resuming == (name == "attempt-1")
             asked.append(name)
             folder = Path(self._run_dir, "loads", str(len(asked)))
             folder.mkdir(parents=True)
@@ -278,7 +281,8 @@ class TestGoingOn:
     ) -> None:
         answers = [TimeoutError("away"), TimeoutError("away"), None]
 
-        def answer(self: Session, name: str, *_: Any) -> None:
+        def answer(self: Session, name: str, *_: Any, is_resuming: bool) -> None:
+            assert is_resuming
             if (error := answers.pop(0)) is not None:
                 raise error
 

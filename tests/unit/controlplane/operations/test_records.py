@@ -21,6 +21,7 @@ from controlplane.domain.values import (
     Quota,
     Replica,
     Resources,
+    Resume,
 )
 from controlplane.operations.records import (
     decode_allocation,
@@ -95,6 +96,12 @@ def test_all_of_a_replica_is_kept() -> None:
     )
     one = replace(session(replicas=2), replicas=(replica,))
     assert decode_session(encode_session(one)) == one
+
+
+def test_from_what_an_attempt_goes_on_is_kept() -> None:
+    for resume in (None, Resume(attempt=2), Resume(attempt=3, checkpoint="last", digest="d")):
+        one = replace(session(), resume=resume)
+        assert decode_session(encode_session(one)) == one
 
 
 def test_what_a_fence_gave_up_is_kept() -> None:

@@ -139,7 +139,7 @@ def test_when_others_give_way_is_told_before_and_after_they_were_told() -> None:
 
 def test_who_leaves_for_another_reason_is_not_said_to_give_way() -> None:
     low, wanted = runs("a", range(2), Priority.NORMAL), ask(2000)
-    stop = Stop(grace_s=10.0, notice_s=60.0, cause=Cause.PREEMPTED, reason="queued again by kim")
+    stop = Stop(grace_s=10.0, notice_s=60.0, cause=Cause.PREEMPTED, reason="requeued by kim")
     leaving = (replace(low[0], state=SessionState.STOPPING, stop=stop), low[1])
     index = ClusterIndex.of(cluster(node("a", 2), *held("a", leaving), wanted))
     plan = index.plan(NOW)

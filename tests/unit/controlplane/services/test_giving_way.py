@@ -72,10 +72,11 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
     seen = await is_resumable(kim, session)
     assert seen.progress.saved_at.seconds > 0
     request = pb.RequeueSessionRequest(session=session.id, reason="let others go first")
+    why = "requeued by kim: let others go first"
     before = time.time()
     told = (await kim.sessions.RequeueSession(request)).session
     assert told.state == pb.SESSION_STATE_STOPPING
-    assert (told.stop.cause, told.stop.reason) == (pb.CAUSE_PREEMPTED, "let others go first")
+    assert (told.stop.cause, told.stop.reason) == (pb.CAUSE_PREEMPTED, why)
     assert told.stop.asked_by == "kim"
     # What is decided goes by a clock that follows this one.
     assert before + 69 < told.stop.until.seconds < time.time() + 71
@@ -85,7 +86,7 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
 
     await until(ordered, "it is told")
     stop = agent.orders.assignments[0].stop
-    assert (stop.cause, stop.reason) == (pb.CAUSE_PREEMPTED, "let others go first")
+    assert (stop.cause, stop.reason) == (pb.CAUSE_PREEMPTED, why)
     assert (stop.notice.seconds, stop.grace.seconds) == (60, 10)
     await agent.report(replica, "EXITED", cause="PREEMPTED", code=75)
     waiting = await kim.reaches(session.id, "QUEUED")
@@ -96,7 +97,7 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
     await until(explained, "it is said what it waits for")
     assert waiting.attempt == 1
     assert not waiting.HasField("stop")
-    await commit(agent, session, "resume", 1, at=100)
+    digest = await commit(agent, session, "resume", 1, at=100)
     await commit(agent, session, "best", 1, at=70)
     await agent.report(replica, "FINALIZED", cause="PREEMPTED", code=75)
 
@@ -105,13 +106,38 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
 
     await until(again, "its next attempt is placed")
     assert (await newest(agent, session)).name == "resume"
-    # Of the later attempt, though the clock of its node is behind.
-    await commit(agent, session, "epoch2", 2, at=40)
-    assert (await newest(agent, session)).name == "epoch2"
-    digest = await commit(agent, session, "resume", 2, at=50)
-    assert (await newest(agent, session)).digest == digest
-    await commit(agent, session, "epoch3", 2, at=60)
-    assert (await newest(agent, session)).name == "epoch3"
+
+    async def pulled() -> checkpoints_pb2.Checkpoint:
+        asked = checkpoints_pb2.GetCheckpointRequest(session=session.id)
+        return (await kim.checkpoints.GetCheckpoint(asked)).checkpoint
+
+    # The newest is of the later attempt, though the clock of its node is behind; that attempt itself goes on from
+    # the same whenever a replica of it asks, also once another one saved under that name.
+    for name, at in (("epoch2", 40), ("resume", 50), ("epoch3", 60)):
+        saved = await commit(agent, session, name, 2, at=at)
+        assert ((await pulled()).name, (await pulled()).digest) == (name, saved)
+        found = await newest(agent, session)
+        assert (found.name, found.digest) == ("resume", digest)
+        assert found.state == checkpoints_pb2.CHECKPOINT_STATE_DURABLE
+    removing = checkpoints_pb2.RemoveCheckpointsRequest(session=session.id, names=["resume"])
+    assert (await refused(kim.checkpoints.RemoveCheckpoints(removing)))[1] == "STATE_CONFLICT"
+
+
+async def test_an_attempt_that_begins_anew_does_so_on_all_nodes(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=1)).connect()
+    session, replica = await running(kim, agent)
+    await kim.sessions.RequeueSession(pb.RequeueSessionRequest(session=session.id, force=True))
+    await agent.report(replica, "EXITED", cause="PREEMPTED", code=75)
+    await agent.report(replica, "FINALIZED", cause="PREEMPTED", code=75)
+
+    async def again() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(again, "its next attempt is placed")
+    assert (await refused(newest(agent, session)))[0] == "NOT_FOUND"
+    await commit(agent, session, "epoch1", 2, at=40)
+    assert (await refused(newest(agent, session)))[0] == "NOT_FOUND", "a sibling saved that"
 
 
 async def test_only_what_runs_and_could_go_on_is_queued_again(rig: Rig) -> None:

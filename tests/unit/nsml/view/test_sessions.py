@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.sessions import COLUMNS, end_text, record, summary_text
+from nsml.view.filtered import state_words
+from nsml.view.sessions import COLUMNS, attempt_line, end_text, record, state_text, summary_text
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
@@ -47,6 +48,28 @@ def ordinary():
     wait = session(1841, pb.SESSION_STATE_QUEUED)
     wait.waiting = "needs 4 GPUs on one node; most free on one node: 2 (node gpu-7)"
     return [wait, run, done]
+
+
+@pytest.mark.parametrize(
+    ("cause", "word"), [("PREEMPTED", "Requeuing"), ("STOP_REQUESTED", "Stopping")]
+)
+def test_what_is_queued_again_is_not_said_to_stop(cause, word):
+    leaving = session(1840, pb.SESSION_STATE_STOPPING)
+    leaving.stop.cause = pb.Cause.Value(f"CAUSE_{cause}")
+    assert state_text(leaving) == f"◐ {word}"
+    [state] = [one for one in COLUMNS if one.key == "state"]
+    code = {"Requeuing": "RQU", "Stopping": "STP"}[word]
+    assert [state.within(leaving, NOW, room) for room in (12, 5)] == [f"◐ {word}", f"◐ {code}"]
+    assert word in state_words(leaving.state), "a filter finds it by that word"
+
+
+def test_an_attempt_that_a_user_had_requeued_was_not_preempted():
+    ended = pb.EndedAttempt(number=1, nodes=["vm"], cause=pb.CAUSE_PREEMPTED)
+    ended.placed_at.seconds, ended.ended_at.seconds = NOW, NOW + 13
+    ended.reason = "requeued by kim: let the deadline go first"
+    assert attempt_line(ended) == f"attempt 1: vm for 13s; {ended.reason}"
+    ended.reason = "gives way to lee/mnist/3 (high)"
+    assert attempt_line(ended) == f"attempt 1: vm for 13s; preempted: {ended.reason}"
 
 
 def test_gpus_that_are_only_asked_for_are_said_so():
