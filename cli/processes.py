@@ -163,7 +163,7 @@ def program(name: str) -> list[str]:
     script = Path(sys.executable).parent / f"nsml-{name}"
     if script.exists():
         return [str(script)]
-    module = {"controlplane": "controlplane.server", "agent": "nodeagent.agent"}[name]
+    module = {"controlplane": "controlplane.main", "agent": "nodeagent.main"}[name]
     return [sys.executable, "-c", f"from {module} import main; main()"]
 
 

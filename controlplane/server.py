@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import logging
 import os
 import resource
 import secrets
@@ -16,7 +15,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc.aio
 import structlog
@@ -66,8 +65,7 @@ from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
-from nsml.log_limits import LogLimits
-from nsml.lossy import LossyText
+from nsml.program_logs import write_json_lines
 from nsml.urls import without_password
 
 if TYPE_CHECKING:
@@ -477,22 +475,6 @@ async def _set_health(servicer: Any, state: Any) -> None:
         await servicer.set(service, state)
 
 
-def configure_logging(level: str) -> None:
-    """One JSON object a line on standard error."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            LogLimits(),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyText(sys.stderr))),
-        cache_logger_on_first_use=True,
-    )
-
-
 async def _run(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -541,7 +523,7 @@ def _do(arguments: Sequence[str] | None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
-        configure_logging(settings.log_level)
+        write_json_lines(settings.log_level)
         if chosen.check:
             _check(settings)
         if chosen.secrets_key:
