@@ -51,6 +51,7 @@ from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.values import DAY_S
 from controlplane.domain.waste import WasteRule
 from controlplane.garbage import collect_seldom
+from controlplane.operations.views import OPENS_HTTP
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
@@ -117,6 +118,10 @@ GRPC_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 
+
+_OPENS_HTTP_OF_A_UNIT: Final = (
+    'http = "127.0.0.1:18555" in its settings, then systemctl restart nsml-controlplane'
+)
 
 _OWN_FILES: Final = 256
 """File descriptors that are for databases, logs and HTTP."""
@@ -342,6 +347,7 @@ async def _serve(
         audit_bytes=settings.audit_bytes,
         settings=settings.shared,
         certificates=settings.certificates,
+        opens_http=OPENS_HTTP if _is_of_up(settings.data) else _OPENS_HTTP_OF_A_UNIT,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
@@ -385,6 +391,11 @@ async def _serve(
         for task in (running, answering):
             if not task.cancelled():
                 task.result()
+
+
+def _is_of_up(data: Path) -> bool:
+    """Whether `nsml up` starts this control plane; else a unit does, or somebody by hand."""
+    return (data.absolute().parent / "local.json").exists()
 
 
 async def _nothing() -> None:
