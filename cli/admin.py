@@ -185,6 +185,7 @@ def join_token(app: App, *, valid_for: float | None) -> None:
             "no machine can join yet: this platform listens to this machine alone",
             "next:  nsml down --keep-sessions",
             "       nsml up --listen 0.0.0.0:18553",
+            "       (of a unit: listen and listen_agents in its settings, then restart it)",
         ]
     _show_secret(app, made, "to join nodes", lines)
 

@@ -319,7 +319,7 @@ class App:
             return error  # somebody answered, and says what does not
         context = self.context
         if contexts.may_be_ours(context):
-            advice = f"{'nsml up':<16}start the platform on this machine"
+            advice = _start_here(context.servers)
         else:
             advice = f"{'nsml context ls':<16}which platforms are known"
         why = error.why or error.message
@@ -364,6 +364,20 @@ class App:
                     self.say("reconnected")
 
         return tell
+
+
+def _start_here(servers: Sequence[str]) -> str:
+    """How the platform of this machine is started: by its unit, unless a folder of `nsml up` is asked."""
+    from pathlib import Path
+
+    from cli.units import CONTROL_PLANE_UNIT, is_installed
+
+    sockets = [Path(one.removeprefix("unix:")) for one in servers if one.startswith("unix:")]
+    is_of_up = any((one.parent.parent / "local.json").exists() for one in sockets)
+    if is_installed(CONTROL_PLANE_UNIT) and not is_of_up:
+        unit = CONTROL_PLANE_UNIT.removesuffix(".service")
+        return f"systemctl start {unit}   and journalctl -u {unit} for why it does not run"
+    return f"{'nsml up':<16}start the platform on this machine"
 
 
 def _awaits(servers: Sequence[str]) -> str:

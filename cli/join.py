@@ -170,7 +170,7 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
         raise CommandError(
             f"the platform at {choices.server} serves no agents of other machines",
             code=ExitCode.CONFLICT,
-            advice="on its machine: nsml up --listen HOST:PORT",
+            advice="on its machine: nsml up --listen HOST:PORT, or of a unit: listen_agents in its settings",
         )
     # the name that we reached it under is one that works from here
     agents_port = contexts.split_server(listener)[1]

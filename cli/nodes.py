@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cli.app import App
 from cli.arguments import NODE, SESSION
+from cli.choosing_nodes import chosen_nodes, names_of, nodes_argument, nodes_words
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, near, not_there_yet, pass_app, to_try
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
-    from nsml.v1.nodes_pb2 import GetNodeResponse, Node
+    from nsml.v1.nodes_pb2 import FenceNodeResponse, GetNodeResponse, Node
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -258,9 +260,10 @@ def show(app: App, *, name: str) -> None:
         "nsml node drain gpu-7",
         "nsml node drain gpu-7 --move-after 2h --reason 'new disks'",
         "nsml node drain gpu-7 --move-after 0s",
+        "nsml node drain 'rack2-*' gpu-7 --reason 'power work'",
     ],
 )
-@_node_argument()
+@nodes_argument()
 @click.option(
     "--move-after",
     type=DURATION,
@@ -270,8 +273,8 @@ def show(app: App, *, name: str) -> None:
 @REASON
 @confirmed
 @pass_app
-def drain(app: App, *, name: str, move_after: float | None, reason: str) -> None:
-    """Let a node take no new sessions; administrators.
+def drain(app: App, *, names: tuple[str, ...], move_after: float | None, reason: str) -> None:
+    """Let nodes take no new sessions; administrators.
 
     What runs there ends by itself, or is moved: SIGTERM, its grace in which it can save, and the next
     attempt elsewhere, whatever its --retry. A gang is moved as a whole. With --move-after it asks first
@@ -279,28 +282,40 @@ def drain(app: App, *, name: str, move_after: float | None, reason: str) -> None
     """
     from nsml.view.units import duration_text
 
-    found = app.call(lambda client: client.nodes.get(name))
+    found = chosen_nodes(app, names)
     moved = _sessions_on(found) if move_after is not None else []
     last = f"after {duration_text(move_after)}" if moved and move_after else ""
-    if not confirm_names(
-        app, "node drain", moved, noun="session", first=f"drain node {name}", last=last
-    ):
+    first = f"drain {nodes_words([one.node.name for one in found])}"
+    if not confirm_names(app, "node drain", moved, noun="session", first=first, last=last):
         return
-    node = app.call(lambda client: client.nodes.drain(name, move_after_s=move_after, reason=reason))
-    _told(app, node)
+    for one in found:
+        drained = partial(_drained, name=one.node.name, move_after_s=move_after, reason=reason)
+        _told(app, app.call(drained))
 
 
-def _sessions_on(found: GetNodeResponse) -> list[str]:
-    """The sessions of a node, with those whose names are hidden from the user."""
-    return [*found.sessions, *["a session of another user"] * found.hidden_sessions]
+async def _drained(client: Client, *, name: str, move_after_s: float | None, reason: str) -> Node:
+    return await client.nodes.drain(name, move_after_s=move_after_s, reason=reason)
 
 
-@command("resume", examples=["nsml node resume gpu-7", "nsml node resume gpu-7 -y"])
-@_node_argument()
+def _sessions_on(found: Sequence[GetNodeResponse]) -> list[str]:
+    """The sessions of nodes, each once, with those whose names are hidden from the user."""
+    names = dict.fromkeys(name for one in found for name in one.sessions)
+    return [*names, *["a session of another user"] * sum(one.hidden_sessions for one in found)]
+
+
+@command(
+    "resume",
+    examples=[
+        "nsml node resume gpu-7",
+        "nsml node resume gpu-7 -y",
+        "nsml node resume 'rack2-*'",
+    ],
+)
+@nodes_argument()
 @confirmed
 @pass_app
-def resume(app: App, *, name: str) -> None:
-    """Let a node take sessions again: drained, or held; administrators.
+def resume(app: App, *, names: tuple[str, ...]) -> None:
+    """Let nodes take sessions again: drained, or held; administrators.
 
     A node is held when the control plane's store was restored from a copy that is older than what the
     node was ordered. What it runs and the platform does not know is stopped then; it asks first.
@@ -308,14 +323,21 @@ def resume(app: App, *, name: str) -> None:
     from nsml.view.nodes import foreign_replicas
     from nsml.view.text import visible
 
-    found = app.call(lambda client: client.nodes.get(name)).node
-    hold = found.hold
-    stops = foreign_replicas(found, app.clock.time()) if not hold.lifted_by else []
-    aside = f"node {name}: {visible(hold.why)}" if stops else ""
-    if confirm_names(
-        app, "node resume", stops, noun="replica", first=f"resume node {name}", aside=aside
-    ):
-        _told(app, app.call(lambda client: client.nodes.resume(name)))
+    found = [one.node for one in chosen_nodes(app, names)]
+    held = [one for one in found if not one.hold.lifted_by]
+    stops = {one.name: foreign_replicas(one, app.clock.time()) for one in held}
+    aside = "\n".join(
+        f"node {one.name}: {visible(one.hold.why)}" for one in held if stops[one.name]
+    )
+    first = f"resume {nodes_words([one.name for one in found])}"
+    every = [replica for replicas in stops.values() for replica in replicas]
+    if confirm_names(app, "node resume", every, noun="replica", first=first, aside=aside):
+        for one in found:
+            _told(app, app.call(partial(_resumed, name=one.name)))
+
+
+async def _resumed(client: Client, *, name: str) -> Node:
+    return await client.nodes.resume(name)
 
 
 @command(
@@ -323,38 +345,47 @@ def resume(app: App, *, name: str) -> None:
     examples=[
         "nsml node fence gpu-7 --reason 'power supply burnt'",
         "nsml node fence gpu-7 --force -y",
+        "nsml node fence 'rack2-*' --reason 'water'",
     ],
 )
-@_node_argument()
+@nodes_argument()
 @REASON
 @click.option("--force", is_flag=True, help="Although its agent is still heard.")
 @confirmed
 @pass_app
-def fence(app: App, *, name: str, reason: str, force: bool) -> None:
-    """Say that what ran on a silent node is gone; administrators. Asks first where it has sessions.
+def fence(app: App, *, names: tuple[str, ...], reason: str, force: bool) -> None:
+    """Say that what ran on silent nodes is gone; administrators. Asks first where sessions are there.
 
-    Its sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
+    Their sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
     in the same boot, it ends whatever it still runs before the node takes anything.
     """
     from nsml.view.text import visible
 
-    found = app.call(lambda client: client.nodes.get(name))
-    if found.HasField("fence_refusal") and not force:
-        refusal = found.fence_refusal
-        raise CommandError(
-            refusal.message, code=ExitCode.CONFLICT, why=refusal.why, advice=refusal.attempt
-        )
-    first = f"fence node {name} ({_state(found.node)})"
+    found = chosen_nodes(app, names)
+    for one in found:
+        if one.HasField("fence_refusal") and not force:
+            refusal = one.fence_refusal
+            raise CommandError(
+                refusal.message, code=ExitCode.CONFLICT, why=refusal.why, advice=refusal.attempt
+            )
+    fenced = [one.node.name for one in found]
+    state = f" ({_state(found[0].node)})" if len(found) == 1 else ""
+    first = f"fence {nodes_words(fenced)}{state}"
     if not confirm_names(app, "node fence", _sessions_on(found), noun="session", first=first):
         return
-    answer = app.call(lambda client: client.nodes.fence(name, reason=reason, force=force))
-    _told(app, answer.node)
-    for session in answer.sessions:
-        app.write(f"  ended {visible(session)}")
+    for name in fenced:
+        answer = app.call(partial(_fenced, name=name, reason=reason, force=force))
+        _told(app, answer.node)
+        for session in answer.sessions:
+            app.write(f"  ended {visible(session)}")
+
+
+async def _fenced(client: Client, *, name: str, reason: str, force: bool) -> FenceNodeResponse:
+    return await client.nodes.fence(name, reason=reason, force=force)
 
 
 @command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 --revoke -y"])
-@_node_argument()
+@nodes_argument()
 @click.option(
     "--revoke",
     is_flag=True,
@@ -362,15 +393,21 @@ def fence(app: App, *, name: str, reason: str, force: bool) -> None:
 )
 @confirmed
 @pass_app
-def rm(app: App, *, name: str, revoke: bool) -> None:
+def rm(app: App, *, names: tuple[str, ...], revoke: bool) -> None:
     """Forget an empty node, its name and key; administrators. Asks first.
 
     Its certificate is void at once. The machine, or another one, joins under the name again with a new join
     token (nsml admin join-token). Its agent must be stopped first, except with --revoke.
     """
-    if confirm_names(app, "node rm", [name], noun="node"):
-        app.call(lambda client: client.nodes.remove(name, revoke=revoke))
-        app.say(f"removed node {name}" + (" and barred its key" if revoke else ""))
+    found = app.call(lambda client: names_of(client, names))
+    if confirm_names(app, "node rm", found, noun="node"):
+        for name in found:
+            app.call(partial(_removed, name=name, revoke=revoke))
+            app.say(f"removed node {name}" + (" and barred its key" if revoke else ""))
+
+
+async def _removed(client: Client, *, name: str, revoke: bool) -> None:
+    await client.nodes.remove(name, revoke=revoke)
 
 
 def _state(node: Node) -> str:

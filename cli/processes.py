@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsml.client.contexts import write_private
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_S = 0.02
+LONGEST_LOG_BYTES: Final = 32 << 20
+"""A longer log is put aside at the next start."""
 _LAST_WORDS = 4000
 
 
@@ -121,6 +124,7 @@ def launch(
     Its output is appended to `folder/NAME.log`, and `folder/NAME.pid` records who it is.
     """
     log = folder / f"{name}.log"
+    _rotate(log)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "ab") as output:
         offset = output.seek(0, os.SEEK_END)
@@ -140,6 +144,13 @@ def launch(
         folder / f"{name}.pid", json.dumps({"pid": process.pid, "start_ticks": ticks}) + "\n"
     )
     return Launched(name, process, log, offset)
+
+
+def _rotate(log: Path) -> None:
+    """Put a long log aside as NAME.log.1, in place of the one before; what programs write meanwhile is bounded."""
+    with suppress(OSError):
+        if log.stat().st_size > LONGEST_LOG_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
 
 
 def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:
@@ -163,7 +174,7 @@ def program(name: str) -> list[str]:
     script = Path(sys.executable).parent / f"nsml-{name}"
     if script.exists():
         return [str(script)]
-    module = {"controlplane": "controlplane.server", "agent": "nodeagent.agent"}[name]
+    module = {"controlplane": "controlplane.main", "agent": "nodeagent.main"}[name]
     return [sys.executable, "-c", f"from {module} import main; main()"]
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+CONTROL_PLANE_UNIT: Final = "nsml-controlplane.service"
 AGENT_UNIT: Final = "nsml-agent.service"
 REPLICAS_UNIT: Final = "nsml-replicas.service"
 
@@ -72,6 +73,20 @@ KeyringMode=private
 [Install]
 WantedBy=multi-user.target
 """
+
+
+UNIT_FOLDERS: Final = (
+    "/etc/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+)
+
+
+def is_installed(unit: str) -> bool:
+    """Whether systemd has a unit on this machine, so that it, not `nsml up` or `nsml join`, starts the program."""
+    from pathlib import Path
+
+    return any(Path(folder, unit).exists() for folder in UNIT_FOLDERS)
 
 
 def agent_unit(program: Sequence[str], settings: Path) -> str:

@@ -88,7 +88,7 @@ from controlplane.operations.turns import Turns
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
-from controlplane.operations.views import Views
+from controlplane.operations.views import OPENS_HTTP, Views
 from controlplane.operations.wasting import Wastes
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -232,6 +232,7 @@ class Character:
         history_bytes: how large the history's database may become where its disk is not known; 0: that is not known, either.
         audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
         settings: those that all control planes have in common, by name.
+        opens_http: what makes it answer over HTTP, as advice for its administrator.
         certificates: files with certificates from elsewhere, by the setting that names each.
     """
 
@@ -262,6 +263,7 @@ class Character:
     audit_bytes: int = 1 << 30
     settings: Mapping[str, str] = field(default_factory=dict)
     certificates: Mapping[str, Path] = field(default_factory=dict)
+    opens_http: str = OPENS_HTTP
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -420,6 +422,7 @@ class ControlPlane:
             new_id=lambda: "v" + new_name(on.random_bytes),
             new_secret=lambda: new_secret(on.random_bytes).text,
             fingerprint=lambda text: Secret(text).fingerprint,
+            opens_http=character.opens_http,
         )
         self.process = new_name(on.random_bytes)
         self.collector = Collector(

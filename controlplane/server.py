@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import logging
 import os
 import resource
 import secrets
@@ -16,7 +15,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc.aio
 import structlog
@@ -52,6 +51,7 @@ from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.values import DAY_S
 from controlplane.domain.waste import WasteRule
 from controlplane.garbage import collect_seldom
+from controlplane.operations.views import OPENS_HTTP
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
@@ -66,8 +66,7 @@ from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
-from nsml.log_limits import LogLimits
-from nsml.lossy import LossyText
+from nsml.program_logs import write_json_lines
 from nsml.urls import without_password
 
 if TYPE_CHECKING:
@@ -119,6 +118,10 @@ GRPC_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 
+
+_OPENS_HTTP_OF_A_UNIT: Final = (
+    'http = "127.0.0.1:18555" in its settings, then systemctl restart nsml-controlplane'
+)
 
 _OWN_FILES: Final = 256
 """File descriptors that are for databases, logs and HTTP."""
@@ -344,6 +347,7 @@ async def _serve(
         audit_bytes=settings.audit_bytes,
         settings=settings.shared,
         certificates=settings.certificates,
+        opens_http=OPENS_HTTP if _is_of_up(settings.data) else _OPENS_HTTP_OF_A_UNIT,
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
@@ -387,6 +391,11 @@ async def _serve(
         for task in (running, answering):
             if not task.cancelled():
                 task.result()
+
+
+def _is_of_up(data: Path) -> bool:
+    """Whether `nsml up` starts this control plane; else a unit does, or somebody by hand."""
+    return (data.absolute().parent / "local.json").exists()
 
 
 async def _nothing() -> None:
@@ -477,22 +486,6 @@ async def _set_health(servicer: Any, state: Any) -> None:
         await servicer.set(service, state)
 
 
-def configure_logging(level: str) -> None:
-    """One JSON object a line on standard error."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            LogLimits(),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyText(sys.stderr))),
-        cache_logger_on_first_use=True,
-    )
-
-
 async def _run(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -541,7 +534,7 @@ def _do(arguments: Sequence[str] | None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
-        configure_logging(settings.log_level)
+        write_json_lines(settings.log_level)
         if chosen.check:
             _check(settings)
         if chosen.secrets_key:

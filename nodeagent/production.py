@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import random
 import resource
@@ -15,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO, cast
 
 import grpc
 import grpc.aio
@@ -96,9 +94,8 @@ from nsml.client.contexts import is_local
 from nsml.client.rpc import HASTY, Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
-from nsml.log_limits import LogLimits
-from nsml.lossy import LossyText
 from nsml.private_files import read_private
+from nsml.program_logs import write_json_lines
 from nsml.v1 import resources_pb2 as resources
 
 log = structlog.get_logger()
@@ -136,7 +133,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         JournalLocked: another agent uses the data folder.
         JournalError: the journal cannot be used.
     """
-    _log_to_stderr()
+    write_json_lines()
     # Who may read what is said where it is made; what programs are given, others read by default.
     os.umask(0o022)
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -283,20 +280,6 @@ def _renewal(settings: Settings, clock: Clock) -> Renew | None:
         return await renew_when_due(address, settings.node, files, now=clock.time())
 
     return renew
-
-
-def _log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            LogLimits(),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LossyText(sys.stderr))),
-    )
 
 
 def _open_as_many_files_as_allowed() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from controlplane.access.current import by_whom
 from controlplane.access.records import (
     JOIN_TOKENS,
     JOINED,
@@ -144,7 +145,14 @@ class Accounts:
                 why="a user's name is that of their own project",
                 attempt="another name for the user",
             )
-        _log.info("user.created", user=name, role=role.value, id=user.id, restored=restore)
+        _log.info(
+            "user.created",
+            by=by_whom(),
+            user=name,
+            role=role.value,
+            id=user.id,
+            restored=restore,
+        )
         return user
 
     async def _check_free(self, name: str, removed_at: float | None) -> None:
@@ -201,7 +209,7 @@ class Accounts:
             changed = replace(user.value, kept_bytes=kept_bytes)
             if await self._write([USERS.unchanged(user)], [USERS.put(name, changed)]):
                 break
-        _log.info("user.kept_limit", user=name, bytes=kept_bytes)
+        _log.info("user.kept_limit", by=by_whom(), user=name, bytes=kept_bytes)
 
     async def delete_user(self, name: str) -> None:
         """Remove a user, all their tokens, join tokens and secrets; their sessions stay.
@@ -222,7 +230,14 @@ class Accounts:
         revoked = await self.revoke_all(name)
         secrets = await self._remove_secrets(name)
         joins = await self._remove_join_tokens(name)
-        _log.info("user.deleted", user=name, tokens=revoked, secrets=secrets, join_tokens=joins)
+        _log.info(
+            "user.deleted",
+            by=by_whom(),
+            user=name,
+            tokens=revoked,
+            secrets=secrets,
+            join_tokens=joins,
+        )
 
     async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
         """Make a token for a user; 0 means 30 days.
@@ -288,7 +303,7 @@ class Accounts:
         if not fingerprint or await TOKENS.get(self._store, fingerprint) is None:
             return 0
         await self._write([], [TOKENS.delete(fingerprint)])
-        _log.info("token.revoked", token=short(fingerprint))
+        _log.info("token.revoked", by=by_whom(), token=short(fingerprint))
         return 1
 
     async def revoke_all(self, user: str) -> int:
@@ -298,7 +313,7 @@ class Accounts:
             await self._write(
                 [], [TOKENS.delete(item.key) for item in items[start : start + _BATCH]]
             )
-        _log.info("token.all_revoked", user=user, tokens=len(items))
+        _log.info("token.all_revoked", by=by_whom(), user=user, tokens=len(items))
         return sum(not self._has_expired(item) for item in items)
 
     async def _remove_join_tokens(self, user: str) -> int:
@@ -334,7 +349,7 @@ class Accounts:
         ):
             return None
         whose = record.node or record.user
-        _log.info("token.created", whose=whose, token=short(secret.fingerprint))
+        _log.info("token.created", by=by_whom(), whose=whose, token=short(secret.fingerprint))
         return IssuedToken(secret=secret, expires_at=record.expires_at)
 
     async def _write(self, compares: list[Compare], operations: list[Put | Delete]) -> bool:

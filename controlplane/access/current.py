@@ -56,6 +56,19 @@ def caller() -> Caller:
     return current_caller.get(_NOBODY)
 
 
+def by_whom() -> str:
+    """Who makes the current call, for logs: a user's name, `node NAME`, or `the control plane` outside of one."""
+    match caller():
+        case UserCaller(user=user):
+            return user.name
+        case NodeCaller(node=node):
+            return f"node {node}"
+        case PeerCaller(member=member):
+            return f"control plane {member}"
+        case AnonymousCaller():
+            return "anonymous" if current_caller.get(None) is not None else "the control plane"
+
+
 def require_user() -> UserCaller:
     """Return the user who makes the current call.
 

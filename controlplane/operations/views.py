@@ -139,6 +139,10 @@ class View:
         return tuple(one for one, _ in self.sessions)
 
 
+OPENS_HTTP: Final = "nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555"
+"""What makes a control plane that `nsml up` started answer over HTTP."""
+
+
 class Views:
     """The views of this control plane.
 
@@ -161,8 +165,10 @@ class Views:
         new_id: Callable[[], str],
         new_secret: Callable[[], str],
         fingerprint: Callable[[str], str],
+        opens_http: str = OPENS_HTTP,
     ) -> None:
         self.viewing: Viewing | None = None
+        self._opens_http = opens_http
         self._references = references
         self._clock = clock
         self._still = still
@@ -198,7 +204,7 @@ class Views:
             raise StateConflict(
                 "this control plane answers nothing over HTTP",
                 why="a view is looked at with a browser",
-                attempt="nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555",
+                attempt=self._opens_http,
             )
         found = [await self._references.find(who, one) for one in references]
         sessions = {one.id: one for one in found}

@@ -6,6 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from controlplane.access.current import require_user
 from controlplane.domain.closed import closed_words, owner_words
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
@@ -77,6 +79,8 @@ class ClusterFacts:
     known_at: Callable[[], float]
     wall: Callable[[], float]
 
+
+_log = structlog.get_logger("services.nodes")
 
 MOST_NAMES: Final = 1_000
 """Of sessions of one node, in one answer."""
@@ -158,6 +162,13 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         node = await self._keeper.drain(
             request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
         )
+        _log.info(
+            "node.drained",
+            by=who.user.name,
+            node=node.name,
+            reason=request.reason,
+            move_after_s=after,
+        )
         return pb.DrainNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -167,6 +178,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         """Take sessions again."""
         who = require_user()
         node = await self._keeper.resume(request.name, asked_by=who.user.name)
+        _log.info("node.resumed", by=who.user.name, node=node.name)
         return pb.ResumeNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -177,6 +189,14 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         who = require_user()
         node, had = await self._keeper.fence(
             request.name, asked_by=who.user.name, reason=request.reason, force=request.force
+        )
+        _log.warning(
+            "node.fenced",
+            by=who.user.name,
+            node=node.name,
+            reason=request.reason,
+            forced=request.force,
+            sessions=len(had),
         )
         return pb.FenceNodeResponse(
             node=await self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
@@ -198,6 +218,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             await self._keeper.remove(name, is_cut_off=True)
         if not (is_registered or had_joined):
             raise NotFound(f"there is no node {name}", attempt="nsml node ls")
+        _log.info("node.removed", by=by, node=name, revoked=request.revoke)
         return pb.RemoveNodeResponse()
 
     @answering

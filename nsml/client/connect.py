@@ -18,6 +18,7 @@ from nsml.client.contexts import Context, ContextError, is_local, split_server
 from nsml.client.errors import UntrustedServer
 from nsml.client.rpc import DEADLINE_S, HASTY, pinging
 from nsml.client.ways import Ways
+from nsml.resolving import RESOLVED_WITHIN_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,6 +31,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Platforms are private: a proxy of the environment is never meant for them.
     ("grpc.enable_http_proxy", 0),
+    # A resolver that says nothing is waited for no longer; by itself gRPC would ask it for two minutes.
+    ("grpc.dns_ares_query_timeout", round(RESOLVED_WITHIN_S * 1000)),
 )
 _ALONE = pinging(every_s=20, within_s=10)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
 import ssl
 import time
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nsml.client.contexts import write_private
 from nsml.client.errors import ClientError, Unavailable
 from nsml.private_files import read_private
+from nsml.resolving import RESOLVED_WITHIN_S, connect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 SERVER_NAME = "nsml-controlplane"
 """Every listener's certificate bears it, whatever name the machine is reached under."""
 
-CHANNEL_OPTIONS = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
+CHANNEL_OPTIONS = (
+    ("grpc.ssl_target_name_override", SERVER_NAME),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.dns_ares_query_timeout", round(RESOLVED_WITHIN_S * 1000)),
+)
 """For channels to listeners whose authority is pinned: it signs nobody else for that name."""
 
 _TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f]{64})")
@@ -130,7 +134,7 @@ def is_publicly_trusted(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            connect(host, port, timeout_s=timeout_s) as plain,
             context.wrap_socket(plain, server_hostname=host),
         ):
             return True
@@ -154,7 +158,7 @@ def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) ->
     where = f"{host}:{port}"
     try:
         with (
-            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            connect(host, port, timeout_s=timeout_s) as plain,
             context.wrap_socket(plain, server_hostname=SERVER_NAME) as secured,
         ):
             chain = _chain_of(secured)

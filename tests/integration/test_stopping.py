@@ -27,7 +27,7 @@ async def a_control_plane(
     words = {"data": str(folder / "data"), "coordination": coordination, "address": "127.0.0.1:0"}
     settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in words.items()))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "controlplane.server", "--config", str(settings),
+        sys.executable, "-m", "controlplane.main", "--config", str(settings),
         stderr=asyncio.subprocess.DEVNULL, process_group=0,
     )  # fmt: skip
     try:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 import cli.sessions
+from cli import units
 from cli.exits import CommandError, ExitCode, code_of
 from nsml.client import errors
 from nsml.client.trust import TrustError
@@ -241,6 +242,21 @@ def test_a_dead_platform(nsml):
     first, *rest = result.stderr.splitlines()
     assert first == "error: the control plane at 127.0.0.1:1 does not answer"
     assert any("nsml up" in line for line in rest)
+
+
+def test_a_dead_platform_of_a_unit_is_started_by_systemd(nsml, tmp_path, monkeypatch):
+    """And one of `nsml up` by that, also where there is a unit."""
+    monkeypatch.setattr(units, "UNIT_FOLDERS", (str(tmp_path),))
+    (tmp_path / units.CONTROL_PLANE_UNIT).touch()
+    data = tmp_path / "nsml/controlplane"
+    data.mkdir(parents=True)
+    said = nsml("ps", check=False, NSML_SERVER=f"unix:{data}/socket").stderr
+    assert "systemctl start nsml-controlplane" in said
+    assert "nsml up" not in said
+    (data.parent / "local.json").touch()
+    said = nsml("ps", check=False, NSML_SERVER=f"unix:{data}/socket").stderr
+    assert "nsml up" in said
+    assert "systemctl" not in said
 
 
 @pytest.mark.parametrize("is_alive", [True, False])

@@ -114,3 +114,44 @@ def test_what_runs_on_a_held_node_is_told_as_people_know_it(nsml, state, everyth
 def test_a_node_is_forgotten(nsml, state, everything):
     assert nsml("node", "rm", "gpu-1", "-y").stderr == "removed node gpu-1\n"
     assert not state.nodes
+
+
+def several(state, *names):
+    for name in names:
+        other = nodes_pb2.Node()
+        other.CopyFrom(state.nodes[0])
+        other.name = name
+        state.nodes.append(other)
+
+
+def test_globs_and_several_names_mean_each_node_once(nsml, state, everything):
+    several(state, "gpu-2", "rack2-1", "rack2-2")
+    said = nsml("node", "drain", "rack2-*", "gpu-1", "rack2-1", "--reason", "power")
+    assert [line.split()[:2] for line in said.stdout.splitlines()] == [
+        ["rack2-1", "draining"],
+        ["rack2-2", "draining"],
+        ["gpu-1", "draining"],
+    ]
+    assert nsml("node", "resume", "*").stdout.count("ready") == 4
+    missing = nsml("node", "drain", "rack9-*", check=False)
+    assert missing.code == ExitCode.NOT_FOUND
+    assert "no node fits 'rack9-*'" in missing.stderr
+
+
+def test_several_nodes_are_asked_about_at_once(nsml, state, everything):
+    several(state, "gpu-2")
+    state.on_nodes, state.hidden_on_nodes = ["kim/mnist/1"], 0
+    refused = nsml("node", "drain", "gpu-*", "--move-after", "1h", check=False)
+    assert "drain nodes gpu-1, gpu-2 and move kim/mnist/1" in refused.stderr
+    assert "draining" not in nsml("node", "ls").stdout
+    fenced = nsml("node", "fence", "gpu-*", "--force", "-y").stdout
+    assert [line.split()[0] for line in fenced.splitlines() if "fenced by" in line] == [
+        "gpu-1",
+        "gpu-2",
+    ]
+
+
+def test_several_nodes_are_removed(nsml, state, everything):
+    several(state, "gpu-2")
+    removed = nsml("node", "rm", "gpu-*", "-y")
+    assert removed.stderr.splitlines()[-2:] == ["removed node gpu-1", "removed node gpu-2"]

@@ -143,6 +143,17 @@ def test_launching_waits_for_the_programs_own_word(tmp_path: Path, monkeypatch) 
         processes.end(program, grace_s=5)
 
 
+def test_a_long_log_is_put_aside_at_a_start(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(processes, "LONGEST_LOG_BYTES", 10)
+    monkeypatch.setattr(processes, "program", lambda _: [sys.executable, "-c", "print('new')"])
+    log, aside = tmp_path / "x.log", tmp_path / "x.log.1"
+    for written, kept in ((b"short\n", None), (b"longer than ten\n", b"longer than ten\n")):
+        log.write_bytes(written)
+        processes.launch("x", [], folder=tmp_path, environ=os.environ)._process.wait()
+        assert (aside.read_bytes() if aside.exists() else None) == kept
+        assert log.read_bytes() == (b"new\n" if kept else b"short\nnew\n")
+
+
 def test_a_program_that_ends_at_once_is_told_in_its_own_words(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "x.log").write_text("old words\n")
     script = (

@@ -105,7 +105,7 @@ def test_the_exit_status_says_whether_it_would_start(
     file = tmp_path / "a.toml"
     file.write_text(text)
     done = subprocess.run(
-        [sys.executable, "-m", "controlplane.server", "--check", "--config", str(file)],
+        [sys.executable, "-m", "controlplane.main", "--check", "--config", str(file)],
         capture_output=True,
         text=True,
         check=False,

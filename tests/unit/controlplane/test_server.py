@@ -41,7 +41,7 @@ class Program:
         self.config = folder / "controlplane.toml"
         self.config.write_text(settings)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.server", "--config", str(self.config)],
+            [sys.executable, "-m", "controlplane.main", "--config", str(self.config)],
             stderr=subprocess.PIPE,
             cwd=Path(__file__).parents[3],
         )

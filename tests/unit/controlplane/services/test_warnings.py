@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import structlog.testing
 
 from controlplane.domain.identity import AnonymousCaller, Role
 from controlplane.gateway.figures import figures, take
@@ -15,7 +16,7 @@ from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import StoreUnavailable, Transaction
 from controlplane.web import known_of
 from nsml.clock import SystemClock, inline
-from nsml.v1 import agents_pb2, nodes_pb2
+from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
 from tests.failing import Failing
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_nodes import FAST, root_of, shown
@@ -152,3 +153,25 @@ async def test_a_name_that_joined_and_never_registered_is_forgotten(rig: Rig) ->
     await rig.plane.accounts.create_node_token("ghost")
     await remove(root, "ghost", revoke=True)
     assert (await refused(remove(root, "ghost")))[0] == "NOT_FOUND"
+
+
+async def test_the_log_says_who_drained_fenced_and_made_tokens(rig: Rig) -> None:
+    root = await root_of(rig)
+    await (await rig.agent("a")).connect()
+    with structlog.testing.capture_logs() as lines:
+        await root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a", reason="disks"))
+        await root.nodes.ResumeNode(nodes_pb2.ResumeNodeRequest(name="a"))
+        await root.nodes.FenceNode(nodes_pb2.FenceNodeRequest(name="a", force=True))
+        await root.accounts.CreateToken(accounts_pb2.CreateTokenRequest(user="root1"))
+        await root.accounts.CreateJoinToken(accounts_pb2.CreateJoinTokenRequest())
+        await root.accounts.RevokeToken(accounts_pb2.RevokeTokenRequest())
+        await rig.plane.accounts.create_node_token("b")
+    said = {line["event"]: line["by"] for line in lines if "by" in line}
+    assert said == {
+        "node.drained": "root1",
+        "node.resumed": "root1",
+        "node.fenced": "root1",
+        "join_token.created": "root1",
+        "token.revoked": "root1",
+        "token.created": "the control plane",
+    }

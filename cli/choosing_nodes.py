@@ -1,0 +1,58 @@
+"""Which nodes a command is about: names and globs."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.arguments import NODE, is_glob
+from cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.app import App
+    from nsml.client.calls import Client
+    from nsml.v1.nodes_pb2 import GetNodeResponse
+
+_MOST_NAMES = 5
+
+
+def nodes_argument() -> Callable[[Any], Any]:
+    """Several names of nodes, or globs over all."""
+    return click.argument("names", type=NODE, metavar="NODE...", nargs=-1, required=True)
+
+
+async def names_of(client: Client, words: Sequence[str]) -> list[str]:
+    """The names with every glob replaced by the nodes that it fits; each once.
+
+    Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    """
+    known = [one.name for one in await client.nodes.every()] if any(map(is_glob, words)) else []
+    names: list[str] = []
+    for word in words:
+        fitting = [name for name in known if fnmatchcase(name, word)] if is_glob(word) else [word]
+        if not fitting:
+            raise CommandError(
+                f"no node fits {word!r}", code=ExitCode.NOT_FOUND, advice="nsml node ls"
+            )
+        names += fitting
+    return list(dict.fromkeys(names))
+
+
+def chosen_nodes(app: App, words: Sequence[str]) -> list[GetNodeResponse]:
+    """The nodes of these names and globs, as they are now."""
+
+    async def look(client: Client) -> list[GetNodeResponse]:
+        return [await client.nodes.get(name) for name in await names_of(client, words)]
+
+    return app.call(look)
+
+
+def nodes_words(names: Sequence[str]) -> str:
+    """`node a`, `nodes a, b`, `12 nodes`."""
+    if len(names) == 1:
+        return f"node {names[0]}"
+    return f"{len(names)} nodes" if len(names) > _MOST_NAMES else f"nodes {', '.join(names)}"

@@ -1,0 +1,19 @@
+"""The program `nsml-controlplane`: what has to be said before gRPC is imported, and then the server."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from nsml.program_logs import quiet_grpc
+
+
+def main() -> NoReturn:
+    """Run it."""
+    quiet_grpc()
+    from controlplane.server import main as run  # noqa: PLC0415 - it imports gRPC
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

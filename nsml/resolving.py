@@ -1,0 +1,47 @@
+"""Names of hosts to addresses, within a time: the system's resolver may wait for a minute for one that is dead."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+
+RESOLVED_WITHIN_S = 2.4
+"""Long enough for a second resolver to be asked where the first one, which often has two seconds, is dead."""
+
+
+def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -> list[str]:
+    """The addresses of a host, those to try first at the front.
+
+    Raises:
+        OSError: it has none, or no resolver answered in time.
+    """
+    found: queue.SimpleQueue[list[str] | OSError] = queue.SimpleQueue()
+
+    def resolve() -> None:
+        try:
+            rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.put([str(row[4][0]) for row in rows])
+        except OSError as error:
+            found.put(error)
+
+    # A daemon: nothing ends getaddrinfo, and the program must not wait for it at its end either.
+    threading.Thread(target=resolve, name="resolve", daemon=True).start()
+    try:
+        answer = found.get(timeout=within_s)
+    except queue.Empty:
+        raise TimeoutError(f"no resolver answers for {host}") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def connect(host: str, port: int, *, timeout_s: float) -> socket.socket:
+    """A TCP connection to whichever address of a host takes one; OSError where none does."""
+    failure: OSError = OSError(f"{host} has no address")
+    for address in addresses_of(host, port):
+        try:
+            return socket.create_connection((address, port), timeout=timeout_s)
+        except OSError as error:
+            failure = error
+    raise failure
