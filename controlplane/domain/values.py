@@ -173,6 +173,10 @@ class Stock:
     things: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     bytes_per_s: float = 0.0
 
+    def images(self) -> dict[str, int]:
+        """Bytes of images by whole reference, which has a tag or a digest behind a colon."""
+        return {name: size for name, size in self.things.items() if ":" in name}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from nsml.client.contexts import Context, load, save
-from nsml.v1 import resources_pb2
+from nsml.v1 import nodes_pb2, resources_pb2
 from tests.unit.cli.conftest import FixedClock
 
 from .test_every_command import ARGUMENTS, LOCAL, READING
@@ -46,6 +46,9 @@ def hostile(state, everything):
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
+    node.not_ready = node.engine_note = EVIL
+    session.replicas[0].image = EVIL
+    state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session
 
 

@@ -114,3 +114,13 @@ def test_what_runs_on_a_held_node_is_told_as_people_know_it(nsml, state, everyth
 def test_a_node_is_forgotten(nsml, state, everything):
     assert nsml("node", "rm", "gpu-1", "-y").stderr == "removed node gpu-1\n"
     assert not state.nodes
+
+
+def test_images_are_listed_by_node(nsml, state, everything):
+    listed = nsml("image", "ls").stdout.splitlines()
+    assert listed[-1].split() == ["lab/torch:2", "gpu-1", "3.0", "GiB"]
+    (row,) = json.loads(nsml("image", "ls", "gpu-1", "-j").stdout)["items"]
+    assert (row["name"], row["node"], row["bytes"]) == ("lab/torch:2", "gpu-1", 3 << 30)
+    assert nsml("image", "ls", "gpu-9", check=False).code == ExitCode.NOT_FOUND
+    state.images.clear()
+    assert "no images on nodes" in nsml("image", "ls").stderr
