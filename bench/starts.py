@@ -1,7 +1,7 @@
 """How long a replica takes from the order to its runtime to the first line of user code.
 
-Both runtimes with all that they need at hand, in turn with the peer: a bare `docker run` of the same
-image. Where no engine or no image is, containers are left out. The engine is DOCKER_HOST's, the image
+Both runtimes with all that they need at hand, one at a time and eight at once, in turn with the peer: a
+bare `docker run` of the same image. Where no engine or no image is, containers are left out. The engine is DOCKER_HOST's, the image
 `nsml-base:latest` (`deploy/image/build`).
 """
 
@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -35,9 +37,18 @@ from nodeagent.session_network import NetworkFacts, probe_network
 from nsml.clock import SystemClock, in_own_thread, in_thread
 
 ROUNDS = 12
+AT_ONCE = 8
+ROUNDS_AT_ONCE = 3
 IMAGE = "nsml-base:latest"
 SOCKET = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
 FIRST_LINE = ("date", "+%s%N")
+PEERS = {"container_ms": "docker_run_ms", "eight_containers_ms": "eight_docker_runs_ms"}
+"""Figures of ours, and the peer's of each."""
+
+
+async def eight_ms(one: Callable[[], Awaitable[float]]) -> float:
+    """Eight at once: milliseconds until the last has its first line."""
+    return max(await asyncio.gather(*(one() for _ in range(AT_ONCE))))
 
 
 async def driver_ms(driver: ShimDriver, folders: ReplicaFolders, isolation: Isolation) -> float:
@@ -105,7 +116,7 @@ async def measure(data: Path) -> tuple[dict[str, float], dict[str, float]]:
         run_long=in_own_thread,
         network=found.network,
     )
-    taken: dict[str, list[float]] = {"process_ms": [], "container_ms": [], "docker_run_ms": []}
+    taken: dict[str, list[float]] = {"process_ms": []}
     async with process:
         for _ in range(ROUNDS + 1):
             taken["process_ms"].append(await driver_ms(process, folders, facts.level))
@@ -121,14 +132,26 @@ async def measure(data: Path) -> tuple[dict[str, float], dict[str, float]]:
             run_long=in_own_thread,
         )
         async with docker:
-            for _ in range(ROUNDS + 1):
-                taken["container_ms"].append(await driver_ms(docker, folders, Isolation.CONTAINER))
-                taken["docker_run_ms"].append(await in_own_thread(docker_run_ms))
-    figures = {name: statistics.median(times[1:]) for name, times in taken.items() if times}
-    peers = {"docker_run_ms": figures.pop("docker_run_ms")} if place is not None else {}
-    if peers:
-        figures["container_over_docker_run"] = figures["container_ms"] / peers["docker_run_ms"]
+            taken |= await containers(partial(driver_ms, docker, folders, Isolation.CONTAINER))
+    figures = {name: statistics.median(times[1:]) for name, times in taken.items()}
+    peers = {name: figures.pop(name) for name in PEERS.values() if name in figures}
+    for name, peer in PEERS.items():
+        if peer in peers:
+            figures[f"{name.removesuffix('_ms')}_over_docker_run"] = figures[name] / peers[peer]
     return figures, peers
+
+
+async def containers(ours: Callable[[], Awaitable[float]]) -> dict[str, list[float]]:
+    """Milliseconds of each, in turn with the peer's, by name."""
+    bare = partial(in_own_thread, docker_run_ms)
+    taken: dict[str, list[float]] = {name: [] for pair in PEERS.items() for name in pair}
+    for _ in range(ROUNDS + 1):
+        taken["container_ms"].append(await ours())
+        taken["docker_run_ms"].append(await bare())
+    for _ in range(ROUNDS_AT_ONCE + 1):
+        taken["eight_containers_ms"].append(await eight_ms(ours))
+        taken["eight_docker_runs_ms"].append(await eight_ms(bare))
+    return taken
 
 
 def main() -> None:

@@ -83,6 +83,8 @@ class Draft:
     image: str | None = None
     image_name: str = ""
     """What was asked for, as it was written."""
+    pinned_image: str = ""
+    """By its digest."""
     names: Mapping[str, bytes] = field(default_factory=dict)
     """Its files with names of users and groups, by path."""
     waits: Callable[[str], None] = lambda _: None
@@ -252,7 +254,13 @@ class ImageHook:
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))
             owner = owner_of(draft.assignment)
-            provide = partial(self._images.provide, reference, wanted, owner=owner)
+            provide = partial(
+                self._images.provide,
+                reference,
+                wanted,
+                owner=owner,
+                pinned=partial(setattr, draft, "pinned_image"),
+            )
 
             async def made() -> None:
                 draft.image = await _provided(self._run, provide, draft, "image")

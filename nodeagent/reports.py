@@ -35,10 +35,14 @@ def report_of(
     at: float,
     end: pb.ReplicaExit | None = None,
     waiting: str = "",
+    image: str = "",
 ) -> pb.ReplicaReport:
-    """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people."""
+    """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people.
+
+    `image` is that of its container, by digest.
+    """
     report = pb.ReplicaReport(
-        replica=replica_message(replica_id), phase=phase, exit=end, waiting=waiting
+        replica=replica_message(replica_id), phase=phase, exit=end, waiting=waiting, image=image
     )
     report.at.FromMicroseconds(round(at * 1e6))
     return report

@@ -131,6 +131,7 @@ class Runner:
     """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
     _waiting: str = ""
+    _image: str = ""
     progress: Progress = field(default_factory=Progress)
     """What the control plane is to know of what it would lose; of rank 0 alone."""
     _looks: Looks = field(default_factory=Looks)
@@ -158,6 +159,7 @@ class Runner:
             at=self._since or self.place.clock.time(),
             end=self.exit,
             waiting=self._waiting if self.phase == pb.REPLICA_PHASE_PREPARING else "",
+            image=self._image,
         )
 
     def introduction(self) -> pb.ReplicaReport:
@@ -284,6 +286,7 @@ class Runner:
             await asyncio.wait([preparing])
             telling.cancel()
         self._preparing = None
+        self._image = draft.pinned_image
         return None if preparing.cancelled() else preparing.result()
 
     async def _tell(self, told: asyncio.Event) -> NoReturn:

@@ -37,6 +37,8 @@ class FakeEngine:
         self.refuses_to_remove = False
         self.says_running: bool | None = None
         self.keeps_containers = True
+        self.loses_an_answer = False
+        """It does what it is asked for next, and is gone before it says so."""
         self._free = {name: threading.Event() for name in _HELD}
         for event in self._free.values():
             event.set()
@@ -85,6 +87,7 @@ class FakeEngine:
             case ["DELETE", "containers", name]:
                 return self._in_turn("remove", lambda: self._remove(name))
             case ["GET", "images", _, "json"]:
+                self.asked.append("image")
                 return 200, {"Id": IMAGE, "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
             case ["GET", "version"]:
                 return 200, {"ApiVersion": "1.41", "Version": "20.10"}
@@ -100,7 +103,11 @@ class FakeEngine:
         self.asked.append(name)
         self._free[name].wait()
         with self._lock:
-            return do()
+            answer = do()
+        if self.loses_an_answer:
+            self.loses_an_answer = False
+            raise ConnectionAbortedError
+        return answer
 
     def _create(self, name: str, config: dict[str, Any]) -> tuple[int, object]:
         if name in self.containers:
@@ -170,7 +177,10 @@ class _Call(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length) or b"{}")
-        status, answer = self.server.engine.answer(self.command, self.path, body)
+        try:
+            status, answer = self.server.engine.answer(self.command, self.path, body)
+        except ConnectionAbortedError:
+            return
         content = b"" if status == 204 else json.dumps(answer).encode()
         with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
             self.send_response(status)

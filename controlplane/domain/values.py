@@ -173,6 +173,10 @@ class Stock:
     things: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     bytes_per_s: float = 0.0
 
+    def images(self) -> dict[str, int]:
+        """Bytes of images by whole reference, which has a tag or a digest behind a colon."""
+        return {name: size for name, size in self.things.items() if ":" in name}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:
@@ -240,6 +244,7 @@ class Replica:
 
     `exit` was heard of at `heard_at`, by the leader's clock. `is_near_data`: it was placed there, and not on a node
     as good, since less of its data had to be fetched. `waiting`: what it waits for while it is prepared, for people.
+    `image`: that of its container, by digest.
     """
 
     rank: int
@@ -252,6 +257,7 @@ class Replica:
     heard_at: float = 0.0
     is_near_data: bool = False
     waiting: str = ""
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -325,6 +325,10 @@ class Known:
         self.silent = self.silent - {node} if not is_silent else self.silent | {node}
         self.subscriptions.tell(f"contact/{node}", ContactChanged(name=node, is_silent=is_silent))
 
+    def stock(self, node: str) -> Stock:
+        """What a node has of what sessions need; nothing while its agent is not connected."""
+        return self.stocks.get(node, Stock())
+
     def set_stock(self, node: str, stock: Stock) -> None:
         """Take the word what a node has of what sessions need."""
         stock = stock if stock.things else Stock()

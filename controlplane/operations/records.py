@@ -272,6 +272,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
         heard_at=replica.heard_at,
         near_data=replica.is_near_data,
         waiting=replica.waiting,
+        image=replica.image,
     )
     if replica.exit is not None:
         ended = replica.exit
@@ -312,6 +313,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
         heard_at=record.heard_at,
         is_near_data=record.near_data,
         waiting=record.waiting,
+        image=record.image,
     )
 
 

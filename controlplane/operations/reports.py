@@ -62,7 +62,7 @@ class Report:
 
     `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
     leader's time at which it counts as heard. `placed_as` is for people, should we not know it; `waiting` says
-    what it waits for while it is prepared.
+    what it waits for while it is prepared; `image` is that of its container, by digest.
     """
 
     node: str
@@ -75,6 +75,7 @@ class Report:
     heard_at: float | None = None
     placed_as: PlacedAs | None = None
     waiting: str = ""
+    image: str = ""
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
@@ -99,6 +100,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         exit=ended,
         heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
         waiting=report.waiting if report.phase is ReplicaPhase.PREPARING else "",
+        image=report.image or known.image,
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)

@@ -150,6 +150,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions=visible[:MOST_NAMES],
             hidden_sessions=len(sessions) - len(visible[:MOST_NAMES]),
             fence_refusal=refusal_message(self._keeper.why_not_fenced(request.name)),
+            images=[
+                pb.NodeImage(name=name, bytes=size)
+                for name, size in sorted(self._state.stock(request.name).images().items())
+            ],
         )
 
     @answering

@@ -202,7 +202,7 @@ def run_build(
             api.start(made)
         for piece in looked_after(_unbroken(engine, pieces), look):
             say(piece)
-        state, was_away = _ended(engine, made, look)
+        state, was_away = ended_build(engine, made, look)
         code = int(state["ExitCode"])
         if code and was_away:
             raise EngineUnreachable("the container engine was restarted during the build")
@@ -335,7 +335,7 @@ def _unbroken(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield from pieces
 
 
-def _ended(
+def ended_build(
     engine: Engine, container: str, look: Callable[[], object]
 ) -> tuple[dict[str, Any], bool]:
     """The state of a container that has ended, and whether the engine, which is waited for, was away meanwhile."""

@@ -202,17 +202,19 @@ class Images:
         owner: str,
         waits: Waits = lambda _: None,
         use: Callable[[str], object],
+        pinned: Callable[[str], object] = lambda _: None,
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        could remove it, `pinned` the base image by its digest. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
         """
         try:
             asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
             base = self._base(reference, asker)
+            pinned(pinned_name(reference, base))
             if not requirements.lines and not requirements.packages:
                 return base.id
             return self._derived(base, requirements, asker)
@@ -369,10 +371,8 @@ class Images:
 
         Raises EnvironmentFailed.
         """
-        name = full_name(reference)
-        for one in image.sources if image is not None else ():
-            if is_reference(one) and full_name(one) == name:
-                return whole_reference(one)
+        if image is not None and (known := pinned_name(reference, image)) != image.id:
+            return whole_reference(known)
         if self._allowed.is_local_allowed(reference):
             return ""
         raise EnvironmentFailed(
@@ -564,6 +564,13 @@ class Images:
         )
         content = json.dumps(record).encode()
         write_atomically(self._record(key), content, is_durable=True)
+
+
+def pinned_name(reference: str, image: StoredImage) -> str:
+    """The image so that it can be named again: NAME@DIGEST, or its id where it came from no registry."""
+    name = full_name(reference)
+    known = (one for one in image.sources if is_reference(one) and full_name(one) == name)
+    return next(known, image.id)
 
 
 class _Written:

@@ -87,6 +87,7 @@ class DockerDriver(ShimDriver):
             run_long=run_long,
         )
         self._place = place
+        self._images: dict[ReplicaId, StoredImage] = {}
 
     async def __aenter__(self) -> Self:
         """Also remove the containers of this agent that belong to nothing any more."""
@@ -104,10 +105,11 @@ class DockerDriver(ShimDriver):
         refuse_unsound(spec)
         if not self._image(spec):
             raise StartRefused("the session names no image, and this node has no default_image")
-        await self._run_long(lambda: self._stored_image(spec))
+        # kept for `_content`, which follows: each call of a busy engine is a wait
+        self._images[spec.replica_id] = await self._run_long(lambda: self._stored_image(spec))
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        image = self._stored_image(spec)
+        image = self._images.pop(spec.replica_id, None) or self._stored_image(spec)
         try:
             return container_content(spec, folder, self._machine, self._place, image)
         except EngineRefused as error:

@@ -184,20 +184,22 @@ class ReplicaExit(_message.Message):
     def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_peak_bytes: _Optional[int] = ..., node_refused: _Optional[bool] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica", "phase", "exit", "at", "placed_as", "waiting")
+    __slots__ = ("replica", "phase", "exit", "at", "placed_as", "waiting", "image")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     PLACED_AS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     phase: ReplicaPhase
     exit: ReplicaExit
     at: _timestamp_pb2.Timestamp
     placed_as: PlacedAs
     waiting: str
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., placed_as: _Optional[_Union[PlacedAs, _Mapping]] = ..., waiting: _Optional[str] = ...) -> None: ...
+    image: str
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., placed_as: _Optional[_Union[PlacedAs, _Mapping]] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
 
 class PlacedAs(_message.Message):
     __slots__ = ("session_name", "device_uuids", "started_at")

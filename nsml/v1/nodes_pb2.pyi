@@ -201,16 +201,26 @@ class GetNodeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetNodeResponse(_message.Message):
-    __slots__ = ("node", "sessions", "hidden_sessions", "fence_refusal")
+    __slots__ = ("node", "sessions", "hidden_sessions", "fence_refusal", "images")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     FENCE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     node: Node
     sessions: _containers.RepeatedScalarFieldContainer[str]
     hidden_sessions: int
     fence_refusal: FenceRefusal
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[NodeImage]
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ...) -> None: ...
+
+class NodeImage(_message.Message):
+    __slots__ = ("name", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class FenceRefusal(_message.Message):
     __slots__ = ("message", "why", "attempt")

@@ -10,6 +10,7 @@ from nsml.view.sessions import (
     SIMULATED,
     attempt_lines,
     end_text,
+    images_text,
     log_of_first,
     lost_text,
     placed_text,
@@ -48,9 +49,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
     if session.replicas:
-        found.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
-        if session.state == SESSION_STATE_UNKNOWN:
-            found.append(f"  see: nsml node show {session.replicas[0].node}")
+        found += _place_lines(session)
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
 
 
@@ -74,6 +73,7 @@ def course(session: Session, now: float) -> list[tuple[str, str]]:
         word = "ran for" if session.HasField("ended_at") else "runs for"
         found.insert(2, (word, duration_text(ran_s)))
     found += [("time limit", _limit_text(session, now)), ("devices", devices_text(session))]
+    found += [("image", images_text(session))]
     return [(title, text) for title, text in found if text]
 
 
@@ -113,6 +113,15 @@ def _log_of_failed(session: Session) -> str:
     """The command that shows what it printed last, where its own program failed."""
     is_own = session.end.cause == CAUSE_PROGRAM_FAILED
     return f"nsml logs {session.name} --tail 20" if is_own else ""
+
+
+def _place_lines(session: Session) -> list[str]:
+    found = [f"  on:  {placed_text(session)} (attempt {session.attempt})"]
+    if session.state == SESSION_STATE_UNKNOWN:
+        found.append(f"  see: nsml node show {session.replicas[0].node}")
+    if image := images_text(session):
+        found.append(f"  image: {image}")
+    return found
 
 
 def _use_lines(session: Session, now: float) -> list[str]:

@@ -17,6 +17,7 @@ from nsml.view.sessions import (
     attempt_line,
     cause_word,
     exit_text,
+    images_text,
     placed_text,
     seconds_of,
 )
@@ -72,7 +73,8 @@ def of_session(one: Session) -> Iterator[Happening]:
         if each.number != own:
             yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(each))
     if one.HasField("started_at"):
-        yield at(seconds_of(one.started_at), "started", placed_text(one))
+        where = "; ".join(filter(None, [placed_text(one), images_text(one)]))
+        yield at(seconds_of(one.started_at), "started", where)
     for episode in one.episodes:
         word = enum_word(sessions_pb2.EpisodeKind, episode.kind, "EPISODE_KIND_")
         yield at(seconds_of(episode.since), word, episode.reason)

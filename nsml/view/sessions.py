@@ -455,6 +455,11 @@ def placed_text(session: Session) -> str:
     return ", ".join(f"{node} near its data" if node in near else node for node in nodes)
 
 
+def images_text(session: Session) -> str:
+    """The images of its containers, by digest: `python@sha256:...`; "" where there are none."""
+    return ", ".join(dict.fromkeys(one.image for one in session.replicas if one.image))
+
+
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
     own = session.attempt if session.end.cause else 0
@@ -614,6 +619,13 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=_running_for,
         is_wide=True,
         tells=lambda s: s.HasField("started_at"),
+    ),
+    Column(
+        key="image",
+        title="Image",
+        cell=lambda s, _: images_text(s) or "-",
+        is_wide=True,
+        tells=lambda s: bool(images_text(s)),
     ),
     Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True, tells=lambda s: bool(s.replicas)),
     Column(
@@ -793,6 +805,7 @@ def record(session: Session) -> dict[str, Any]:
                 "rank": replica.rank,
                 "node": replica.node,
                 "near_data": replica.near_data,
+                "image": replica.image or None,
                 "cpus": replica.resources.cpu_thousandths / 1000,
                 "memory_bytes": replica.resources.memory_bytes,
                 "use": use_record(replica),

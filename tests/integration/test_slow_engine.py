@@ -17,7 +17,14 @@ from nodeagent.engine.client import Engine
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.runtimes.container import ContainerPlace
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
-from nodeagent.runtimes.interface import ExitRecord, ExitWhy, Isolation, ReplicaSpec, ReplicaState
+from nodeagent.runtimes.interface import (
+    EngineGone,
+    ExitRecord,
+    ExitWhy,
+    Isolation,
+    ReplicaSpec,
+    ReplicaState,
+)
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.records import read_claim
@@ -110,6 +117,40 @@ async def test_a_program_begins_once_its_engine_has_come_to_it(slow: Slow, call:
     await slow.driver.stop(REPLICA, grace_s=30, reason="seen")
     record = await slow.end()
     assert (record.why, record.signal) == (ExitWhy.STOPPED, signal.SIGTERM)
+
+
+async def test_a_start_asks_the_engine_no_more_than_it_needs(slow: Slow) -> None:
+    await slow.start()
+    await until(lambda: slow.output == b"ran\n")
+    asked = slow.engine.asked.copy()
+    await slow.driver.stop(REPLICA, grace_s=30, reason="seen")
+    await slow.end()
+    assert asked == ["image", "create", "start", "inspect"]
+
+
+async def test_an_engine_that_goes_before_the_start_is_the_nodes_fault(slow: Slow) -> None:
+    way = slow.engine.socket
+    spec = ReplicaSpec(replica_id=REPLICA, argv=("true",), isolation=Isolation.CONTAINER)
+    away = way.rename(way.with_name("away"))
+    with pytest.raises(EngineGone, match="no engine answers"):
+        await slow.driver.start(spec)
+    assert not slow.folders.of(REPLICA).path.exists()
+    away.rename(way)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_an_engine_that_goes_during_the_start_is_the_nodes_fault(
+    slow: Slow, call: str
+) -> None:
+    slow.engine.hold(call)
+    await slow.start()
+    await until(lambda: call in slow.engine.asked)
+    slow.engine.loses_an_answer = True
+    slow.engine.let_go(call)
+    record = await slow.end()
+    assert record.why is ExitWhy.ENGINE_AWAY
+    assert "does not answer" in record.message
+    assert slow.output == b""
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 1000.0])

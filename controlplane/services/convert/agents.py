@@ -49,6 +49,7 @@ Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
 MOST_NOTE_CHARS: Final = 4096
 """Of what a node says for people to read; the rest is cut off."""
 MOST_WAITING_CHARS: Final = 256
+MOST_IMAGE_CHARS: Final = 512
 MOST_NODE_DEVICES: Final = 256
 MOST_STOCKED: Final = 256
 """Things that a node may say that it has."""
@@ -174,6 +175,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         exit=ended,
         placed_as=_to_placed_as(message.placed_as) if message.HasField("placed_as") else None,
         waiting=message.waiting[:MOST_WAITING_CHARS],
+        image=message.image[:MOST_IMAGE_CHARS],
     )
 
 

@@ -236,6 +236,7 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
                 devices=[device_message(device) for device in one.devices],
                 resources=resources_message(one.resources),
                 near_data=one.is_near_data,
+                image=one.image,
             )
             for one in session.replicas
         ],

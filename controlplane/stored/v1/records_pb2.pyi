@@ -192,7 +192,7 @@ class ResourcesRecord(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaRecord(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at", "near_data", "waiting")
+    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at", "near_data", "waiting", "image")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +203,7 @@ class ReplicaRecord(_message.Message):
     HEARD_AT_FIELD_NUMBER: _ClassVar[int]
     NEAR_DATA_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
@@ -213,7 +214,8 @@ class ReplicaRecord(_message.Message):
     heard_at: float
     near_data: bool
     waiting: str
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ..., near_data: _Optional[bool] = ..., waiting: _Optional[str] = ...) -> None: ...
+    image: str
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ..., near_data: _Optional[bool] = ..., waiting: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
 
 class ExitRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s", "memory_peak_bytes")

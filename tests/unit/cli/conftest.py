@@ -176,6 +176,7 @@ def everything(state, tmp_path):
         state.blobs[blob] = packed.source.read(blob)
     state.simulated = True
     state.webhook = "https://hooks.example.org/x"
+    state.images["gpu-1"] = [nodes_pb2.NodeImage(name="lab/torch:2", bytes=3 << 30)]
     state.projects["vision"] = vision()
     state.secrets["TOKEN"] = b"x"
     state.rows.append(pb.QueuedSession(place=1, session="lee/mnist/2", owner="lee"))

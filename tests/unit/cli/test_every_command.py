@@ -84,6 +84,7 @@ ARGUMENTS = {
     "gpustat": [],
     "gpumonitor": ["kim/mnist/1"],
     "status": [],
+    "image ls": [],
     "node ls": [],
     "doctor node": ["--data", "."],
     "doctor chaos": ["--check", "../recorded"],

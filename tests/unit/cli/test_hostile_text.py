@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from nsml.client.contexts import Context, load, save
-from nsml.v1 import resources_pb2
+from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
 from tests.unit.cli.conftest import FixedClock
 
@@ -56,6 +56,9 @@ def hostile(state, everything):
     node = state.nodes[0]
     node.host = node.device_note = node.pod = node.agent_version = EVIL
     node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
+    node.not_ready = node.engine_note = EVIL
+    session.replicas[0].image = EVIL
+    state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     return session
 
 

@@ -155,3 +155,13 @@ def test_several_nodes_are_removed(nsml, state, everything):
     several(state, "gpu-2")
     removed = nsml("node", "rm", "gpu-*", "-y")
     assert removed.stderr.splitlines()[-2:] == ["removed node gpu-1", "removed node gpu-2"]
+
+
+def test_images_are_listed_by_node(nsml, state, everything):
+    listed = nsml("image", "ls").stdout.splitlines()
+    assert listed[-1].split() == ["lab/torch:2", "gpu-1", "3.0", "GiB"]
+    (row,) = json.loads(nsml("image", "ls", "gpu-1", "-j").stdout)["items"]
+    assert (row["name"], row["node"], row["bytes"]) == ("lab/torch:2", "gpu-1", 3 << 30)
+    assert nsml("image", "ls", "gpu-9", check=False).code == ExitCode.NOT_FOUND
+    state.images.clear()
+    assert "no images on nodes" in nsml("image", "ls").stderr

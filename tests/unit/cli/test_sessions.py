@@ -267,6 +267,15 @@ def test_why_nothing_is_known_of_it(nsml, state):
     ]
 
 
+def test_which_image_it_has(nsml, state):
+    replicas = [pb.Replica(rank=0, node="gpu-7", image="python@sha256:12")]
+    state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING, replicas=replicas)
+    assert "  image: python@sha256:12" in nsml("status", "--explain", "@last").stdout.splitlines()
+    (row,) = json.loads(nsml("ps", "-j").stdout)["items"]
+    assert row["replicas"][0]["image"] == "python@sha256:12"
+    assert "python@sha256:12" in nsml("ps", "-o", "wide").stdout
+
+
 def test_why_it_is_there(nsml, state):
     taken = [("gpu-7", False), ("gpu-9", True), ("gpu-9", True)]
     replicas = [

@@ -179,6 +179,7 @@ def report(
         phase=ReplicaPhase(phase),
         at=at,
         waiting=waiting,
+        image=ended.pop("image", ""),
         exit=Exit(cause=Cause(cause), ended_at=at, **ended) if cause else None,
     )
 

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import stored_image
+from nodeagent.engine.images import ended_build, stored_image
 from nodeagent.engine_watch import ENDS_WITH_ENGINE, EngineWatch
 from nodeagent.folders import ReplicaFolder
 from nodeagent.hooks import Draft, ImageHook, PreparationFailed
@@ -150,3 +151,27 @@ async def test_a_preparation_that_waits_in_vain_is_the_nodes_fault(
         assert one.watch.not_ready, "nothing is placed here again at once"
     assert failed.value.cause == sessions.CAUSE_NODE_REFUSED
     assert "no engine answers" in str(failed.value)
+
+
+class RestartedEngine:
+    """Away at the first look at a build's container, and back at the next."""
+
+    def __init__(self, socket: Path, *, was_away: bool) -> None:
+        self.socket = socket
+        self.sdk = SimpleNamespace(api=self)
+        self._is_away = was_away
+
+    def inspect_container(self, _name: str) -> dict[str, dict[str, object]]:
+        if self._is_away:
+            self._is_away = False
+            raise ConnectionRefusedError
+        return {"State": {"Running": False, "ExitCode": 143}}
+
+
+@pytest.mark.parametrize("was_away", [False, True])
+def test_a_build_that_its_engine_ended_is_told_from_one_that_failed(
+    tmp_path: Path, *, was_away: bool
+) -> None:
+    engine = RestartedEngine(tmp_path / "s", was_away=was_away)
+    state, restarted = ended_build(engine, "build", lambda: None)  # type: ignore[arg-type]
+    assert (state["ExitCode"], restarted) == (143, was_away)

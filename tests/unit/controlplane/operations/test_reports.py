@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Drain, Node, Session, Stop
 from controlplane.operations import silence
+from controlplane.operations.records import decode_session, encode_session
 from controlplane.operations.reports import BACKOFF_S, Report
 from controlplane.operations.stop import stopped_by
 from tests.unit.controlplane.builders import node, session
@@ -467,3 +468,14 @@ def test_whatever_is_said_devices_are_held_exactly_while_placed(steps, retries: 
             phases[key] = replica.phase
         if now.state.is_ended:
             assert after == now
+
+
+def test_the_image_of_a_replica_stays_known() -> None:
+    one = session()
+    script = Script(node("a"), one)
+    script.place(one, ("a", "a-0"))
+    assert (
+        script.say(one, "RUNNING", image="python@sha256:1").replicas[0].image == "python@sha256:1"
+    )
+    ended = script.say(one, "FINALIZED", cause="COMPLETED")
+    assert decode_session(encode_session(ended)).replicas[0].image == "python@sha256:1"

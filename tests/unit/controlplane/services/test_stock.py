@@ -11,7 +11,7 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.values import Stock
 from controlplane.services.convert.agents import MOST_STOCKED, to_stock
 from nsml.content.digests import digest_of
-from nsml.v1 import agents_pb2, resources_pb2
+from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
 from tests.unit.controlplane.rig import Agent, Rig, platform, until
 
 DATA = digest_of(b"data")
@@ -48,6 +48,8 @@ async def test_a_session_is_placed_where_its_image_is_and_that_is_said(rig: Rig)
     one = await kim.submit(image="lab/torch")
     (held,) = await agents[1].assignments(1)
     assert held.replica.session_id == one.id
+    images = (await kim.nodes.GetNode(nodes_pb2.GetNodeRequest(name="b"))).images
+    assert [(image.name, image.bytes) for image in images] == [("lab/torch:latest", 7)]
     (replica,) = (await kim.get(one.id)).replicas
     assert (replica.node, replica.near_data) == ("b", True)
     both = resources_pb2.Resources(gpu_thousandths=2000)

@@ -13,7 +13,7 @@ from nodeagent.engine.client import Engine
 from nodeagent.engine.images import StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.builds import EnvironmentFailed
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.images import Images, ImageSettings, pinned_name
 from nsml.images import parts_of
 from nsml.packages.requirements import Requirements
 
@@ -197,3 +197,33 @@ def test_a_name_that_was_pulled_and_is_somebodys_image_by_now_is_theirs(
     record.write_text('{"reference": "lab/other:1"}')
     assert images.remove("record", lambda: False), "a record of an earlier version"
     assert removed == ["lab/other:1"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "sources", "expected"),
+    [
+        ("python", [f"python@sha256:{'1' * 64}"], f"python@sha256:{'1' * 64}"),
+        ("kim/made", [], "sha256:i"),
+        ("kim/tagged", [f"python@sha256:{'1' * 64}"], "sha256:i"),
+    ],
+)
+def test_an_image_is_known_by_what_names_it_again(
+    reference: str, sources: list[str], expected: str
+) -> None:
+    assert pinned_name(reference, StoredImage(id="sha256:i", sources=sources)) == expected
+
+
+def test_who_asks_for_an_image_learns_its_digest(engine: Engines, tmp_path: Path) -> None:
+    engine.here["python:3"] = StoredImage(id="sha256:i")
+    images = Images(
+        tmp_path / "images",
+        Engine(tmp_path / "socket"),
+        ImageSettings(default="python:3"),
+        mark="m",
+    )
+    told: list[str] = []
+    images.provide(
+        "python:3", Requirements(), lambda _: None, threading.Event(), owner="kim",
+        use=lambda _: None, pinned=told.append,
+    )  # fmt: skip
+    assert told == ["sha256:i"]

@@ -117,6 +117,7 @@ class State:
         """Reports that are missing before each of the next answers; of series in sum."""
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
+        self.images: dict[str, list[nodes_pb2.NodeImage]] = {}
         self.hidden_on_nodes = 0
         self.stops_slowly = False
         self.fence_refusal: nodes_pb2.FenceRefusal | None = None
@@ -824,6 +825,7 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
             sessions=self.state.on_nodes,
             hidden_sessions=self.state.hidden_on_nodes,
             fence_refusal=self.state.fence_refusal,
+            images=self.state.images.get(request.name, ()),
         )
 
     def DrainNode(self, request, context):
