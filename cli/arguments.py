@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +13,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.view.shell import shell_split, shell_word
 from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
@@ -268,7 +268,9 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
                 param,
                 ctx,
                 why=f"looked in {Path.cwd()}",
-                advice="\n".join(f"nsml run --env-file {name}" for name in _files_of_variables()),
+                advice="\n".join(
+                    f"nsml run --env-file {shell_word(name)}" for name in _files_of_variables()
+                ),
             ) from error
         if len(content) > _MOST_FILE_BYTES:
             raise BadValue(
@@ -471,7 +473,7 @@ def one_of(name: str, **flags: str) -> Callable[[F], F]:
 def shell_words(flag: str, text: str) -> list[str]:
     """The value of `flag` as a shell splits it; click.UsageError for an open quotation."""
     try:
-        return shlex.split(text)
+        return shell_split(text)
     except ValueError as error:
         raise click.UsageError(f"{flag}: {error} in {text!r}") from error
 

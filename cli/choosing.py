@@ -15,6 +15,7 @@ from nsml.view import ordering
 from nsml.view.filtered import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
 from nsml.view.sessions import COLUMNS, record
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +101,7 @@ class Choosing:
             f"nothing to sort by is called {self._sort!r}",
             code=ExitCode.USAGE,
             why="there are the columns of --fields, and what these sessions report as summary or got as arguments",
-            advice="\n".join(f"--sort {one}" for one in nearest),
+            advice="\n".join(f"--sort {shell_word(one)}" for one in nearest),
         )
 
     def columns(self, app: App) -> Sequence[Column[Session]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import escape
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,17 @@ from cli.code_diff import diff_code
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
 from cli.output import table_lines, write_list
-from cli.reported import ask_known, check_there, fits, metric_option, nothing_by, rank_options
+from cli.reported import (
+    ask_known,
+    check_there,
+    events_line,
+    fits,
+    metric_option,
+    nothing_by,
+    rank_options,
+)
 from cli.series import tell_left_out
+from nsml.view.shell import shell_word
 from nsml.view.tables import Column
 from nsml.view.text import visible
 
@@ -184,7 +194,7 @@ def _tell_absent(
     names = [session.name for session in sessions]
     absent = [glob for glob in globs if not any(fits(row.key, [glob]) for row in found)]
     if absent and not found:
-        ask_known(app, names, globs, "diff {} ANOTHER -m {}")
+        ask_known(app, names, globs, lambda one, name: ["diff", one, "ANOTHER", "-m", name])
     if rank is not None or attempt is not None:
         if absent or not found:
             app.say(
@@ -203,7 +213,7 @@ def _tell_absent(
             ((session, name) for name, session in listed.items() if fits(name, [glob])), ("", "")
         )
         if name:
-            text = f"(no row of {name}: it is no single number; nsml events {session} {name})"
+            text = f"(no row of {name}: it is no single number; {events_line(session, name)})"
         else:
             text = f"(no metric {glob!r} was reported)"
         app.say(visible(text))
@@ -221,7 +231,10 @@ def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> Non
             why=f"there are {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
             if keys
             else "nothing was reported",
-            advice="\n".join(f"nsml diff ... --metrics {flag} {name}" for name in near(glob, keys)),
+            advice="\n".join(
+                f"nsml diff ... --metrics {flag} {shell_word(escape(name))}"
+                for name in near(glob, keys)
+            ),
         )
 
 

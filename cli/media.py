@@ -19,6 +19,7 @@ from cli.progress import Progress
 from cli.reported import metric_option
 from nsml.content.media import MOST_OF_SESSION
 from nsml.folders import folder_name
+from nsml.view.shell import operands, shell_line, shell_word
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -153,7 +154,7 @@ def _show(app: App, request: ListMediaRequest, name: str) -> None:
         app.say(visible(one.caption))
     if data is None:
         return
-    export = f"nsml media {request.session} {_quoted(name)} --export FOLDER"
+    export = shell_line(["nsml", "media", "--export", "FOLDER", *operands(request.session, name)])
     if one.kind not in view.IN_WORDS:
         write_list(app, [one], columns=view.COLUMNS, record=view.record)
         app.say(f"to see it: {export}")
@@ -200,9 +201,10 @@ async def _unknown(client: Client, request: ListMediaRequest, name: str) -> Comm
         reason="NOT_FOUND",
         why=why,
         advice="\n".join(
-            f"nsml media {request.session} {_quoted(item)}" for item in near(name, names)
+            shell_line(["nsml", "media", *operands(request.session, item)])
+            for item in near(name, names)
         )
-        or f"nsml media {request.session}",
+        or f"nsml media {shell_word(request.session)}",
     )
 
 
@@ -225,7 +227,9 @@ def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
         app.say(f"{exported.there} were there already and are left as they are")
     _tell_full(app, exported.is_full)
     if exported.absent:
-        app.say(f"{exported.absent} are on their node still, or lost: nsml media {request.session}")
+        app.say(
+            f"{exported.absent} are on their node still, or lost: nsml media {shell_word(request.session)}"
+        )
 
 
 async def _fetched(
@@ -289,9 +293,3 @@ def _short(part: str) -> str:
 
     digest = sha256(part.encode()).hexdigest()[:16]
     return f"{part.encode()[: _MOST_NAME_BYTES - 20].decode(errors='ignore')}~{digest}"
-
-
-def _quoted(name: str) -> str:
-    from shlex import quote
-
-    return quote(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +16,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
+from nsml.view.shell import operands, shell_line, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def ls(app: App, *, session: str) -> None:
     for one in filter(view.is_lost, found):
         app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
         if view.has_earlier(one):
-            app.say(f"try: nsml model pull --earlier {session} {shlex.quote(one.name)}")
+            app.say(f"try: {_pull(session, one.name, earlier=True)}")
 
 
 @command(
@@ -148,7 +148,7 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
                 f"{session} has no checkpoint {glob!r}",
                 code=ExitCode.NOT_FOUND,
                 reason="NOT_FOUND",
-                advice=f"nsml model ls {session}",
+                advice=f"nsml model ls {shell_word(session)}",
             )
     return [
         one
@@ -195,11 +195,16 @@ async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Ch
                 error.message,
                 reason=error.reason,
                 why=f"there are {', '.join(names[-10:])}" if names else "it has none",
-                advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names))
-                or f"nsml model ls {session}",
+                advice="\n".join(_pull(session, item) for item in near(name, names))
+                or f"nsml model ls {shell_word(session)}",
             ) from error
     _check_readable(found, session, earlier=earlier)
     return found
+
+
+def _pull(session: str, name: str, *, earlier: bool = False) -> str:
+    flags = ["--earlier"] if earlier else []
+    return shell_line(["nsml", "model", "pull", *flags, *operands(session, name)])
 
 
 def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
@@ -209,14 +214,14 @@ def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
 
     if found.state == CHECKPOINT_STATE_DURABLE or (earlier and has_earlier(found)):
         return
-    before = f"nsml model pull --earlier {session} {shlex.quote(found.name)}"
+    before = _pull(session, found.name, earlier=True)
     if is_lost(found):
         raise CommandError(
             f"checkpoint {found.name} is lost",
             code=ExitCode.NOT_FOUND,
             reason="LOST",
             why=found.why_lost,
-            advice=before if has_earlier(found) else f"nsml model ls {session}",
+            advice=before if has_earlier(found) else f"nsml model ls {shell_word(session)}",
         )
     raise CommandError(
         f"checkpoint {found.name} is not in the object store yet",

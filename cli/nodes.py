@@ -14,6 +14,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
 from cli.output import table_lines, write_list, write_one
 from cli.supposing import WHAT_IF, Change, message_of
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
             raise CommandError(
                 f"no such node: {name}",
                 code=ExitCode.NOT_FOUND,
-                advice="\n".join(f"nsml gpustat {item}" for item in near(name, known))
+                advice="\n".join(f"nsml gpustat {shell_word(item)}" for item in near(name, known))
                 or "nsml node ls",
             )
     return [node for node in nodes if not names or node.name in names]

@@ -11,16 +11,25 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, suggestions
+from cli.group import BadValue, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
+from nsml.view.shell import option_words, shell_line
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXPECTED = (ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError)
+EXPECTED = (
+    ClientError,
+    ContentError,
+    ContextError,
+    CommandError,
+    click.ClickException,
+    OSError,
+    UnicodeEncodeError,
+)
 """What a command may end with; anything else is a defect."""
 
 
@@ -60,7 +69,7 @@ def problem_of(error: BaseException) -> Problem:
             )
         case click.ClickException():
             return _usage_problem(error)
-        case OSError():
+        case OSError() | UnicodeEncodeError():
             return _system_problem(error)
     return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
 
@@ -107,20 +116,34 @@ def _instead(error: BadValue, path: str) -> list[str]:
     """The command with each value that may be meant."""
     if not isinstance(error.param, click.Option):
         return []
-    return [f"{path} {_long(error.param)} {value} ..." for value in error.nearest]
+    return [
+        f"{path} {shell_line(option_words(long_name(error.param), value))} ..."
+        for value in error.nearest
+    ]
 
 
-def _long(option: click.Option) -> str:
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
-
-
-def _system_problem(error: OSError) -> Problem:
+def _system_problem(error: OSError | UnicodeEncodeError) -> Problem:
+    if isinstance(error, UnicodeEncodeError):
+        return _encoding_problem(error)
     where = f"{error.filename}: " if error.filename else ""
     message = f"{where}{error.strerror or error}"
     advice: Sequence[str] = ()
     if isinstance(error, FileNotFoundError) and not where and _is_nowhere():
         message, advice = "the folder that you are in is not there any more", ("cd to one that is",)
     return Problem(code=ExitCode.FAILED, reason="SYSTEM", message=message, advice=advice)
+
+
+def _encoding_problem(error: UnicodeEncodeError) -> Problem:
+    """A word of the command line is not UTF-8. It is not shown: it may be a variable's value."""
+    letter = error.object[error.start]
+    if not "\udc80" <= letter <= "\udcff":  # not as `os.fsdecode` reads what is typed
+        return defect(error)
+    return Problem(
+        code=ExitCode.USAGE,
+        reason="NOT_UTF8",
+        message=f"a word of the command line is not UTF-8: it has the byte {ord(letter) & 0xFF:#x}",
+        why="names, texts, arguments and variables on the platform are UTF-8",
+    )
 
 
 def _is_nowhere() -> bool:
@@ -138,7 +161,7 @@ def _usage_message(error: click.ClickException) -> str:
         case click.MissingParameter():
             return error.format_message()
         case click.BadParameter(param=click.Option() as option):
-            return f"{_long(option)}: {error.message}"
+            return f"{long_name(option)}: {error.message}"
         case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
             return f"{argument.make_metavar(context)}: {error.message}"
     return error.format_message()

@@ -14,6 +14,7 @@ import click
 from cli.arguments import is_glob
 from cli.confirmation import rule_of
 from cli.exits import CommandError, ExitCode
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -142,7 +143,8 @@ async def _fitting(
             f"{glob!r} fits your own sessions and those of the user {name}",
             code=ExitCode.USAGE,
             reason="AMBIGUOUS_REFERENCE",
-            advice=f"'{user}/{glob}'    your own\n--user {name} '{glob.partition('/')[2]}'    theirs",
+            advice=f"{shell_word(f'{user}/{glob}')}    your own\n"
+            f"--user {name} {shell_word(glob.partition('/')[2])}    theirs",
         )
     return own or others
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from textual.app import SuspendNotSupported
 
 from nsml.client.contexts import ContextError, choose, load
+from nsml.view.shell import option_words, shell_line
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Prompt:
     def submit(self, session: Session | None) -> None:
         """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
         from nsml.view.sessions import repeat_words
-        from tui.commands import again_line, run_of, runs_of, without_memo
+        from tui.commands import run_of, runs_of, without_memo
         from tui.running import program
         from tui.screens.submit import Submit
 
@@ -227,7 +227,7 @@ class Prompt:
             self._show_output(command, [nsml, *command.words], known, done)
 
         form = Submit(
-            self._refused or again_line(again) or _first_run(folder),
+            self._refused or (shell_line(again) if again else "") or _first_run(folder),
             folder=_told(folder),
             nsml=nsml,
             environ=known,
@@ -295,7 +295,7 @@ def _first_run(folder: Path) -> str:
     """The line that runs what there is: `main.py`, else the first program of the folder."""
     programs = _programs(folder)
     entry = programs[0] if programs and "main.py" not in programs else "main.py"
-    return shlex.join(["nsml", "run", "-e", entry]) if entry.isprintable() else "nsml run"
+    return shell_line(["nsml", "run", *option_words("-e", entry, long="--entry")])
 
 
 def _told(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
@@ -20,6 +19,7 @@ from nsml.view.sessions import (
     state_text,
     summary_text,
 )
+from nsml.view.shell import option_words, shell_line
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
 from tui import looks
@@ -216,7 +216,7 @@ class SessionScreen(ChartScreen):
                 words = ("nsml", "logs", "-f", name, *(("--rank", str(rank)) if rank else ()))
             case _:
                 words = self.tab.command(row.session) if self.tab is not None else ()
-        return shlex.join(words), ""
+        return shell_line(words), ""
 
     def is_of(self, session: Session) -> bool:
         """Whether it shows this one."""
@@ -279,7 +279,7 @@ class SessionScreen(ChartScreen):
             ("memo", session.memo),
             ("project", session.project),
             ("id", session.id),
-            ("again", shlex.join(repeat_words(session))),
+            ("again", shell_line(repeat_words(session))),
         ):
             if text:
                 lines.append(visible(f"  {title}: {text}"))
@@ -390,7 +390,9 @@ class SessionScreen(ChartScreen):
         if event.value and not log.has_found:
             row = self.row
             name = row.session.name if row else "SESSION"
-            command = shlex.join(["nsml", "logs", name, "-F", "-i", "--grep", event.value])
+            command = shell_line(
+                ["nsml", "logs", name, "-F", "-i", *option_words("--grep", event.value)]
+            )
             self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
 
 
