@@ -516,11 +516,17 @@ def given_references(app: App, references: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def glob_forms(glob: str) -> list[str]:
+    """The globs over full names that a typed one may mean: as it is, and as a short form (`None/[3-9]`)."""
+    # What begins with * fits both at once.
+    return [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
+
+
 async def expand(client: Client, references: Sequence[str]) -> list[str]:
     """The references with every glob replaced by the full names that it fits; each once.
 
-    For commands that read, where a glob means all that the user may see; those that change something use
-    `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    For commands that read, where a glob means all that the user may see, and as a short form their own; those
+    that change something use `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
     """
     from nsml.v1.sessions_pb2 import SessionFilter
 
@@ -529,8 +535,12 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
         if not is_glob(reference):
             names.append(reference)
             continue
-        chosen = SessionFilter(name_glob=reference, include_ended=True)
-        fitting = [session.name async for session in client.sessions.every(chosen)]
+        full, *short = glob_forms(reference)
+        chosen = [SessionFilter(name_glob=full, include_ended=True)]
+        chosen += [
+            SessionFilter(name_glob=one, owners=["@me"], include_ended=True) for one in short
+        ]
+        fitting = [one.name for each in chosen async for one in client.sessions.every(each)]
         if not fitting:
             raise CommandError(
                 f"no session fits {reference!r}",

@@ -79,6 +79,9 @@ def ps(
     """
     from cli.choosing import Choosing
 
+    if search and is_glob(search) and not search.startswith("*"):
+        # The platform knows full names alone: what it finds beside short forms is left out here.
+        filters, search = (*filters, f"name:{search}"), f"*{search}"
     choosing = Choosing(filters, sort)
     chosen = wanted(
         users=[*_parts(users), *(["@me"] if mine else [])],

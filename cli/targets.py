@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cli.arguments import is_glob
+from cli.arguments import glob_forms, is_glob
 from cli.confirmation import rule_of
 from cli.exits import CommandError, ExitCode
 from nsml.view.shell import shell_word
@@ -129,8 +129,7 @@ async def _fitting(
     client: Client, glob: str, user: str, users: Sequence[str], include_ended: bool
 ) -> list[Session]:
     """The sessions that a glob means: of `users`, else of the user it names, else one's own."""
-    # Full names, and short forms; what begins with * fits both at once.
-    forms = [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
+    forms = glob_forms(glob)
     if users:
         return await _listed(client, users, forms, include_ended)
     own = await _listed(client, [user], forms, include_ended)

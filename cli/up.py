@@ -323,7 +323,7 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
         raise CommandError(
             "the administrator's token of this platform is not valid any more",
             code=ExitCode.DENIED,
-            why=f"{folder.admin_token} has expired, or was revoked by nsml logout",
+            why=f"{folder.admin_token} has expired, or was revoked by nsml logout --revoke",
             advice="nsml down --keep-sessions, then nsml up: a new one is made at its start",
         ) from error
 

@@ -124,7 +124,7 @@ def replica_claims(machine: Machine) -> set[Program]:
 
 def test_a_token_that_was_given_back_is_made_anew_at_the_next_start(machine: Machine) -> None:
     assert machine.up().returncode == 0
-    assert machine.nsml("logout").returncode == 0
+    assert machine.nsml("logout", "--revoke").returncode == 0
     told = machine.up()
     assert told.returncode == 4
     assert "not valid any more" in told.stderr
