@@ -196,8 +196,8 @@ class Views:
             raise InvalidRequest(f"a view has 1 to {MOST_SESSIONS} sessions")
         if self.viewing is None:
             raise StateConflict(
-                "this control plane answers nothing over HTTP",
-                why="a view is looked at with a browser",
+                "HTTP is disabled on this control plane",
+                why="views need it: a browser shows them",
                 attempt="nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555",
             )
         found = [await self._references.find(who, one) for one in references]

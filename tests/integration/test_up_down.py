@@ -48,6 +48,11 @@ def test_up_status_down_and_again(machine: Machine) -> None:
     again = machine.nsml("up", "--no-agent")
     assert again.returncode == 0, again.stderr
     assert "the embedded store" in again.stdout
+    http = machine.ready()["http"]
+    assert http.startswith("http://127.0.0.1:"), "by default HTTP is served on the loopback"
+    assert f"  http           {http}  " in again.stdout
+    dashboard = machine.nsml("dashboard")
+    assert dashboard.stdout.startswith(f"{http}/view/"), dashboard.stderr
     assert machine.nsml("status").returncode == 0
 
 
