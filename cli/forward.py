@@ -27,7 +27,6 @@ from nsml.client.errors import (
     NoSuchService,
     NotFound,
     NotSignedIn,
-    StateConflict,
 )
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
@@ -189,11 +188,10 @@ class _Forwarder:
             await sessions.check_service(target.session, target.service, rank=target.rank)
         except _FOR_GOOD:
             raise
-        except (NoSuchService, StateConflict) as error:
-            words = visible(f"{error.message}: {error.why}".rstrip(": "))
-            self._app.say(f"{words}; connections fail until it does")
+        except NoSuchService as error:
+            self._app.say(visible(f"{error.message} yet; connections fail until then"))
         except ClientError as error:
-            self._app.say(visible(f"not checked whether it serves: {error.message}"))
+            self._app.say(visible(f"whether anything serves there is unknown: {error.message}"))
 
     async def _follow(self) -> None:
         """Raise _Ended at the session's end."""

@@ -15,7 +15,7 @@ from cli.group import BadValue, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
-from nsml.view.shell import option_words, shell_line
+from nsml.view.shell import hint_line, option_words, shell_line
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _lines(problem: Problem) -> list[str]:
     for number, name in enumerate(problem.candidates):
         out.append(f"  {'one of:' if not number else '       '} {visible(name)}")
     for number, line in enumerate(problem.advice):
-        out.append(f"  {'try:' if not number else '    '} {visible(line)}")
+        out.append(f"  {'try:' if not number else '    '} {visible(hint_line(line))}")
     return out
 
 
@@ -209,7 +209,7 @@ def _json(problem: Problem) -> str:
         "reason": problem.reason,
         "message": problem.message,
         "why": problem.why or None,
-        "try": list(problem.advice),
+        "try": [hint_line(line) for line in problem.advice],
     }
     if problem.retry_after_s is not None:
         error["retry_after_s"] = problem.retry_after_s

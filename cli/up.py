@@ -494,7 +494,7 @@ def _tell_up(
     gpus = 1 if agent.get("devices") else 0
     steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml-tui", "nsml down"]
     if agent and not gpus:
-        steps.append("nsml up --simulate-gpus 2    (after down: to try GPUs without any)")
+        steps.append("nsml up --simulate-gpus 2    # after down: to try GPUs without any")
     if choices.listen:
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))

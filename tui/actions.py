@@ -16,7 +16,7 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
-from nsml.view.shell import operands, shell_line
+from nsml.view.shell import hint_line, operands, shell_line
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui.behind import behind
@@ -212,7 +212,11 @@ class Actions:
                 try:
                     await call(client)
                 except ClientError as error:
-                    words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
+                    words = [
+                        f"not done: $ {alone}",
+                        error.message,
+                        *map(hint_line, error.advice.splitlines()),
+                    ]
                     self._app.say("\n".join(words), is_bad=True)
 
         behind(self._app, "act", act, is_alone=False)

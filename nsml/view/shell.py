@@ -20,6 +20,10 @@ _ARGUMENTS: Final = re.compile(r"--?[\w-]+\s")
 """Several words, such as `--lr 0.1`: no option is called so."""
 _ESCAPED: Final = re.compile(rf"['\\!]|{UNSAFE}")
 _QUOTED: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+_HINT: Final = re.compile(
+    r"((?:nsml|chmod|export|unset|ss) (?:\$?'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s'\"]|\s(?!\s))*\S?)(\s{2,})([^#\s].*)"
+)
+"""A command, and words two or more blanks behind it."""
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 
 
@@ -56,6 +60,12 @@ def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
 def operands(*words: str) -> list[str]:
     """Positional arguments; behind `--` where one could be taken for an option."""
     return ["--", *words] if any(word.startswith("-") for word in words) else list(words)
+
+
+def hint_line(text: str) -> str:
+    """A hint with what it says behind its command as a comment, so that a shell takes the whole line."""
+    command = _HINT.match(text)
+    return f"{command[1]}{command[2]}# {command[3]}" if command else text
 
 
 def shell_split(text: str) -> list[str]:
