@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 _PROMPT = re.compile(r"@@(\d+)@@ \Z")
+_ENDS = re.compile(rf"{_PROMPT.pattern}|\[y/N\] \Z")
 _SEQUENCES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_()][0-9A-B]?)"
 )
@@ -63,7 +64,10 @@ class Shell:
         os.close(self._master)
 
     def paste(self, line: str, *, awaits: str = "", keys: str = "") -> tuple[int, str]:
-        """The exit code of a line, and what it wrote; `keys` are typed once it has written `awaits`."""
+        """The exit code of a line, and what it wrote; `keys` are typed once it has written `awaits`.
+
+        What asks for a confirmation gets it.
+        """
         self._type(f"{line}\n")
         before = ""
         if keys:
@@ -71,7 +75,10 @@ class Shell:
                 re.compile("\n.*" + re.escape(awaits), re.DOTALL)
             )  # not in the echo
             self._type(keys)
-        written = before + self._until(_PROMPT)
+        written = before + self._until(_ENDS)
+        while not _PROMPT.search(written):
+            self._type("y\n")
+            written += self._until(_ENDS)
         code = _PROMPT.search(written)
         assert code is not None
         return int(code[1]), written[: code.start()].partition("\n")[2]

@@ -19,9 +19,6 @@ TYPED = {
     "nsml-tui": ("running 1", "\x11"),
     "nsml-tui --demo": ("running", "\x11"),
     "nsml forward @last 8888": ("Ctrl-C ends it", "\x03"),
-    "nsml model rm digits/2 best": ("[y/N]", "y\n"),
-    "nsml rm 'digits/*'": ("[y/N]", "y\n"),
-    "nsml dataset rm digits": ("[y/N]", "y\n"),
     "nsml secret set WANDB_API_KEY": (":", "secret\n"),
     "tensorboard --logdir runs": ("http://", "\x03"),
     "nsml gpustat -w": ("Simulated", "\x03"),
@@ -62,6 +59,8 @@ def pasted(shell: Shell, block: Block) -> None:
         command = line.partition(" # ")[0].strip()
         awaits, keys = TYPED.get(command, ("", ""))
         code, written = shell.paste(line, awaits=awaits, keys=keys)
+        if not command.startswith("nsml") and keys:
+            continue  # it served, and ends as it likes
         expected = {0, INTERRUPTED} if keys == "\x03" else {0}
         assert code in expected, f"{block.place}: {line}\nexit code {code}\n{written}"
         assert "Traceback" not in written, f"{block.place}: {line}\n{written}"
