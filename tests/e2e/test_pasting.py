@@ -66,6 +66,7 @@ def pasted(shell: Shell, block: Block) -> None:
         assert "Traceback" not in written, f"{block.place}: {line}\n{written}"
 
 
+@pytest.mark.slow
 def test_the_readme_in_the_order_of_the_page(shell: Shell) -> None:
     for block in blocks("README.md"):
         if block.language == "sh" and not block.reason:
