@@ -203,13 +203,17 @@ def _token(app: App, *, from_stdin: bool) -> str:
 
 def _keep(folder: Path, fresh: Context, trust: Trust, secret: str) -> Context:
     """Write token and authority into files of the context's name; the context with them."""
-    token_file = folder / "tokens" / fresh.name
+    token_file = _token_file(folder, fresh.name)
     contexts.write_private(token_file, secret + "\n")
     if not trust.pem:
         return fresh._replace(token_file=str(token_file))
     ca = folder / "authorities" / f"{fresh.name}.pem"
     contexts.write_private(ca, trust.pem)
     return fresh._replace(token_file=str(token_file), ca=str(ca))
+
+
+def _token_file(folder: Path, name: str) -> Path:
+    return folder / "tokens" / name
 
 
 def _whoami(app: App, trial: Context) -> str:
@@ -232,22 +236,53 @@ def _name_of(server: str) -> str:
     return server.rsplit(":", 1)[0].strip("[]").replace(":", "-")
 
 
-@command("logout", examples=["nsml logout", "nsml logout --context lab"])
+@command(
+    "logout",
+    examples=["nsml logout", "nsml logout --context lab", "nsml logout --revoke"],
+)
+@click.option("--revoke", is_flag=True, help="Make the token invalid everywhere, too.")
 @pass_app
-def logout(app: App) -> None:
-    """Make this context's token invalid and forget it."""
+def logout(app: App, *, revoke: bool) -> None:
+    """Forget this context's token on this machine.
+
+    The token stays valid where else it is kept, unless --revoke ends it.
+    """
     from nsml.client.errors import NotSignedIn
 
-    context = app.context
-    if context.token() is None:
-        raise CommandError(f"not logged in at {context.server}", code=ExitCode.DENIED)
     try:
-        app.call(lambda client: client.accounts.revoke_token())
-    except NotSignedIn:
-        app.say("the token was no longer valid")
-    if context.token_file:
-        Path(context.token_file).unlink(missing_ok=True)
-    app.say(f"logged out of {context.server}")
+        context = app.context
+    except contexts.NoContext:
+        raise CommandError(
+            "not logged in: no platform is known on this machine", code=ExitCode.DENIED
+        ) from None
+    if context.token() is None:
+        raise CommandError(f"not logged in at {context.places}", code=ExitCode.DENIED)
+    if revoke:
+        try:
+            app.call(lambda client: client.accounts.revoke_token())
+        except NotSignedIn:
+            app.say("the token was not valid any more")
+    _forget(app, context)
+    app.say(f"logged out of {context.places}" + ("; the token is revoked" if revoke else ""))
+
+
+def _forget(app: App, context: Context) -> None:
+    """Remove the token from the stored context, and its file where login made it.
+
+    Raises CommandError where the environment names the file: a later command would use it all the same.
+    """
+    known = app.config.contexts.get(context.name)
+    if known is None or known.token_file != context.token_file:
+        raise CommandError(
+            "the token is still used here: NSML_TOKEN_FILE names it",
+            code=ExitCode.CONFLICT,
+            advice=f"unset NSML_TOKEN_FILE    {context.token_file} stays as it is",
+        )
+    token_file = Path(known.token_file)
+    if token_file == _token_file(Path(app.config.folder), known.name):
+        token_file.unlink(missing_ok=True)
+    is_current = app.config.current == known.name
+    app.save(app.config.with_context(known._replace(token_file=""), current=is_current))
 
 
 @click.group("context", cls=Group)

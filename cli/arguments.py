@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +13,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near, to_try
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.view.shell import shell_split
 from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
@@ -481,7 +481,7 @@ def one_of(name: str, **flags: str) -> Callable[[F], F]:
 def shell_words(flag: str, text: str) -> list[str]:
     """The value of `flag` as a shell splits it; click.UsageError for an open quotation."""
     try:
-        return shlex.split(text)
+        return shell_split(text)
     except ValueError as error:
         raise click.UsageError(f"{flag}: {error} in {text!r}") from error
 
@@ -524,11 +524,17 @@ def given_references(app: App, references: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def glob_forms(glob: str) -> list[str]:
+    """The globs over full names that a typed one may mean: as it is, and as a short form (`None/[3-9]`)."""
+    # What begins with * fits both at once.
+    return [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
+
+
 async def expand(client: Client, references: Sequence[str]) -> list[str]:
     """The references with every glob replaced by the full names that it fits; each once.
 
-    For commands that read, where a glob means all that the user may see; those that change something use
-    `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    For commands that read, where a glob means all that the user may see, and as a short form their own; those
+    that change something use `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
     """
     from nsml.v1.sessions_pb2 import SessionFilter
 
@@ -537,8 +543,14 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
         if not is_glob(reference):
             names.append(reference)
             continue
-        chosen = SessionFilter(name_glob=reference, include_ended=True)
-        fitting = [session.name async for session in client.sessions.every(chosen, short=True)]
+        full, *short = glob_forms(reference)
+        chosen = [SessionFilter(name_glob=full, include_ended=True)]
+        chosen += [
+            SessionFilter(name_glob=one, owners=["@me"], include_ended=True) for one in short
+        ]
+        fitting = [
+            one.name for each in chosen async for one in client.sessions.every(each, short=True)
+        ]
         if not fitting:
             raise CommandError(
                 f"no session fits {reference!r}",

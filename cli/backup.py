@@ -250,7 +250,7 @@ def restore(
         f"{local_moment(found.manifest.taken_at)}"
     )
     app.say("next:  nsml up" + (f" --data {target.path}" if data is not None else ""))
-    app.say("       nsml node ls    held nodes run what came after the backup (docs/backup.md)")
+    app.say("       nsml node ls    # held nodes run what came after the backup (docs/backup.md)")
 
 
 def _choices_of(

@@ -102,9 +102,9 @@ class Choosing:
         known = ordering.keys_of(map(Filtered, found))
         nearest = near(self._sort, [*known.columns, *known.summary, *known.arguments])
         raise CommandError(
-            f"nothing to sort by is called {self._sort!r}",
+            f"unknown sort key {self._sort!r}",
             code=ExitCode.USAGE,
-            why="there are the columns of --fields, and what these sessions report as summary or got as arguments",
+            why="no session in this list reports it, got it as an argument, or has such a column",
             advice=to_try("--sort", nearest),
         )
 

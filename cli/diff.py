@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import escape
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from cli.reported import (
     attempts_option,
     check_attempts,
     check_there,
+    events_line,
     fits,
     metric_option,
     nothing_by,
@@ -197,7 +199,7 @@ def _tell_absent(
     names = [session.name for session in sessions]
     absent = [glob for glob in globs if not any(fits(row.key, [glob]) for row in found)]
     if absent and not found:
-        ask_known(app, names, globs, "diff {} ANOTHER -m {}")
+        ask_known(app, names, globs, lambda one, name: ["diff", one, "ANOTHER", "-m", name])
     if rank is not None or attempt is not None:
         if absent or not found:
             app.say(
@@ -216,7 +218,7 @@ def _tell_absent(
             ((session, name) for name, session in listed.items() if fits(name, [glob])), ("", "")
         )
         if name:
-            text = f"(no row of {name}: it is no single number; nsml events {session} {name})"
+            text = f"(no row of {name}: it is no single number; {events_line(session, name)})"
         else:
             text = f"(no metric {glob!r} was reported)"
         app.say(visible(text))
@@ -234,7 +236,7 @@ def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> Non
             why=f"there are {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
             if keys
             else "nothing was reported",
-            advice=to_try(f"nsml diff ... --metrics {flag}", near(glob, keys)),
+            advice=to_try(f"nsml diff ... --metrics {flag}", map(escape, near(glob, keys))),
         )
 
 

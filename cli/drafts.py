@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from cli.exits import CommandError, ExitCode
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ def check_folder_of(path: Path) -> None:
         f"{path} cannot be written: there is no folder {path.parent}",
         code=ExitCode.NOT_FOUND,
         why="it may be a slip: only the last part of a path is made",
-        advice=f"mkdir -p {shlex.quote(str(path.parent))}",
+        advice=f"mkdir -p {shell_word(str(path.parent))}",
     )
 
 

@@ -45,7 +45,11 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
     async def copy(client: Client) -> None:
         sessions = [await client.sessions.get(name) for name in await expand(client, references)]
         found = {one.name: await client.sessions.metrics(one.id) for one in sessions}
-        check_known(found, source.globs, "plot {} -m {} --tensorboard " + str(folder))
+        check_known(
+            found,
+            source.globs,
+            lambda session, name: ["plot", session, "-m", name, "--tensorboard", str(folder)],
+        )
         named = (metric for metrics in found.values() for metric in metrics)
         total = sum(metric.count for metric in named if fits(metric.name, source.globs))
         read = 0

@@ -34,6 +34,7 @@ from cli.reported import (
     tell_missing,
     tell_simulated,
 )
+from nsml.view.shell import operands
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -199,7 +200,9 @@ def _downsampled(found: list[Event], most: int) -> list[Event]:
 def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
     """Raise CommandError where nothing was found since there is no such metric, replica or attempt."""
     if wanted.names:
-        ask_known(app, [given], wanted.names, "events {} {}")
+        ask_known(
+            app, [given], wanted.names, lambda session, name: ["events", *operands(session, name)]
+        )
     check_there([found], wanted.rank, wanted.attempt)
 
 

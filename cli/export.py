@@ -26,6 +26,7 @@ from cli.reported import (
     tell_let_go,
     tell_missing,
 )
+from nsml.view.shell import shell_word
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
@@ -173,7 +174,7 @@ def _format(app: App, form: str | None, target: str) -> FileFormat:
                 f"in which format is {target!r} to be written?",
                 code=ExitCode.USAGE,
                 why="its name ends with none of .csv, .jsonl, .parquet",
-                advice=f"nsml export ... --format csv -o {target}\nnsml export ... -o {target}.csv",
+                advice=f"nsml export ... --format csv -o {shell_word(target)}\nnsml export ... -o {shell_word(target + '.csv')}",
             )
         chosen = _SUFFIXES[suffix]
     if chosen is FileFormat.PARQUET and target == "-" and app.stdout.isatty():
@@ -220,7 +221,7 @@ async def _total(client: Client, sessions: Sequence[Session], globs: Sequence[st
     """How many points there are to write. Raises CommandError where a glob fits no metric at all."""
     found = {session.name: await client.sessions.metrics(session.id) for session in sessions}
     if all(len(metrics) < MOST_LISTED for metrics in found.values()):
-        check_known(found, globs, "export {} -m {}")
+        check_known(found, globs, lambda session, name: ["export", session, "-m", name])
     return sum(one.count for metrics in found.values() for one in metrics if fits(one.name, globs))
 
 

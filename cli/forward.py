@@ -8,7 +8,7 @@ import socket
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,15 @@ from cli.group import command, pass_app
 from cli.loopback import CannotTell, is_request, may_pass, user_at
 from cli.loopback import refusal as refused_page
 from cli.ports import LOOPBACK, refusal
-from nsml.client.errors import AlreadyEnded, ClientError, Denied, NotFound, NotSignedIn
+from nsml.client.errors import (
+    AlreadyEnded,
+    ClientError,
+    Denied,
+    InvalidRequest,
+    NoSuchService,
+    NotFound,
+    NotSignedIn,
+)
 from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 
@@ -28,26 +36,38 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.tunnels import Tunnel
+    from nsml.v1.sessions_pb2 import Session
 
 _PIECE = 64 << 10
+_PORT = WholeRange(1, 65535)
 _UNCLEAR_S = 0.5
-_FOR_GOOD = (AlreadyEnded, Denied, NotFound, NotSignedIn)
+_FOR_GOOD = (AlreadyEnded, Denied, InvalidRequest, NotFound, NotSignedIn)
 """What no later connection would find otherwise."""
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: the peer is told that the connection broke, not that it ended."""
 
 
+class _Service(click.ParamType[str]):
+    """A TCP port, or the name of a Unix socket."""
+
+    name = "service"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(_PORT.convert(value, param, ctx)) if value.isdecimal() else str(value)
+
+
 @command(
     "forward",
     examples=[
+        "nsml forward @last 8888",
         "nsml forward @last web",
         "nsml forward kim/mnist/3 tensorboard --port 6006",
         "nsml forward 12 metrics --rank 1",
     ],
 )
 @session_argument()
-@click.argument("service", metavar="SERVICE")
-@click.option("--port", type=WholeRange(1, 65535), metavar="P", help="Listen on this port.")
+@click.argument("service", type=_Service(), metavar="PORT|SERVICE")
+@click.option("--port", type=_PORT, metavar="P", help="Listen on this port here.")
 @click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Which replica.")
 @click.option(
     "--host",
@@ -62,21 +82,22 @@ def forward(
 ) -> None:
     """Reach what a session's program serves, on a port of this machine.
 
-    The program listens on the Unix socket $NSML_RUN_DIR/tunnel/SERVICE. Its address here is
-    printed. Only programs of your own user may connect to it, and requests of browsers must be
-    to localhost, 127.0.0.1 or a NAME of --host. Ctrl-C ends.
+    The program listens on TCP port PORT, as Jupyter and TensorBoard do, or on the Unix socket
+    $NSML_RUN_DIR/tunnel/SERVICE. The address here is printed; its port is PORT where that is free.
+    Only programs of your own user may connect to it, and requests of browsers must be
+    to localhost, 127.0.0.1 or a NAME of --host. Ends with the session, or with Ctrl-C.
     """
 
     async def serve(client: Client) -> None:
-        name = await _running(client, session)
-        target = _Target(name, service, rank)
-        await _Forwarder(app, client, target, names).serve(LOOPBACK, port or 0)
+        found = await _running(client, session)
+        target = _Target(found.id, found.name, service, rank)
+        await _Forwarder(app, client, target, names).serve(LOOPBACK, port)
 
     app.call(serve)
 
 
-async def _running(client: Client, reference: str) -> str:
-    """The full name of a session that has not ended: what @last means must not change meanwhile."""
+async def _running(client: Client, reference: str) -> Session:
+    """A session that has not ended: what @last means must not change meanwhile."""
     from nsml.client.streams import ENDED_STATES
 
     session = await client.sessions.get(reference)
@@ -84,20 +105,30 @@ async def _running(client: Client, reference: str) -> str:
         raise CommandError(
             f"session {session.name} has ended", code=ExitCode.CONFLICT, reason="ALREADY_ENDED"
         )
-    return session.name
+    return session
 
 
 class _NotAnswered(Exception):
     """A request was refused, and its client was told."""
 
 
+class _Ended(Exception):
+    """The session has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Target:
     """What is reached: a service of a replica."""
 
+    id: str
     session: str
     service: str
     rank: int
+
+    @property
+    def port(self) -> int:
+        """The TCP port that is reached; 0 for a Unix socket."""
+        return int(self.service) if self.service.isdigit() else 0
 
 
 class _Forwarder:
@@ -111,19 +142,15 @@ class _Forwarder:
         self._connections = TaskGroup()
         self._is_warned = False
 
-    async def serve(self, host: str, port: int) -> None:
-        """Until cancelled, or until no connection can succeed any more.
+    async def serve(self, host: str, port: int | None) -> None:
+        """Until cancelled, until the session ends, or until no connection can succeed any more.
+
+        `port`: None for that of the program where it is free, else any.
 
         Raises:
             CommandError: the port cannot be used.
         """
-        try:
-            server = await asyncio.start_server(
-                self._accepted, host, port, limit=_PIECE, start_serving=False
-            )
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise refusal(f"{host}:{port}", reason, "--port ANOTHER") from error
+        server = await self._listening(host, port)
         try:
             async with self._connections, server:
                 await server.start_serving()
@@ -131,10 +158,48 @@ class _Forwarder:
                 self._app.write(f"{host}:{chosen}")
                 self._app.stdout.flush()
                 target = self._target
-                self._app.say(f"forwards to {target.service} of {target.session}; Ctrl-C ends it")
+                what = f"port {target.service}" if target.port else target.service
+                self._app.say(f"forwards to {what} of {target.session}; Ctrl-C ends it")
+                self._connections.create_task(self._check())
+                self._connections.create_task(self._follow())
                 await server.serve_forever()
         except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            error = failed.exceptions[0]
+            if not isinstance(error, (_Ended, AlreadyEnded)):
+                raise error from None
+            self._app.say(f"session {self._target.session} has ended")
+
+    async def _listening(self, host: str, port: int | None) -> asyncio.Server:
+        wanted = [port] if port is not None else [self._target.port, 0]
+        for number in dict.fromkeys(wanted):
+            try:
+                return await asyncio.start_server(
+                    self._accepted, host, number, limit=_PIECE, start_serving=False
+                )
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                failure = refusal(f"{host}:{number}", reason, "--port ANOTHER")
+        raise failure
+
+    async def _check(self) -> None:
+        """Say where nothing listens yet."""
+        sessions, target = self._client.sessions, self._target
+        try:
+            await sessions.check_service(target.session, target.service, rank=target.rank)
+        except _FOR_GOOD:
+            raise
+        except NoSuchService as error:
+            self._app.say(visible(f"{error.message} yet; connections fail until then"))
+        except ClientError as error:
+            self._app.say(visible(f"whether anything serves there is unknown: {error.message}"))
+
+    async def _follow(self) -> None:
+        """Raise _Ended at the session's end."""
+        from nsml.client.streams import wait_until
+
+        with suppress(NotFound):  # removed after its end
+            await wait_until(self._client, self._target.id, lambda _: False)
+        raise _Ended
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.create_task(self._forward(reader, writer))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from cli.app import App, Format
 from nsml.mosts import LONGEST_GRACE_S, LONGEST_S
+from nsml.view.shell import option_words
 from nsml.view.units import duration_text, lacks_unit, meant_duration, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+_END = "--"
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -208,18 +210,76 @@ class Command(click.Command):
             formatter.write_text("How to name a session: nsml help references.")
 
 
+class Typed(NamedTuple):
+    """An option or operand of a command line, and the words that repeat it."""
+
+    option: click.Option | None
+    words: Sequence[str]
+
+
 class SplitCommand(Command):
-    """A command that passes on every word after `--` untouched, as `ctx.meta["words"]`."""
+    """A command that passes on every word after `--` untouched.
+
+    `ctx.meta["words"]` are these, None without `--`; `ctx.meta["typed"]` is what stands before, as `Typed`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the words after `--` away before options are looked for."""
-        ctx.meta["given"] = list(args)
-        ctx.meta["words"] = None
-        if "--" in args:
-            cut = args.index("--")
-            ctx.meta["words"] = args[cut + 1 :]
-            args = args[:cut]
-        return super().parse_args(ctx, args)
+        left = iter(args)
+        typed = list(_typed(self.get_params(ctx), left))
+        is_split = bool(typed) and typed[-1].words == [_END]
+        words = list(left)
+        ctx.meta["typed"] = typed[:-1] if is_split else typed
+        ctx.meta["words"] = words if is_split else None
+        before = args[: len(args) - len(words) - 1] if is_split else args
+        return super().parse_args(ctx, before)
+
+
+def _typed(params: Iterable[click.Parameter], left: Iterator[str]) -> Iterator[Typed]:
+    """Read a line as click does, up to `--`, which is the last operand then."""
+    options = {
+        name: param
+        for param in params
+        if isinstance(param, click.Option)
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    for word in left:
+        if word == _END:
+            yield Typed(None, [_END])
+            return
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            option = options.get(name)
+            if option is None or option.is_flag:
+                yield Typed(option, [word])
+            else:
+                yield _with_value(option, name, value if equals else next(left, ""))
+        elif word.startswith("-") and word != "-":
+            yield from _short(options, word[1:], left)
+        else:
+            yield Typed(None, [word])
+
+
+def _short(
+    options: Mapping[str, click.Option], letters: str, left: Iterator[str]
+) -> Iterator[Typed]:
+    """The options of `-fg2`."""
+    for at, letter in enumerate(letters, start=1):
+        flag = f"-{letter}"
+        option = options.get(flag)
+        if option is not None and not option.is_flag:
+            yield _with_value(option, flag, letters[at:] or next(left, ""))
+            return
+        yield Typed(option, [flag])
+
+
+def _with_value(option: click.Option, flag: str, value: str) -> Typed:
+    return Typed(option, option_words(flag, value, long=long_name(option)))
+
+
+def long_name(option: click.Option) -> str:
+    """Its `--name`, else what it has."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
 def command(
@@ -273,16 +333,9 @@ def near(word: str, known: Sequence[str]) -> list[str]:
 
 def to_try(command: str, names: Iterable[str]) -> str:
     """A line for each name: the command with it, safe to be copied into a shell, whoever chose the name."""
-    return "\n".join(f"{command} {quoted(one)}" for one in names)
+    from nsml.view.shell import shell_word
 
-
-def quoted(name: str) -> str:
-    """A name as one word of a shell, on one line."""
-    from shlex import quote
-
-    from nsml.view.text import visible
-
-    return visible(quote(name))
+    return "\n".join(f"{command} {shell_word(one)}" for one in names)
 
 
 class LazyGroup(Group):

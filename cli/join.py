@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from cli.machine import (
 from cli.processes import program
 from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 from nsml.client import contexts
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +132,7 @@ def _tell_units(app: App, choices: Choices, units: Sequence[Path]) -> None:
     for unit in units:
         app.write(f"  unit           {unit}")
     app.write("next, as root:")
-    files = " ".join(shlex.quote(str(unit)) for unit in units)
+    files = " ".join(shell_word(str(unit)) for unit in units)
     app.write(f"  install -m 644 {files} /etc/systemd/system/")
     app.write("  systemctl daemon-reload")
     app.write(f"  systemctl enable --now {AGENT_UNIT}")

@@ -44,6 +44,9 @@ CONTEXT_NAME = "local"
 
 _FORGE = re.compile(r"[^a-z0-9_.-]+|\.+(?=\.|\Z)")
 
+NO_HTTP = "none"
+"""Instead of an address: nothing is served over HTTP."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
@@ -60,7 +63,7 @@ class Choices:
         platform_key: file that opens a shared platform's keys; empty: in the folder.
         port: on the loopback, for users of this machine.
         listen: HOST:PORT with TLS for everybody else; agents dial the next port. Empty: nobody.
-        http: HOST:PORT for health and metrics; empty: nobody asks.
+        http: HOST:PORT for browsers, health and metrics; "none": nowhere; empty: not chosen yet.
         server: a joined node only: HOST:PORT of the platform.
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.
         node: name of this machine as a node.
@@ -95,6 +98,11 @@ class Choices:
     def is_shared(self) -> bool:
         """Whether other control planes may serve the same platform."""
         return bool("://" in self.coordination and self.history and self.objects)
+
+    @property
+    def http_address(self) -> str:
+        """HOST:PORT at which HTTP is served; empty: it is not."""
+        return "" if self.http == NO_HTTP else self.http
 
     @property
     def is_joined(self) -> bool:

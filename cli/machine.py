@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from pathlib import Path
 from textwrap import wrap
@@ -13,6 +12,7 @@ import click
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.local import AGENT, CONTROL_PLANE
+from nsml.view.shell import shell_word
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def open_way(folder: DataFolder, choices: Choices) -> None:
 def start_again(folder: DataFolder, choices: Choices) -> str:
     """The command that starts what lives in the folder once more."""
     command = f"nsml join {choices.server}" if choices.is_joined else "nsml up"
-    return f"{command} --data {shlex.quote(str(folder.path))}"
+    return f"{command} --data {shell_word(str(folder.path))}"
 
 
 def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:

@@ -13,12 +13,13 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
-from cli.group import command, near, pass_app, to_try
+from cli.group import command, near, pass_app
 from cli.output import write_list
 from cli.progress import Progress
 from cli.reported import metric_option
 from nsml.content.media import MOST_OF_SESSION
 from nsml.folders import folder_name
+from nsml.view.shell import operands, shell_line, shell_word
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -153,7 +154,7 @@ def _show(app: App, request: ListMediaRequest, name: str) -> None:
         app.say(visible(one.caption))
     if data is None:
         return
-    export = f"{to_try(f'nsml media {request.session}', [name])} --export FOLDER"
+    export = shell_line(["nsml", "media", "--export", "FOLDER", *operands(request.session, name)])
     if one.kind not in view.IN_WORDS:
         write_list(app, [one], columns=view.COLUMNS, record=view.record)
         app.say(f"to see it: {export}")
@@ -199,8 +200,11 @@ async def _unknown(client: Client, request: ListMediaRequest, name: str) -> Comm
         code=ExitCode.NOT_FOUND,
         reason="NOT_FOUND",
         why=why,
-        advice=to_try(f"nsml media {request.session}", near(name, names))
-        or f"nsml media {request.session}",
+        advice="\n".join(
+            shell_line(["nsml", "media", *operands(request.session, item)])
+            for item in near(name, names)
+        )
+        or f"nsml media {shell_word(request.session)}",
     )
 
 
@@ -223,7 +227,9 @@ def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
         app.say(f"{exported.there} were there already and are left as they are")
     _tell_full(app, exported.is_full)
     if exported.absent:
-        app.say(f"{exported.absent} are on their node still, or lost: nsml media {request.session}")
+        app.say(
+            f"{exported.absent} are on their node still, or lost: nsml media {shell_word(request.session)}"
+        )
 
 
 async def _fetched(

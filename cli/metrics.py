@@ -301,7 +301,12 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Wis
     """The points of all sessions, in the order of the references, as CSV."""
     sessions, events = _read(app, references, source)
     if source.globs and not events:
-        ask_known(app, [session.name for session in sessions], source.globs, "plot {} -m {}")
+        ask_known(
+            app,
+            [session.name for session in sessions],
+            source.globs,
+            lambda session, name: ["plot", session, "-m", name],
+        )
     of_those = chosen(events, source.rank, source.attempt)
     events = reduced(of_those, source.how)
     if not events:

@@ -13,9 +13,10 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near, pass_app, to_try
+from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
+from nsml.view.shell import operands, shell_line, shell_word
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def ls(app: App, *, session: str) -> None:
     for one in filter(view.is_lost, found):
         app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
         if view.has_earlier(one):
-            app.say(f"try: {to_try(f'nsml model pull --earlier {session}', [one.name])}")
+            app.say(f"try: {_pull(session, one.name, earlier=True)}")
 
 
 @command(
@@ -149,7 +150,7 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
                 f"{session} has no checkpoint {glob!r}",
                 code=ExitCode.NOT_FOUND,
                 reason="NOT_FOUND",
-                advice=f"nsml model ls {session}",
+                advice=f"nsml model ls {shell_word(session)}",
             )
     names = {one.name for one in there}
     # What is named in full is meant alone, also where its name reads as a glob that others fit.
@@ -198,11 +199,16 @@ async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Ch
                 error.message,
                 reason=error.reason,
                 why=f"there are {', '.join(names[-10:])}" if names else "it has none",
-                advice=to_try(f"nsml model pull {session}", near(name, names))
-                or f"nsml model ls {session}",
+                advice="\n".join(_pull(session, item) for item in near(name, names))
+                or f"nsml model ls {shell_word(session)}",
             ) from error
     _check_readable(found, session, earlier=earlier)
     return found
+
+
+def _pull(session: str, name: str, *, earlier: bool = False) -> str:
+    flags = ["--earlier"] if earlier else []
+    return shell_line(["nsml", "model", "pull", *flags, *operands(session, name)])
 
 
 def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
@@ -212,14 +218,14 @@ def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
 
     if found.state == CHECKPOINT_STATE_DURABLE or (earlier and has_earlier(found)):
         return
-    before = to_try(f"nsml model pull --earlier {session}", [found.name])
+    before = _pull(session, found.name, earlier=True)
     if is_lost(found):
         raise CommandError(
             f"checkpoint {visible(found.name)} is lost",
             code=ExitCode.NOT_FOUND,
             reason="LOST",
             why=found.why_lost,
-            advice=before if has_earlier(found) else f"nsml model ls {session}",
+            advice=before if has_earlier(found) else f"nsml model ls {shell_word(session)}",
         )
     raise CommandError(
         f"checkpoint {visible(found.name)} is not in the object store yet",

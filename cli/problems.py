@@ -12,10 +12,11 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, suggestions
+from cli.group import BadValue, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
+from nsml.view.shell import hint_line, option_words, shell_line
 from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def problem_of(error: BaseException) -> Problem:
             return _our_problem(error)
         case click.ClickException():
             return _usage_problem(error)
-        case OSError():
+        case OSError() | UnicodeEncodeError():
             return _system_problem(error)
-        case UnicodeEncodeError():
-            return _encoding_problem(error)
     return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
 
 
@@ -124,14 +123,15 @@ def _instead(error: BadValue, path: str) -> list[str]:
     """The command with each value that may be meant."""
     if not isinstance(error.param, click.Option):
         return []
-    return [f"{path} {_long(error.param)} {value} ..." for value in error.nearest]
+    return [
+        f"{path} {shell_line(option_words(long_name(error.param), value))} ..."
+        for value in error.nearest
+    ]
 
 
-def _long(option: click.Option) -> str:
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
-
-
-def _system_problem(error: OSError) -> Problem:
+def _system_problem(error: OSError | UnicodeEncodeError) -> Problem:
+    if isinstance(error, UnicodeEncodeError):
+        return _encoding_problem(error)
     where = f"{error.filename}: " if error.filename else ""
     message = f"{where}{error.strerror or error}"
     advice: Sequence[str] = ()
@@ -141,16 +141,15 @@ def _system_problem(error: OSError) -> Problem:
 
 
 def _encoding_problem(error: UnicodeEncodeError) -> Problem:
-    """Of a word of the command line, or a value of the environment, that no message can hold."""
-    shown = _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", error.object)
-    if shown == error.object:
+    """A word of the command line is not UTF-8. It is not shown: it may be a variable's value."""
+    letter = error.object[error.start]
+    if not "\udc80" <= letter <= "\udcff":  # not as `os.fsdecode` reads what is typed
         return defect(error)
     return Problem(
         code=ExitCode.USAGE,
-        reason="NOT_UTF_8",
-        message=f"'{shown[:_LONGEST_SHOWN]}' is not UTF-8",
-        why="names, arguments and values of variables are text in UTF-8",
-        advice=["the same in UTF-8, or in a file of the folder, which may hold any bytes"],
+        reason="NOT_UTF8",
+        message=f"a word of the command line is not UTF-8: it has the byte {ord(letter) & 0xFF:#x}",
+        why="names, texts, arguments and variables on the platform are UTF-8",
     )
 
 
@@ -169,7 +168,7 @@ def _usage_message(error: click.ClickException) -> str:
         case click.MissingParameter():
             return error.format_message()
         case click.BadParameter(param=click.Option() as option):
-            return f"{_long(option)}: {error.message}"
+            return f"{long_name(option)}: {error.message}"
         case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
             return f"{argument.make_metavar(context)}: {error.message}"
     return error.format_message()
@@ -207,7 +206,7 @@ def _lines(problem: Problem) -> list[str]:
     for number, name in enumerate(problem.candidates):
         out.append(f"  {'one of:' if not number else '       '} {visible(name)}")
     for number, line in enumerate(problem.advice):
-        out.append(f"  {'try:' if not number else '    '} {visible(line)}")
+        out.append(f"  {'try:' if not number else '    '} {visible(hint_line(line))}")
     return out
 
 
@@ -218,7 +217,7 @@ def _json(problem: Problem) -> str:
         "reason": problem.reason,
         "message": problem.message,
         "why": problem.why or None,
-        "try": list(problem.advice),
+        "try": [hint_line(line) for line in problem.advice],
     }
     if problem.retry_after_s is not None:
         error["retry_after_s"] = problem.retry_after_s

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass
+from glob import escape
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,7 +14,8 @@ import click
 from cli.app import App
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
-from cli.group import near, quoted
+from cli.group import near
+from nsml.view.shell import operands, shell_line, shell_word
 from nsml.view.tables import Column
 from nsml.view.units import counted
 
@@ -291,7 +292,7 @@ def tell_missing(app: App, count: int, session: str) -> None:
     app.say_once(
         visible(
             f"({counted(count, 'report')} of {session} {are} missing; "
-            f"its log says why where the program knew: nsml logs {session})"
+            f"its log says why where the program knew: nsml logs {shell_word(session)})"
         )
     )
 
@@ -314,7 +315,7 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
     app.say_once(
         visible(
             f"(points of {session} were let go on {let_go.ToDatetime():%Y-%m-%d}, after the time that this "
-            f"platform keeps them; what charts show of all is left: nsml plot {session} --chart)"
+            f"platform keeps them; what charts show of all is left: nsml plot {shell_word(session)} --chart)"
         )
     )
     return True
@@ -365,12 +366,22 @@ def no_numbers_words(session: str, names: Sequence[str]) -> str:
     from nsml.view.text import visible
 
     if len(names) == 1:
-        return visible(f"{names[0]} is no number: nsml events {session} {shlex.quote(names[0])}")
+        return visible(f"{names[0]} is no number: {events_line(session, names[0])}")
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return visible(f"{shown} are no numbers: nsml events {session}")
+    return visible(f"{shown} are no numbers: nsml events {shell_word(session)}")
 
 
-def ask_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:
+def events_line(session: str, name: str) -> str:
+    """The command that shows what was reported under exactly this name."""
+    return shell_line(["nsml", "events", *operands(session, escape(name))])
+
+
+def ask_known(
+    app: App,
+    sessions: Sequence[str],
+    globs: Sequence[str],
+    corrected: Callable[[str, str], Sequence[str]],
+) -> None:
     """Raise when sessions reported something, but nothing that a glob fits; see `check_known`."""
 
     async def reported(client: Client) -> dict[str, list[Metric]]:
@@ -380,11 +391,13 @@ def ask_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected
 
 
 def check_known(
-    reported: Mapping[str, Sequence[Metric]], globs: Sequence[str], corrected: str
+    reported: Mapping[str, Sequence[Metric]],
+    globs: Sequence[str],
+    corrected: Callable[[str, str], Sequence[str]],
 ) -> None:
     """Raise CommandError when sessions reported something, but nothing that a glob fits.
 
-    `reported`: metrics by session. `corrected`: the command with places for a session and a metric.
+    `reported`: metrics by session. `corrected`: the words behind `nsml` for a session and a metric.
     """
     by_name = {metric.name: session for session, metrics in reported.items() for metric in metrics}
     names = list(by_name)
@@ -395,7 +408,7 @@ def check_known(
         code=ExitCode.NOT_FOUND,
         why=f"there are {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
         advice="\n".join(
-            f"nsml {corrected.format(by_name[name], quoted(name))}"
+            shell_line(["nsml", *corrected(by_name[name], escape(name))])
             for glob in globs
             for name in near(glob, names)
         ),

@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "project": ("cli.projects:project", "Projects: members, quota, budget."),
         "usage": ("cli.usage:usage", "Show your storage use, largest first."),
         "login": ("cli.access:login", "Use a platform that runs elsewhere."),
-        "logout": ("cli.access:logout", "Make this context's token invalid."),
+        "logout": ("cli.access:logout", "Forget this context's token here."),
         "context": ("cli.access:context", "Contexts: list, choose."),
         "config": ("cli.settings:config", "Settings: get, set, show their file."),
         "completion": ("cli.completion:completion", "Completion for your shell."),

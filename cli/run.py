@@ -47,18 +47,20 @@ from cli.staying import REMOVES_NOTE, After, goes_on, stay
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
+from nsml.view.shell import option_words, shell_line, shell_word
 from nsml.view.units import exact_size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cli.group import Typed
     from nsml.client.calls import Client
     from nsml.content.packing import Packed
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
 DEFAULT_ENTRY = "main.py"
-_STAY_FLAGS = {"-f", "--follow", "-i", "--interactive", "--rm", "--wait"}
-"""They say what this program does while the session runs; none of them repeats a session."""
+_STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
+"""What this program does while the session runs: no part of the command that repeats the session."""
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
@@ -323,7 +325,7 @@ def run(context: click.Context, /, **given: Any) -> int:
     --rm keeps a session that did not succeed.
     """
     app = the_app(context)
-    wish = _wish(given, context.meta["words"], context.meta["given"])
+    wish = _wish(given, context.meta["words"], context.meta["typed"])
     follows = _follows(app, given)
     if not wish.argv:
         _check_entry(Path.cwd(), wish.entry)
@@ -391,7 +393,7 @@ def _follows(app: App, given: dict[str, Any]) -> bool:
     return follows
 
 
-def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -> Wish:
+def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]) -> Wish:
     """The flags and words put together; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
@@ -411,8 +413,9 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
     entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
-    end = line.index("--") if "--" in line else len(line)
-    repeat = [*(word for word in line[:end] if word not in _STAY_FLAGS), *line[end:]]
+    repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
+    repeat = [word for one in repeated for word in one.words]
+    repeat += [] if words is None else ["--", *words]
     return Wish(
         entry="" if argv else PurePosixPath(Path(entry).as_posix()).as_posix(),
         args=() if argv else (*arguments, *(words or ())),
@@ -481,7 +484,10 @@ def _check_entry(folder: Path, entry: str) -> None:
         code=ExitCode.USAGE,
         reason="NO_ENTRY",
         why=f"looked in {folder}",
-        advice=to_try("nsml run -e", nearest)
+        advice="\n".join(
+            shell_line(["nsml", "run", *option_words("-e", name, long="--entry")])
+            for name in nearest
+        )
         or "nsml run --argv -- COMMAND    for a program that is not Python",
     )
 
@@ -610,7 +616,7 @@ async def _check_dataset(client: Client, reference: str) -> None:
             why=error.why,
             advice=to_try("nsml run -d", nearest)
             or error.advice
-            or f"nsml dataset push {name} PATH",
+            or f"nsml dataset push {shell_word(name)} PATH",
         ) from error
 
 

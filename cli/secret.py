@@ -12,6 +12,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list, write_one
+from nsml.view.shell import shell_word
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) 
         raise CommandError(
             "a value in the command line is seen by all on this machine, and kept by your shell",
             code=ExitCode.USAGE,
-            advice=f"nsml secret set {name} < FILE\nnsml secret set {name}    and type it unseen",
+            advice=f"nsml secret set {shell_word(name)} < FILE\nnsml secret set {shell_word(name)}    and type it unseen",
         )
     value = _value(app, name, variable)
     made = app.call(lambda client: client.secrets.put(name, value))
@@ -105,7 +106,7 @@ def _value(app: App, name: str, variable: str | None) -> bytes:
         raise CommandError(
             "the value is empty: nothing is set",
             code=ExitCode.USAGE,
-            advice=f"nsml secret set {name} < FILE\nnsml secret rm {name}",
+            advice=f"nsml secret set {shell_word(name)} < FILE\nnsml secret rm {shell_word(name)}",
         )
     return value
 
@@ -127,7 +128,7 @@ def _read(app: App, name: str) -> bytes:
         raise CommandError(
             "nobody is there to ask for the value",
             code=ExitCode.USAGE,
-            advice=f"nsml secret set {name} < FILE",
+            advice=f"nsml secret set {shell_word(name)} < FILE",
         )
     return _one_line_break_less(stdin.buffer.read(_MOST_READ).removeprefix(BOM_UTF8))
 

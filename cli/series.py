@@ -100,7 +100,9 @@ def fetch(
             # What a session has beyond its listed metrics is in no series.
             names, is_of_points = await _unlisted(app, client, sessions, source), True
             if not names:
-                check_known(reported, source.globs, "plot {} -m {}")
+                check_known(
+                    reported, source.globs, lambda session, name: ["plot", session, "-m", name]
+                )
         taken, left_out = _chosen(names)
         reading = _Reading(app, client, source, wish, names=taken, width=width)
         found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +19,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
 from cli.listing import is_cut, show
 from cli.output import write_one
+from nsml.view.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +79,9 @@ def ps(
     """
     from cli.choosing import Choosing
 
+    if search and is_glob(search) and not search.startswith("*"):
+        # The platform knows full names alone: what it finds beside short forms is left out here.
+        filters, search = (*filters, f"name:{search}"), f"*{search}"
     choosing = Choosing(filters, sort)
     chosen = wanted(
         users=[*_parts(users), *(["@me"] if mine else [])],
@@ -203,7 +206,6 @@ def getid(app: App, *, session: str) -> None:
 def repeat(app: App, *, session: str) -> None:
     """Show the command line that repeats a session, ready for a shell."""
     from nsml.view.sessions import repeat_words
-    from nsml.view.text import visible
 
     found = app.call(lambda client: client.sessions.get(session))
-    app.write(visible(shlex.join(repeat_words(found))))
+    app.write(shell_line(repeat_words(found)))

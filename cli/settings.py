@@ -11,6 +11,7 @@ from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app, to_try
 from nsml.client import contexts
+from nsml.view.shell import shell_word
 from nsml.view.themes import SETTING, THEMES
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
         raise CommandError(
             f"no such context: {name}",
             code=ExitCode.NOT_FOUND,
-            advice=f"nsml config set contexts.{name}.server HOST:PORT",
+            advice=f"nsml config set {shell_word(f'contexts.{name}.server')} HOST:PORT",
         )
     file = str(Path(value).expanduser().absolute()) if value else ""
     if part == "ca":

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cli.arguments import is_glob
+from cli.arguments import glob_forms, is_glob
 from cli.confirmation import rule_of
 from cli.exits import CommandError, ExitCode
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -128,8 +129,7 @@ async def _fitting(
     client: Client, glob: str, user: str, users: Sequence[str], include_ended: bool
 ) -> list[Session]:
     """The sessions that a glob means: of `users`, else of the user it names, else one's own."""
-    # Full names, and short forms; what begins with * fits both at once.
-    forms = [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
+    forms = glob_forms(glob)
     if users:
         return await _listed(client, users, forms, include_ended)
     own = await _listed(client, [user], forms, include_ended)
@@ -142,7 +142,8 @@ async def _fitting(
             f"{glob!r} fits your own sessions and those of the user {name}",
             code=ExitCode.USAGE,
             reason="AMBIGUOUS_REFERENCE",
-            advice=f"'{user}/{glob}'    your own\n--user {name} '{glob.partition('/')[2]}'    theirs",
+            advice=f"{shell_word(f'{user}/{glob}')}    your own\n"
+            f"--user {name} {shell_word(glob.partition('/')[2])}    theirs",
         )
     return own or others
 

@@ -26,9 +26,9 @@ How to name a session
   mnist/3, 3      short forms, of your own sessions
   @last, @2, @3   your last one, the one before, and so on to @1000
   s4k...          its id (nsml getid)
-  'mnist/1*'      every matching session; quote it. stop, requeue, rm and memo
-                  match your own only, unless a user is named:
-                  'lee/mnist/*', or --user lee '*'
+  'mnist/[3-9]'   every matching session, by full name or short form; quote it.
+                  stop, requeue, rm and memo match your own only, unless a user
+                  is named: 'lee/mnist/*', or --user lee '*'
   -               names from stdin: nsml ps -o name | nsml stop -
 
 A short form that matches several sessions is refused, with a list of them.

@@ -17,6 +17,7 @@ from cli.local import (
     AGENT,
     CONTEXT_NAME,
     CONTROL_PLANE,
+    NO_HTTP,
     Choices,
     DataFolder,
     data_folder,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from cli.app import App
     from nsml.v1.nodes_pb2 import GetClusterResponse
 
+DEFAULT_HTTP_PORT = 18_555
 F = TypeVar("F", bound="Callable[..., Any]")
 _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
@@ -106,7 +108,7 @@ def standing_options(function: F) -> F:
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Answer over HTTP there: /healthz, /readyz, /metrics, what a browser shows.",
+    help="Serve browsers, health and metrics there, or none; default, without --listen: 127.0.0.1:18555.",
 )
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app
@@ -127,7 +129,13 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             bring_up.check(AGENT, _node_settings(app, folder, choices, _by_token(folder, address)))
         with bring_up.undoing():
             said, choices = _ensure_control_plane(
-                app, bring_up, folder, choices, held, is_fixed=options["port"] is not None
+                app,
+                bring_up,
+                folder,
+                choices,
+                held,
+                is_fixed=options["port"] is not None,
+                has_fixed_http=options["http"] is not None,
             )
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
@@ -181,7 +189,9 @@ def _chosen(
     if listen:
         asked = ports.parse_listener(listen)
         listen = str(ports.with_ports(asked, before=choices.listen, avoid=port or choices.port))
-    if http:
+    if http == "":
+        http = NO_HTTP
+    if http and http != NO_HTTP:
         ports.parse_http(http)
     changed = replace(
         choices,
@@ -195,7 +205,9 @@ def _chosen(
         **{name: value for name, value in elsewhere.items() if value is not None},
     )
     check_running(folder, choices, changed)
-    return _with_ports(app, folder, changed, held, is_fixed=port is not None)
+    return _with_ports(
+        app, folder, changed, held, is_fixed=port is not None, has_fixed_http=http is not None
+    )
 
 
 def check_no_passwords(**given: str | None) -> None:
@@ -218,7 +230,13 @@ def check_no_passwords(**given: str | None) -> None:
 
 
 def _with_ports(
-    app: App, folder: DataFolder, choices: Choices, held: ports.Held, *, is_fixed: bool
+    app: App,
+    folder: DataFolder,
+    choices: Choices,
+    held: ports.Held,
+    *,
+    is_fixed: bool,
+    has_fixed_http: bool,
 ) -> Choices:
     """The choices with ports that are free and held, unless the control plane has them already.
 
@@ -227,11 +245,7 @@ def _with_ports(
     """
     if folder.running(CONTROL_PLANE) is not None:
         return choices
-    if choices.http:
-        host, port = ports.parse_http(choices.http)
-        if taken := ports.obstacle(host, port):
-            raise ports.refusal(choices.http, taken, "--http HOST:ANOTHER_PORT")
-        held.hold(host, port)
+    choices = with_http(choices, held, is_fixed=has_fixed_http)
     reason = ports.obstacle(ports.LOOPBACK, choices.port)
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
@@ -247,6 +261,31 @@ def _with_ports(
         choices = _on_another_port(app, choices, reason)
     held.hold(ports.LOOPBACK, choices.port)
     return choices
+
+
+def with_http(choices: Choices, held: ports.Held, *, is_fixed: bool) -> Choices:
+    """The choices with an address for HTTP: on one machine the loopback, with another port where its own is taken.
+
+    Raises:
+        CommandError: an address that was asked for, or that others know, is taken.
+    """
+    if choices.http == NO_HTTP or (choices.listen and not choices.http):
+        return choices
+    address = choices.http or f"{ports.LOOPBACK}:{DEFAULT_HTTP_PORT}"
+    host, port = ports.parse_http(address)
+    taken = ports.obstacle(host, port)
+    if taken and (is_fixed or host != ports.LOOPBACK):
+        raise ports.refusal(address, taken, "--http HOST:ANOTHER_PORT")
+    if taken:
+        return _with_another_http_port(choices, held)
+    held.hold(host, port)
+    return replace(choices, http=address)
+
+
+def _with_another_http_port(choices: Choices, held: ports.Held) -> Choices:
+    port = ports.free_port(avoid={choices.port})
+    held.hold(ports.LOOPBACK, port)
+    return replace(choices, http=f"{ports.LOOPBACK}:{port}")
 
 
 def _on_another_port(app: App, choices: Choices, reason: str) -> Choices:
@@ -290,8 +329,8 @@ def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str,
         "platform_key": choices.platform_key,
     }
     settings.update({name: value for name, value in elsewhere.items() if value})
-    if choices.http:
-        settings["http"] = choices.http
+    if choices.http_address:
+        settings["http"] = choices.http_address
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)
@@ -323,7 +362,7 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
         raise CommandError(
             "the administrator's token of this platform is not valid any more",
             code=ExitCode.DENIED,
-            why=f"{folder.admin_token} has expired, or was revoked by nsml logout",
+            why=f"{folder.admin_token} has expired, or was revoked by nsml logout --revoke",
             advice="nsml down --keep-sessions, then nsml up: a new one is made at its start",
         ) from error
 
@@ -336,6 +375,7 @@ def _ensure_control_plane(
     held: ports.Held,
     *,
     is_fixed: bool,
+    has_fixed_http: bool,
 ) -> tuple[Mapping[str, Any], Choices]:
     """Start it; where somebody took its port since it was free, on another one.
 
@@ -350,6 +390,8 @@ def _ensure_control_plane(
             raise
     choices = _on_another_port(app, choices, "taken while it started")
     held.hold(ports.LOOPBACK, choices.port)
+    if choices.http.startswith(f"{ports.LOOPBACK}:") and not has_fixed_http:
+        choices = _with_another_http_port(choices, held)
     return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
 
 
@@ -445,14 +487,14 @@ def _tell_up(
     if choices.listen:
         app.write(f"  other machines {choices.listen}, with TLS")
     if said.get("http"):
-        app.write(f"  http           {said['http']}  /healthz /readyz /metrics")
+        app.write(f"  http           {said['http']}  nsml dashboard; /healthz /readyz /metrics")
     tell_node(app, choices, agent)
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
     gpus = 1 if agent.get("devices") else 0
     steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml-tui", "nsml down"]
     if agent and not gpus:
-        steps.append("nsml up --simulate-gpus 2    (after down: to try GPUs without any)")
+        steps.append("nsml up --simulate-gpus 2    # after down: to try GPUs without any")
     if choices.listen:
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))

@@ -85,6 +85,9 @@ def visdom(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
     address is good for one visit within a minute: the browser gets a cookie then. The view shows what you
     may see, can be looked at alone, and ends half an hour after that was done last. Without sessions
     your views are listed.
+
+    It needs Visdom in an environment of its own where the control plane runs (visdom_python in its settings,
+    docs/results.md); nsml tensorboard needs nothing.
     """
     _views(app, "visdom", references, stop=stop)
 

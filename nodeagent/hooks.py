@@ -376,7 +376,9 @@ def argv_of(spec: sessions.SessionSpec) -> list[str]:
     """The command line of a session's program."""
     if spec.argv:
         return list(spec.argv)
-    return ["python", "-u", spec.entry or "main.py", *spec.args]
+    entry = spec.entry or "main.py"
+    # Python would take -x.py for options of its own.
+    return ["python", "-u", f"./{entry}" if entry.startswith("-") else entry, *spec.args]
 
 
 def environment_of(

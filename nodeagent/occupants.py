@@ -72,7 +72,7 @@ class Occupants:
             key = process_key(one)
             if key in self._ours or now >= self._settled_at(one):
                 continue
-            if self._belongs(one, replicas):
+            if belongs(one, replicas, self.proc):
                 self._ours.add(key)
                 self._strange_at.pop(key, None)
             else:
@@ -106,26 +106,6 @@ class Occupants:
     def _is_strange(self, process: Process, now: float) -> bool:
         return process_key(process) not in self._ours and now >= self._settled_at(process)
 
-    def _belongs(self, process: Process, replicas: Replicas) -> bool:
-        at: Process | None = process
-        for _ in range(_MOST_ANCESTORS):
-            if at is None or at.pid <= 1:
-                return False
-            if at.pid in replicas.pids or self._mark_of(at.pid) in replicas.marks:
-                return True
-            at = read_process(self.proc, at.parent)
-        return False
-
-    def _mark_of(self, pid: int) -> str | None:
-        try:
-            environment = (self.proc / str(pid) / "environ").read_bytes()
-        except OSError:
-            return None
-        for entry in environment.split(b"\0"):
-            if entry.startswith(_MARK):
-                return entry.removeprefix(_MARK).decode(errors="replace")
-        return None
-
     def _words(self, strange: Sequence[Process]) -> str:
         first = strange[0]
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
@@ -139,6 +119,29 @@ class Occupants:
             return "somebody"
         except KeyError:
             return f"user {uid}"
+
+
+def belongs(process: Process | None, replicas: Replicas, proc: Path) -> bool:
+    """Whether a process, or an ancestor of it, is a replica's: by pid, or by the mark in its environment."""
+    at = process
+    for _ in range(_MOST_ANCESTORS):
+        if at is None or at.pid <= 1:
+            return False
+        if at.pid in replicas.pids or _mark_of(proc, at.pid) in replicas.marks:
+            return True
+        at = read_process(proc, at.parent)
+    return False
+
+
+def _mark_of(proc: Path, pid: int) -> str | None:
+    try:
+        environment = (proc / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    for entry in environment.split(b"\0"):
+        if entry.startswith(_MARK):
+            return entry.removeprefix(_MARK).decode(errors="replace")
+    return None
 
 
 def process_key(process: Process) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Tunnels: from the control plane, which asks for them, to sockets that programs here serve.
 
-A program serves by listening on the Unix socket `run/tunnel/SERVICE` of its replica. Whatever it
-puts there, and whatever comes from the other end, only that one tunnel suffers.
+A program serves by listening on the Unix socket `run/tunnel/SERVICE` of its replica, or on a TCP port, whose
+number is the service then. Whatever it puts there, and whatever comes from the other end, only that one tunnel suffers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import select
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from nodeagent.beneath import open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Link
 from nodeagent.outbox import replica_of
+from nodeagent.tcp_ports import listener_on, port_of
 from nsml.client.errors import ClientError
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
@@ -118,7 +120,7 @@ class Tunnels:
         program: socket.socket | None = None
         try:
             try:
-                program = await self._connect(replica_id, order.service)
+                program = await self._connect(replica_id, order)
             except ServiceUnreachable as error:
                 first.error = str(error)
             dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
@@ -133,13 +135,52 @@ class Tunnels:
             if program is not None:
                 program.close()
 
-    async def _connect(self, replica_id: ReplicaId | None, service: str) -> socket.socket:
+    async def _connect(
+        self, replica_id: ReplicaId | None, order: pb.OpenTunnel
+    ) -> socket.socket | None:
+        """The program's end; None where only whether it serves was asked."""
         folder = None if replica_id is None else self._folders.get(replica_id)
-        if folder is None or not self._has_sockets:
+        if replica_id is None or folder is None or not self._has_sockets:
             raise ServiceUnreachable("its program does not run here")
         if len(self._open) > _MOST_OPEN:
             raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
-        return await connect(folder.run, service, self._clock)
+        port = port_of(order.service)
+        if port is not None:
+            return await _connect_port(folder, replica_id, port, only_checks=order.only_checks)
+        program = await connect(folder.run, order.service, self._clock)
+        if order.only_checks:
+            program.close()
+            return None
+        return program
+
+
+async def _connect_port(
+    folder: ReplicaFolder, replica_id: ReplicaId, port: int, *, only_checks: bool
+) -> socket.socket | None:
+    """A connection to what a replica's program listens on; None with `only_checks`: nothing connects then.
+
+    Raises:
+        ServiceUnreachable: none of its programs listens there, or none accepts.
+    """
+    program: socket.socket | None = None
+    try:
+        visit = await asyncio.to_thread(listener_on, folder, replica_id, port)
+        if only_checks:
+            return None
+        program = await asyncio.to_thread(visit.socket)
+        async with asyncio.timeout(_ACCEPT_WITHIN_S):
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(program, (visit.listener.address, port))
+    except (OSError, subprocess.SubprocessError) as error:
+        if program is not None:
+            program.close()
+        words = getattr(error, "strerror", None) or str(error) or "no answer"
+        raise ServiceUnreachable(words) from error
+    except BaseException:
+        if program is not None:
+            program.close()
+        raise
+    return program
 
 
 async def connect(run_folder: Path, service: str, clock: Clock) -> socket.socket:

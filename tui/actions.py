@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
+from nsml.view.shell import hint_line, operands, shell_line
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui.behind import behind
@@ -65,11 +65,11 @@ class Actions:
             )
             return
         plan = self._plan("stop", live)
-        command = shlex.join(["nsml", "stop", *(one.name for one in live)])
+        command = shell_line(["nsml", "stop", *(one.name for one in live)])
 
         def go(is_meant: bool | None) -> None:
             if is_meant:
-                each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
+                each = {shell_line(["nsml", "stop", one.name]): self._stopping(one) for one in live}
                 self._act(command, each)
 
         has_program = any(one.state not in WAITING_STATES for one in live)
@@ -101,11 +101,11 @@ class Actions:
         plan = self._plan("rm", ended, loses=losses(ended))
         left = len(sessions) - len(ended)
         stays = f" {counted(left, 'live session')} will stay." if left else ""
-        command = shlex.join(["nsml", "rm", *(one.name for one in ended)])
+        command = shell_line(["nsml", "rm", *(one.name for one in ended)])
 
         def go(is_meant: bool | None) -> None:
             if is_meant:
-                each = {shlex.join(["nsml", "rm", one.name]): self._removing(one) for one in ended}
+                each = {shell_line(["nsml", "rm", one.name]): self._removing(one) for one in ended}
                 self._act(command, each)
 
         confirm = Confirm(
@@ -147,7 +147,7 @@ class Actions:
 
         def go(text: str | None) -> None:
             if text is not None and text != visible(session.memo):
-                command = shlex.join(["nsml", "memo", session.name, text])
+                command = shell_line(["nsml", "memo", *operands(session.name, text)])
                 each = {command: lambda client: client.sessions.update(session.id, memo=text)}
                 self._act(command, each)
 
@@ -171,9 +171,9 @@ class Actions:
             text = state_text(checkpoint) if checkpoint and is_lost(checkpoint) else on_its_way
             self._app.say(text if checkpoint else "no checkpoint")
             return
-        words = ["nsml", "model", "pull", checkpoint.session, checkpoint.name, "."]
+        words = ["nsml", "model", "pull", *operands(checkpoint.session, checkpoint.name, ".")]
         target = folder_of(checkpoint, Path())
-        command, size = shlex.join(words), size_text(checkpoint.size_bytes)
+        command, size = shell_line(words), size_text(checkpoint.size_bytes)
 
         async def fetch(client: Client) -> None:
             try:
@@ -212,7 +212,11 @@ class Actions:
                 try:
                     await call(client)
                 except ClientError as error:
-                    words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
+                    words = [
+                        f"not done: $ {alone}",
+                        error.message,
+                        *map(hint_line, error.advice.splitlines()),
+                    ]
                     self._app.say("\n".join(words), is_bad=True)
 
         behind(self._app, "act", act, is_alone=False)

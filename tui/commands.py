@@ -6,11 +6,11 @@ A few words are of the dashboard itself; all others are those of `nsml`, whose n
 from __future__ import annotations
 
 import re
-import shlex
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsml.view.filtered import KEYS
+from nsml.view.shell import shell_line, shell_split, shell_word
 from nsml.view.themes import THEMES
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Nsml(NamedTuple):
     @property
     def text(self) -> str:
         """As it is typed in a shell."""
-        return shlex.join([PROGRAM, *self.words])
+        return shell_line([PROGRAM, *self.words])
 
 
 def understood(text: str) -> Own | Nsml | None:
@@ -201,7 +201,7 @@ def understood(text: str) -> Own | Nsml | None:
     if "\0" in text:
         raise CommandError("no program takes the character NUL")
     try:
-        words = shlex.split(text)
+        words = shell_split(text)
     except ValueError as error:
         raise CommandError("a quote that nothing closes, or \\ at the end") from error
     if words[0] == PROGRAM:
@@ -243,14 +243,9 @@ def without_memo(words: Sequence[str]) -> list[str]:
     for word in flags:
         if word in {"-m", "--memo"}:
             next(flags, "")
-        elif not word.startswith(("--memo=", "-m")):
+        elif not word.startswith("--memo="):
             kept.append(word)
     return [*kept, *words[end:]]
-
-
-def again_line(words: Sequence[str]) -> str:
-    """A command of words as it is typed; "" where a word holds what cannot be, such as the end of a line."""
-    return shlex.join(words) if all(word.isprintable() for word in words) else ""
 
 
 def _way(words: Sequence[str]) -> Way:
@@ -333,9 +328,9 @@ def _holding(part: str, names: Iterable[str], before: str) -> list[str]:
     begun, others = list[str](), list[str]()
     for name in names:
         if name.startswith(part):
-            begun.append(before + shlex.quote(name))
+            begun.append(before + shell_word(name))
             if len(begun) == MOST_OFFERED:
                 break
         elif part in name and len(others) < MOST_OFFERED:
-            others.append(before + shlex.quote(name))
+            others.append(before + shell_word(name))
     return [*begun, *others][:MOST_OFFERED]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -24,6 +23,7 @@ from nsml.view.ordering import (
     value_of,
 )
 from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
+from nsml.view.shell import shell_line
 from nsml.view.units import thousandths
 from tui.model import tally_of
 
@@ -234,4 +234,4 @@ def command_of(listing: Listing) -> tuple[str, str]:
         ["columns with a comma in their name"] if any("," in key for key in listing.columns) else []
     )
     lacks += ["groups"] if listing.by else []
-    return shlex.join(words), " and ".join(lacks)
+    return shell_line(words), " and ".join(lacks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from textual.app import SuspendNotSupported
 
 from nsml.client.contexts import ContextError, choose, load
 from nsml.client.errors import ClientError
+from nsml.view.shell import option_words, shell_line
 from nsml.view.text import visible
 from nsml.view.whole import is_short
 from tui.behind import behind
@@ -219,7 +219,7 @@ class Prompt:
 
     def _submit(self, session: Session | None) -> None:
         from nsml.view.sessions import repeat_words
-        from tui.commands import again_line, run_of, runs_of, without_memo
+        from tui.commands import run_of, runs_of, without_memo
         from tui.running import program
         from tui.screens.submit import Submit
 
@@ -249,7 +249,7 @@ class Prompt:
             self._show_output(command, [nsml, *command.words], known, done)
 
         form = Submit(
-            self._refused or again_line(again) or _first_run(folder),
+            self._refused or (shell_line(again) if again else "") or _first_run(folder),
             folder=_told(folder),
             nsml=nsml,
             environ=known,
@@ -317,7 +317,7 @@ def _first_run(folder: Path) -> str:
     """The line that runs what there is: `main.py`, else the first program of the folder."""
     programs = _programs(folder)
     entry = programs[0] if programs and "main.py" not in programs else "main.py"
-    return shlex.join(["nsml", "run", "-e", entry]) if entry.isprintable() else "nsml run"
+    return shell_line(["nsml", "run", *option_words("-e", entry, long="--entry")])
 
 
 def _told(folder: Path) -> str:

@@ -264,7 +264,7 @@ class Accounts:
         if len(tokens) - len(expired) >= MOST_TOKENS:
             raise StateConflict(
                 f"user {user} has {MOST_TOKENS} tokens",
-                attempt="nsml logout where one is not needed",
+                attempt="nsml logout --revoke    where one is not needed",
             )
         deletes = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
         return await self._issue(

@@ -102,7 +102,8 @@ class Viewers:
         if self._visdom_python is None:
             raise StateConflict(
                 "no visdom is set up where the control plane runs",
-                attempt="visdom_python in its settings, see docs/results.md; or nsml tensorboard",
+                why="it needs an environment of its own there, named by visdom_python in the settings",
+                attempt="docs/results.md has the steps; nsml tensorboard needs none of this",
             )
         python = str(self._visdom_python)
         if problem := what_is_wrong(python, await _found_by(python)):

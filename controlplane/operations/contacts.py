@@ -30,6 +30,7 @@ class TunnelOrder:
     attempt: int
     rank: int
     service: str
+    only_checks: bool = False
 
 
 class Link:

@@ -42,6 +42,7 @@ ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has to dial."""
 
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
+_LAST_PORT: Final = 65_535
 _MOST_ERROR: Final = 500
 _RUNS: Final = frozenset(
     {SessionState.RUNNING, SessionState.PAUSED, SessionState.UNKNOWN, SessionState.STOPPING}
@@ -100,9 +101,17 @@ class Tunnels:
 
     @contextlib.asynccontextmanager
     async def opened(
-        self, caller: UserCaller, session: Session, *, rank: int, service: str
+        self,
+        caller: UserCaller,
+        session: Session,
+        *,
+        rank: int,
+        service: str,
+        only_checks: bool = False,
     ) -> AsyncIterator[Tunnel]:
         """A tunnel to a session that the caller sees, while the context lasts.
+
+        `only_checks`: nothing is passed on, it is only known that something listens.
 
         Raises:
             Denied: the session is somebody else's.
@@ -120,6 +129,7 @@ class Tunnels:
             attempt=session.attempt,
             rank=rank,
             service=service,
+            only_checks=only_checks,
         )
         with self._counted(caller.user.name):
             tunnel = self._asked[tunnel_id] = Tunnel(node=node)
@@ -164,6 +174,10 @@ class Tunnels:
                 why=f"its agent did not dial within {self._answer_within_s:g} s",
             ) from late
         if error:
+            if order.service.isdigit():
+                raise NoSuchService(
+                    f"nothing listens on port {order.service} in this session", why=error
+                )
             raise NoSuchService(
                 f"nothing serves {order.service!r} in this session",
                 why=error,
@@ -194,6 +208,8 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
         raise InvalidRequest(
             f"{service[:80]!r} is no name of a service", why="1 to 32 of a-z, 0-9 and -"
         )
+    if service.isdigit() and (service.startswith("0") or int(service) > _LAST_PORT):
+        raise InvalidRequest(f"{service} is not a TCP port", why="ports are 1 to 65535")
     if session.state in _OVER:
         raise AlreadyEnded(f"session {session.name} has ended")
     if session.state not in _RUNS:

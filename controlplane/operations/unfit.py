@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
@@ -11,6 +10,7 @@ from controlplane.scheduler import keep_to_owners, runs_nowhere
 from controlplane.scheduler.explain import describe, never_words, no_such_network
 from nsml.gpu_models import model_word
 from nsml.mosts import MOST_REPLICAS
+from nsml.view.shell import shell_word
 from nsml.view.units import exact_size_text, thousandths
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Nearest:
         """The command that asks for another value of one flag of `nsml run`."""
         if self._session:
             return self._supposing({flag: value})
-        return f"nsml run {flag} {shlex.quote(value)} ..."
+        return f"nsml run {flag} {shell_word(value)} ..."
 
     def _instead(self, request: Request, possible: Request) -> str:
         """The flags that differ, as a command; "" where nothing is to be changed."""
@@ -96,7 +96,7 @@ class Nearest:
         changed = {flag: text for flag, text in _flags(possible).items() if text != before[flag]}
         if self._session:
             return self._supposing(changed)
-        given = [f"{flag} {shlex.quote(text)}" for flag, text in changed.items() if text]
+        given = [f"{flag} {shell_word(text)}" for flag, text in changed.items() if text]
         left_out = [flag for flag, text in changed.items() if not text]
         command = " ".join(["nsml run", *given, "..."])
         return f"{command}    without {' and '.join(left_out)}" if left_out else command
@@ -105,7 +105,7 @@ class Nearest:
         if not changed or not changed.keys() <= _KEYS.keys():
             return ""  # it asks for that as it is, or for what cannot be supposed
         change = ",".join(f"{_KEYS[flag]}={text}" for flag, text in changed.items())
-        return f"nsml status --explain {self._session} --what-if {shlex.quote(change)}"
+        return f"nsml status --explain {self._session} --what-if {shell_word(change)}"
 
 
 def refusal_of(nearest: Nearest, request: Request, image: str = "") -> NsmlError | None:

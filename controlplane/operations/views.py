@@ -202,8 +202,8 @@ class Views:
             raise InvalidRequest(f"a view has 1 to {MOST_SESSIONS} sessions")
         if self.viewing is None:
             raise StateConflict(
-                "this control plane answers nothing over HTTP",
-                why="a view is looked at with a browser",
+                "HTTP is disabled on this control plane",
+                why="views need it: a browser shows them",
                 attempt=self._opens_http,
             )
         found = [await self._references.find(who, one) for one in references]

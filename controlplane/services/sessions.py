@@ -374,9 +374,17 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             return
         target = (await first_frame(frames)).target
         session = await self._do.references.find(who, target.session)
-        opening = self._do.tunnels.opened(who, session, rank=target.rank, service=target.service)
+        opening = self._do.tunnels.opened(
+            who,
+            session,
+            rank=target.rank,
+            service=target.service,
+            only_checks=target.only_checks,
+        )
         async with opening as tunnel:
             yield pb.OpenTunnelResponse()
+            if target.only_checks:
+                return
             async with aclosing(passing(frames, into=tunnel.down, out=tunnel.up)) as passed:
                 async for one in passed:
                     yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)

@@ -171,6 +171,11 @@ def enter_network(descriptor: int) -> None:
     _check(_libc.setns(descriptor, CLONE_NEWNET), "enter network namespace")
 
 
+def enter_users(descriptor: int) -> None:
+    """Put the calling process, of one thread, into the user namespace of a descriptor, with all rights there."""
+    _check(_libc.setns(descriptor, CLONE_NEWUSER), "enter user namespace")
+
+
 def fork(*, with_pid: bool, account: Account | None = None) -> int:
     """Fork into a new user namespace and, `with_pid`, a new pid namespace; the child's pid, 0 in the child.
 

@@ -298,6 +298,12 @@ class Sessions:
 
         return open_tunnel(self._rpc, reference, service, rank=rank)
 
+    async def check_service(self, reference: str, service: str, *, rank: int = 0) -> None:
+        """Raise NoSuchService unless something listens there; nothing connects to a TCP port."""
+        from nsml.client.tunnels import check_service
+
+        await check_service(self._rpc, reference, service, rank=rank)
+
 
 class Datasets:
     """DatasetService."""

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.private_files import Exposed, read_private
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ class Context(NamedTuple):
         except Exposed as error:
             raise ContextError(
                 f"the token file {self.token_file} may be read by others on this machine",
-                advice=f"chmod 600 {self.token_file}\nnsml login {self.server}    if somebody may have read it",
+                advice=f"chmod 600 {shell_word(str(self.token_file))}\nnsml login {self.server}    if somebody may have read it",
             ) from error
         except OSError as error:
             raise ContextError(

@@ -136,6 +136,17 @@ async def open_tunnel(
         call.cancel()
 
 
+async def check_service(rpc: Rpc, reference: str, service: str, *, rank: int = 0) -> None:
+    """Raise NoSuchService unless something listens there; else as `open_tunnel`."""
+    target = pb.TunnelTarget(session=reference, rank=rank, service=service, only_checks=True)
+    try:
+        async with asyncio.timeout(rpc.deadline_s):
+            call, _ = await _opened(rpc, target)
+    except TimeoutError as error:
+        raise Unavailable("the control plane did not answer in time") from error
+    call.cancel()
+
+
 async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:
     """The call and its tunnel, through the first control plane that has one to offer."""
     failure = Unavailable("nobody was asked")

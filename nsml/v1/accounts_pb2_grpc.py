@@ -167,7 +167,7 @@ class AccountServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """The token that makes this call becomes invalid (`nsml logout`), or, for administrators, all of
+        """The token that makes this call becomes invalid (`nsml logout --revoke`), or, for administrators, all of
         a user's.
         Errors: NOT_FOUND (the user), PERMISSION_DENIED. It takes effect within a second.
         """

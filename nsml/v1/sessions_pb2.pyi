@@ -796,14 +796,16 @@ class ListMetricsResponse(_message.Message):
     def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
-    __slots__ = ("session", "rank", "service")
+    __slots__ = ("session", "rank", "service", "only_checks")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ONLY_CHECKS_FIELD_NUMBER: _ClassVar[int]
     session: str
     rank: int
     service: str
-    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ...) -> None: ...
+    only_checks: bool
+    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ..., only_checks: _Optional[bool] = ...) -> None: ...
 
 class OpenTunnelRequest(_message.Message):
     __slots__ = ("target", "data", "end")

@@ -287,7 +287,9 @@ class SessionServiceServicer:
 
     def OpenTunnel(self, request_iterator, context):
         """A byte stream both ways to a service of a session's program: to the Unix socket
-        tunnel/SERVICE of its run folder. Own sessions; administrators all.
+        tunnel/SERVICE of its run folder, or to a TCP port on which it listens, in the network of the
+        session. Where the session shares the node's network, a port is reached only if programs of the
+        session hold it. Own sessions; administrators all.
 
         The first request is the target; the first response, without data, says that the program's
         socket has taken the connection. From then on both sides send data and, when they have sent

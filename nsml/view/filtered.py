@@ -179,6 +179,12 @@ def number_in(text: str | bool) -> float | None:
         return None
 
 
+def _names(session: Session) -> Iterable[str]:
+    """Its full name and the short forms that people type: kim/mnist/3, mnist/3, 3."""
+    _, _, short = session.name.partition("/")
+    return session.name, short, short.rpartition("/")[2]
+
+
 def _states(session: Session) -> Iterable[str]:
     return state_words(session.state)
 
@@ -201,7 +207,7 @@ def _datasets(session: Session) -> Iterable[str]:
 
 _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "state": _states,
-    "name": lambda one: (one.name,),
+    "name": _names,
     "user": lambda one: (one.owner,),
     "project": lambda one: (one.project or one.owner,),
     "memo": lambda one: (one.memo,),

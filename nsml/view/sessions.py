@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
+from nsml.view.shell import option_words, shell_line
 from nsml.view.tables import Column
 from nsml.view.text import fit, fit_middle, width
 from nsml.view.units import (
@@ -35,6 +35,7 @@ from nsml.view.usage import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
@@ -345,7 +346,7 @@ def _args_within(session: Session, _now: float, cells: int) -> str:
     options = _options(command_words(session))
     text = ""
     for words in options:
-        longer = f"{text} {shlex.join(words)}".lstrip()
+        longer = f"{text} {shell_line(words)}".lstrip()
         if width(longer) + width(_MORE) > cells:
             break
         text = longer
@@ -516,7 +517,7 @@ COLUMNS: tuple[Column[Session], ...] = (
     Column(
         key="args",
         title="Args",
-        cell=lambda s, _: shlex.join(command_words(s)),
+        cell=lambda s, _: shell_line(command_words(s)),
         tells=lambda s: bool(command_words(s)),
         shrinks_to=10,
         least=8,
@@ -878,7 +879,8 @@ def repeat_words(session: Session) -> list[str]:
     spec = session.spec
     words = ["nsml", "run"]
     for dataset in spec.datasets:
-        words += ["-d", f"{dataset.name}@{dataset.version}" if dataset.version else dataset.name]
+        version = f"@{dataset.version}" if dataset.version else ""
+        words += option_words("-d", dataset.name + version, long="--dataset")
     words += _size_words(spec)
     for key, value in sorted(spec.environment.items()):
         # What is hidden from whoever looks comes from where they run it.
@@ -889,13 +891,14 @@ def repeat_words(session: Session) -> list[str]:
             use.name if use.variable == use.name else f"{use.name}={use.variable}",
         ]
     if spec.image:
-        words += ["--image", spec.image]
+        words += option_words("--image", spec.image)
     words += _queue_words(session)
     if session.memo:
-        words += ["-m", session.memo]
+        words += option_words("-m", session.memo, long="--memo")
     if spec.argv:
+        words += [] if spec.bundle_digest else ["--no-code"]
         return [*words, "--argv", "--", *spec.argv]
-    words += ["-e", spec.entry or "main.py"]
+    words += option_words("-e", spec.entry or "main.py", long="--entry")
     return [*words, "--", *spec.args] if spec.args else words
 
 
@@ -921,21 +924,25 @@ def _limit_word(flag: str, limit: int) -> str:
     return str(limit) if flag == "--processes" else exact_size_text(limit)
 
 
+def _span_word(span: Duration) -> str:
+    return f"{span.seconds}.{span.nanos:09d}".rstrip("0").rstrip(".") + "s"
+
+
 def _queue_words(session: Session) -> list[str]:
     """Where in the queue and on what it is placed, for how long and how often, where that was asked for."""
     spec, words = session.spec, list[str]()
-    if seconds := _seconds(spec, "time_limit"):
-        words += ["--time-limit", f"{seconds:.12g}s"]
+    for flag, field in (("--time-limit", "time_limit"), ("--grace", "grace")):
+        if spec.HasField(field):
+            words += [flag, _span_word(getattr(spec, field))]
     if spec.retry_count:
         words += ["--retry", str(spec.retry_count)]
     if spec.priority not in _ORDINARY:
         words += ["--priority", _priority(session)]
     if spec.preemptible and spec.priority != sessions_pb2.PRIORITY_IDLE:
         words += ["--preemptible"]
-    if spec.gpu_model:
-        words += ["--gpu-model", spec.gpu_model]
-    if spec.pod:
-        words += ["--pod", spec.pod]
+    words += ["--no-queue"] if spec.no_queue else []
+    for flag, name in (("--gpu-model", spec.gpu_model), ("--pod", spec.pod)):
+        words += option_words(flag, name) if name else []
     if network := network_word(spec.network):
         words += ["--network", network]
     if session.project not in {"", session.owner}:

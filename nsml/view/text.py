@@ -20,7 +20,7 @@ _DELETE = 0x7F
 
 # C0 and C1 controls, DEL; line and paragraph separators, direction marks, embeddings, overrides
 # and isolates; lone surrogates.
-_UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SGR = r"\x1b\[([0-9;]*)m"
 _MODE = r"\x1b\[\?[0-9;]{1,32}[hl]"
 _OPEN_ESCAPE = r"\x1b(\[\??[0-9;]{0,32})?\Z"
@@ -38,14 +38,14 @@ def visible(text: str) -> str:
     """`text` on one line, with every control and direction character shown instead of obeyed."""
     if text.isprintable():
         return text
-    return re.sub(_UNSAFE, _shown, text)
+    return re.sub(UNSAFE, _shown, text)
 
 
 def escaped(json_text: str) -> str:
     """JSON of the same value, without what a terminal would obey or cannot be written."""
     if json_text.isascii() and "\x7f" not in json_text:
         return json_text
-    return re.sub(_UNSAFE, lambda match: f"\\u{ord(match[0]):04x}", json_text)
+    return re.sub(UNSAFE, lambda match: f"\\u{ord(match[0]):04x}", json_text)
 
 
 def _shown(match: re.Match[str]) -> str:
@@ -141,7 +141,7 @@ def _is_safe_sgr(parameters: str) -> bool:
 def _lines(text: str) -> str:
     if "\x1b" not in text and text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
+    return re.sub(UNSAFE, lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
 
 
 def width(text: str) -> int:

@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
 
 SERVER = """\
-import http.server, os, socketserver
+import http.server, os, socketserver, threading
 
 class Turn(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -40,6 +41,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 folder = os.environ["NSML_RUN_DIR"] + "/tunnel"
 server = Server(folder + "/web", Turn)
 os.symlink("web", folder + "/link")
+inner = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Turn)
+threading.Thread(target=inner.serve_forever, daemon=True).start()
+print("port", inner.server_address[1], flush=True)
 print("serving", flush=True)
 server.serve_forever()
 """
@@ -170,6 +174,22 @@ def test_what_is_not_served_resets_the_connection(
         assert f"nothing serves '{service}'" in process.communicate(timeout=60)[1]
 
 
+def test_a_tcp_port_of_the_session_and_no_other(platform: Platform, session: str) -> None:
+    port = platform.nsml("logs", session).stdout.split()[1]
+    body = os.urandom(MEGABYTE)
+    with forwarding(platform, session, port) as (address, _):
+        assert turned(address, body) == body[::-1]
+    with Held() as held, socket.create_server(("127.0.0.1", held.free())) as other:
+        number = str(other.getsockname()[1])
+        with forwarding(platform, session, number) as (address, process):
+            assert address != f"127.0.0.1:{number}", "the port is taken here: another is chosen"
+            assert process.stderr is not None
+            said = [process.stderr.readline() for _ in range(2)]
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                turned(address, b"abc")
+    assert f"nothing listens on port {number} in this session" in said[1]
+
+
 def test_a_stranger_finds_no_session(platform: Platform, session: str, tmp_path: Path) -> None:
     stranger = user_of(platform, "stranger", tmp_path)
     done = platform.nsml("forward", session, "web", check=False, environment=stranger)
@@ -192,6 +212,5 @@ def test_a_stopped_session_ends_its_tunnels(platform: Platform, tmp_path: Path) 
         wait_for(
             lambda: platform.json("ps", "-a")["items"][0]["state"] == "STOPPED", what="it is over"
         )
-        with pytest.raises((ConnectionError, http.client.HTTPException)):
-            turned(address, b"abc")
-        assert process.wait(60) == 6
+        assert process.communicate(timeout=60)[1].endswith(f"session {name} has ended\n")
+        assert process.returncode == 0

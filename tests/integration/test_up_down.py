@@ -48,6 +48,11 @@ def test_up_status_down_and_again(machine: Machine) -> None:
     again = machine.nsml("up", "--no-agent")
     assert again.returncode == 0, again.stderr
     assert "the embedded store" in again.stdout
+    http = machine.ready()["http"]
+    assert http.startswith("http://127.0.0.1:"), "by default HTTP is served on the loopback"
+    assert f"  http           {http}  " in again.stdout
+    dashboard = machine.nsml("dashboard")
+    assert dashboard.stdout.startswith(f"{http}/view/"), dashboard.stderr
     assert machine.nsml("status").returncode == 0
 
 
@@ -124,7 +129,7 @@ def replica_claims(machine: Machine) -> set[Program]:
 
 def test_a_token_that_was_given_back_is_made_anew_at_the_next_start(machine: Machine) -> None:
     assert machine.up().returncode == 0
-    assert machine.nsml("logout").returncode == 0
+    assert machine.nsml("logout", "--revoke").returncode == 0
     told = machine.up()
     assert told.returncode == 4
     assert "not valid any more" in told.stderr

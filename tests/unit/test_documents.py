@@ -6,7 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
+
+from cli.app import App
+from cli.root import PROGRAM, root
+from nsml.view.shell import shell_split
+from tests.documents import PAGES, REASONS, Block, blocks
 
 ROOT = Path(__file__).parents[2]
 _PLACE = re.compile(r"`([a-z_]+/[a-z_/]+\.py)` \(([^)]*)\)")
@@ -92,3 +98,49 @@ def test_the_readme_begins_on_a_machine_without_gpus() -> None:
     readme = (ROOT / "README.md").read_text()
     first = next(line for line in readme.splitlines() if line.startswith("nsml up"))
     assert first.startswith("nsml up --simulate-gpus")
+
+
+EVERY = [block for page in PAGES for block in blocks(page)]
+_COMMAND = re.compile(r"(?:\$ |sudo |[A-Z_]+=\S+ )*(nsml(?: [^(].*|$))")
+
+
+def parsed(words: list[str]) -> None:
+    """Raise what the command line raises for words that it does not take."""
+    context = root.make_context(PROGRAM, words, obj=App(environ={}))
+    found: click.Command = root
+    left = [*context._protected_args, *context.args]
+    while isinstance(found, click.Group):
+        name, inner, rest = found.resolve_command(context, left)
+        assert inner is not None
+        context, found = inner.make_context(name, rest, parent=context), inner
+        left = [*context._protected_args, *context.args]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_nsml_line_of_a_block_is_one_that_nsml_takes(page: str) -> None:
+    """What stands behind a command is a comment; flags and commands are there."""
+    wrong = []
+    for block in blocks(page):
+        for line in "\n".join(block.lines).replace("\\\n", " ").splitlines():
+            if command := _COMMAND.match(line):
+                bare = re.split(r"\s#(?:\s|$)|\s[|<>&]", command[1], maxsplit=1)[0]
+                try:
+                    parsed(shell_split(bare)[1:])
+                except click.exceptions.Exit:
+                    pass
+                except click.BadParameter as error:
+                    if "does not exist" not in error.message:  # a file of the reader's
+                        wrong.append(f"{block.place}: {line}: {error.message}")
+                except click.UsageError as error:
+                    wrong.append(f"{block.place}: {line}: {error.format_message()}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("block", EVERY, ids=lambda block: block.place)
+def test_a_block_says_what_it_is_and_why_it_is_not_run(block: Block) -> None:
+    if block.page.startswith("deploy/"):  # tests/integration/test_deploy.py has those
+        return
+    assert block.language, "sh: for a shell; text: no command"
+    if block.reason:
+        assert block.language == "sh"
+        assert re.search(REASONS[block.reason], "\n".join(block.lines)), "the reason is not so"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import replace
 from glob import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -14,6 +13,7 @@ from textual.binding import Binding
 from nsml.client.streams import ENDED_STATES
 from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
 from nsml.view.series import Axis
+from nsml.view.shell import shell_line
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.behind import behind
@@ -132,7 +132,7 @@ class ChartScreen(Frame):
             else:
                 low, high = max(math.floor(wish.low), 0), max(math.ceil(wish.high), 0)
                 words += ["--range", f"{low}{unit}:{high}{unit}"]
-        return shlex.join(words), lacks
+        return shell_line(words), lacks
 
     def action_back(self) -> None:
         """To where it was opened."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
@@ -17,6 +16,7 @@ from nsml.view.compare import same_text
 from nsml.view.matrix import columns, compared, is_key, ordered
 from nsml.view.plot import letter
 from nsml.view.series import spread
+from nsml.view.shell import shell_line
 from nsml.view.text import fit, visible
 from nsml.view.units import counted
 from nsml.view.whole import is_short
@@ -152,7 +152,7 @@ class CompareScreen(ChartScreen):
         names = [one.name for one in self._sessions]
         if self.is_code and (pair := self._compared()):
             names = [one.name for one in pair]
-        return shlex.join(["nsml", "diff", *names, *(["--code"] if self.is_code else [])]), ""
+        return shell_line(["nsml", "diff", *names, *(["--code"] if self.is_code else [])]), ""
 
     # What is shown
 

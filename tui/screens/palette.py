@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
@@ -13,6 +12,7 @@ from textual.content import Content
 from textual.system_commands import SystemCommandsProvider
 
 from nsml.view.filtering import Filter
+from nsml.view.shell import shell_line
 from nsml.view.text import visible
 from tui.fuzzy import fuzzy
 from tui.hints import is_moving, key_of
@@ -83,7 +83,7 @@ class Sessions(Provider):
                 Content(name),
                 partial(self._open, row.session),
                 text=name,
-                help=escape(f"$ {visible(shlex.join(['nsml', 'status', row.session.name]))}"),
+                help=escape(f"$ {shell_line(['nsml', 'status', row.session.name])}"),
             )
 
     def _open(self, session: Session) -> None:

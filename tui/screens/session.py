@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
@@ -20,6 +19,7 @@ from nsml.view.sessions import (
     summary_text,
     word_of,
 )
+from nsml.view.shell import option_words, shell_line
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
 from nsml.view.whole import is_short
@@ -217,7 +217,7 @@ class SessionScreen(ChartScreen):
                 words = ("nsml", "logs", "-f", name, *(("--rank", str(rank)) if rank else ()))
             case _:
                 words = self.tab.command(row.session) if self.tab is not None else ()
-        return shlex.join(words), ""
+        return shell_line(words), ""
 
     def is_of(self, session: Session) -> bool:
         """Whether it shows this one."""
@@ -391,14 +391,16 @@ class SessionScreen(ChartScreen):
         if event.value and not log.has_found:
             row = self.row
             name = row.session.name if row else "SESSION"
-            command = shlex.join(["nsml", "logs", name, "-F", "-i", "--grep", event.value])
+            command = shell_line(
+                ["nsml", "logs", name, "-F", "-i", *option_words("--grep", event.value)]
+            )
             self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
 
 
 def _again(session: Session) -> str:
     """What repeats it; of a long command that is not here yet, what shows it."""
     words = ["nsml", "command", session.name] if is_short(session) else repeat_words(session)
-    return shlex.join(words)
+    return shell_line(words)
 
 
 def _log_words(row: Row | None, follow: str, *, is_following: bool) -> str:

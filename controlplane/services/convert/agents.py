@@ -307,6 +307,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
                 session_id=order.session_id, attempt=order.attempt, rank=order.rank
             ),
             service=order.service,
+            only_checks=order.only_checks,
         )
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from cli.app import App
 from cli.completion import names
-from nsml.client.contexts import Context, load
+from nsml.client.contexts import Context, load, save
 from nsml.clock import SystemClock
 from nsml.local_peers import FIRST_SESSION_UID
 from tests.listeners import listening_as, needs_root
@@ -33,8 +33,39 @@ def test_login_keeps_what_works_and_logout_forgets_it(fresh, server, home):
     fresh("ps")
     fresh("logout")
     assert not token.exists()
+    assert TOKEN in server.state.tokens
+    again = fresh("logout", check=False)
+    assert (again.code, "not logged in at 127.0.0.1" in again.stderr) == (4, True), again.stderr
+
+
+def test_logout_revokes_the_token_where_that_is_asked_for(fresh, server):
+    fresh("login", server.address, "--token-stdin", stdin=TOKEN + "\n")
+    assert "the token is revoked" in fresh("logout", "--revoke").stderr
     assert TOKEN not in server.state.tokens
-    assert fresh("logout", check=False).code == 4
+
+
+def test_logout_without_a_login_says_so(fresh):
+    result = fresh("logout", check=False)
+    assert (result.code, result.stderr) == (
+        4,
+        "error: not logged in: no platform is known on this machine\n",
+    )
+
+
+def test_logout_leaves_a_file_that_login_did_not_make(fresh, server, home, environ):
+    fresh("login", server.address, "--token-stdin", stdin=TOKEN + "\n")
+    own = {"NSML_TOKEN_FILE": str(home / "token")}
+    result = fresh("logout", check=False, **own)
+    assert (result.code, "unset NSML_TOKEN_FILE" in result.stderr) == (6, True)
+    config = load(fresh.environ)
+    save(
+        config.with_context(
+            config.contexts["127.0.0.1"]._replace(token_file=own["NSML_TOKEN_FILE"])
+        )
+    )
+    fresh("logout")
+    assert (home / "token").exists()
+    assert "not logged in" in fresh("ps", check=False).stderr
 
 
 def test_a_token_that_does_not_work_leaves_nothing(fresh, server, home):

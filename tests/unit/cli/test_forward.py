@@ -18,6 +18,14 @@ def test_a_session_that_has_ended(nsml, state):
     assert "kim/mnist/1 has ended" in result.stderr
 
 
+def test_a_number_that_is_no_port(nsml, state):
+    state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING)
+    for port in ("0", "70000"):
+        result = nsml("forward", "kim/mnist/1", port, check=False)
+        assert (result.code, result.stdout) == (2, "")
+        assert "PORT|SERVICE: " in result.stderr
+
+
 def test_a_port_that_is_taken(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING)
     with socket.create_server(("127.0.0.1", 0)) as taken:

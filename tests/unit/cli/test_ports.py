@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from cli.exits import CommandError
+from cli.local import Choices
 from cli.ports import LOOPBACK, Held, obstacle, parse_http
+from cli.up import DEFAULT_HTTP_PORT, with_http
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux alone")
 
@@ -97,3 +99,19 @@ def test_where_http_is_answered_is_a_host_and_a_port() -> None:
     for text in ("18555", "host", "host:0", "host:65536", "http://host:80", ":80", "host:x"):
         with pytest.raises(CommandError, match="is not HOST:PORT"):
             parse_http(text)
+
+
+def test_http_is_on_the_loopback_where_nothing_else_was_asked_for(monkeypatch) -> None:
+    with Held() as held, listening(held.free()) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("cli.up.DEFAULT_HTTP_PORT", port)
+        chosen = with_http(Choices(), held, is_fixed=False)
+        assert chosen.http_address.startswith(f"{LOOPBACK}:")
+        assert chosen.http_address != f"{LOOPBACK}:{port}", "that is another program's"
+        assert with_http(chosen, held, is_fixed=False) == chosen
+        asked = Choices(http=f"{LOOPBACK}:{port}")
+        with pytest.raises(CommandError):
+            with_http(asked, held, is_fixed=True)
+        assert with_http(Choices(http="none"), held, is_fixed=True).http_address == ""
+        assert with_http(Choices(listen="0.0.0.0:1"), held, is_fixed=False).http_address == ""
+    assert DEFAULT_HTTP_PORT == 18_555

@@ -165,6 +165,26 @@ def test_stop_by_glob(nsml, three):
     assert names(nsml("stop", "lee/cifar/*", "-y")) == ["lee/cifar/1"]
 
 
+@pytest.mark.parametrize(
+    ("glob", "fitting"),
+    [
+        ("None/[3-9]", ["kim/None/4", "kim/None/3"]),
+        ("[3-9]", ["kim/None/4", "kim/None/3"]),
+        ("kim/None/?", ["kim/None/4", "kim/None/3", "kim/None/2"]),
+        ("lee/None/[3-9]", ["lee/None/3"]),
+    ],
+)
+def test_a_glob_fits_what_a_person_types(nsml, state, glob, fitting):
+    for name in ("kim/None/2", "kim/None/3", "kim/None/4", "lee/None/3"):
+        session = state.add(name)
+        state.log(session, f"{name}\n".encode())
+        state.report(session, "loss", 1.0, step=1)
+    listed = names(nsml("ps", "-s", glob, "-u", "kim,lee", "-o", "name"))
+    assert {one.partition("/")[2] for one in listed} == {one.partition("/")[2] for one in fitting}
+    exported = nsml("export", glob, "--format", "jsonl", "-o", "-").stdout.splitlines()
+    assert {json.loads(line)["session"] for line in exported} == set(fitting)
+
+
 def test_all_ended_already_is_a_conflict(nsml, three):
     nsml("stop", "kim/mnist/1")
     assert nsml("stop", "kim/mnist/1", "kim/mnist/2", check=False).code == 6

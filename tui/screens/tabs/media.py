@@ -16,6 +16,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_LOST
 from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
+from nsml.view.shell import operands
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui import looks
@@ -92,9 +93,9 @@ class MediaTab(SplitTab):
 
     def command(self, session: Session) -> Sequence[str]:
         """That shows the one under the cursor, or writes it to a file."""
-        words, medium = ["nsml", "media", session.name], self.current
+        words, medium = ["nsml", "media"], self.current
+        words += operands(session.name, *([medium.name] if medium is not None else []))
         if medium is not None:
-            words.append(medium.name)
             words += ["--step", step_text(medium)] if medium.HasField("step") else []
             words += [] if medium.kind in IN_WORDS else ["--export", "FOLDER"]
         return words

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual.widgets import Static, TabPane
 
-from nsml.view.text import fit, visible
+from nsml.view.shell import shell_line
+from nsml.view.text import fit
 from tui.screens.frame import tell
 from tui.sources import State
 
@@ -79,6 +79,6 @@ class SessionTab(TabPane):
             if source.state(self.now()) is not State.LIVE:
                 parts.insert(0, frame.words(topic))
         if command := self.command(session):
-            parts.append(f"$ {visible(shlex.join(command))}")
+            parts.append(f"$ {shell_line(command)}")
         line = self.query_one(".state", Static)
         tell(line, Text(f" {fit(' · '.join(filter(None, parts)), max(frame.size.width - 2, 1))}"))

@@ -342,7 +342,7 @@ async def test_views_are_few_and_only_where_they_can_be(monkeypatch: pytest.Monk
         await refused(one.open(lee, mine), "FAILED_PRECONDITION", "TensorBoard is not installed")
         await refused(one.open(lee, kind=dashboard), "FAILED_PRECONDITION", "in a browser is not")
         views.viewing = None
-        await refused(one.open(lee, mine), "FAILED_PRECONDITION", "answers nothing over HTTP")
+        await refused(one.open(lee, mine), "FAILED_PRECONDITION", "HTTP is disabled")
 
 
 async def test_views_of_the_same_sessions_are_one_for_each_kind(

@@ -1,0 +1,106 @@
+"""Command lines that a person can paste: quoting for a shell, and reading a line back.
+
+The lines are for bash, zsh, ksh and busybox. Words without control characters also suit other shells.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from nsml.view.text import UNSAFE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAMED: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\x1b": r"\e"}
+_LETTERS: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "e": 27, "E": 27}
+_ARGUMENTS: Final = re.compile(r"--?[\w-]+\s")
+"""Several words, such as `--lr 0.1`: no option is called so."""
+_ESCAPED: Final = re.compile(rf"['\\!]|{UNSAFE}")
+_QUOTED: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+_HINT: Final = re.compile(
+    r"((?:nsml|chmod|export|unset|ss) (?:\$?'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s'\"]|\s(?!\s))*\S?)(\s{2,})([^#\s].*)"
+)
+"""A command, and words two or more blanks behind it."""
+_ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+
+
+def shell_word(text: str) -> str:
+    r"""One word for a shell, on one line and safe to show on a terminal.
+
+    Control and direction characters, and bytes that are not UTF-8 (as in `os.fsdecode`), are written as $'\n'.
+    """
+    if re.search(UNSAFE, text):
+        return f"$'{_ESCAPED.sub(_escape, text)}'"
+    if text.startswith("="):  # zsh replaces =NAME by the path of a program
+        return f"'{text[0]}'{shell_word(text[1:]) if text[1:] else ''}"
+    return shlex.quote(text)
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """A command line that a shell splits into exactly these words."""
+    return " ".join(map(shell_word, words))
+
+
+def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
+    """An option with its value; `--memo=-x`, one word, where the value reads like an option.
+
+    Args:
+        flag: how it is named: `-m` or `--memo`.
+        value: any text.
+        long: its long name, where `flag` is short.
+    """
+    if value.startswith("-") and not _ARGUMENTS.match(value):
+        return [f"{long or flag}={value}"]
+    return [flag, value]
+
+
+def operands(*words: str) -> list[str]:
+    """Positional arguments; behind `--` where one could be taken for an option."""
+    return ["--", *words] if any(word.startswith("-") for word in words) else list(words)
+
+
+def hint_line(text: str) -> str:
+    """A hint with what it says behind its command as a comment, so that a shell takes the whole line."""
+    command = _HINT.match(text)
+    return f"{command[1]}{command[2]}# {command[3]}" if command else text
+
+
+def shell_split(text: str) -> list[str]:
+    """The words of a command line, $'...' included; nothing is expanded.
+
+    Raises ValueError for a quotation that is not closed.
+    """
+    return shlex.split(_QUOTED.sub(_plain, text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    letter = match[0]
+    if letter in "'\\":
+        return f"\\{letter}"
+    if letter in _NAMED:
+        return _NAMED[letter]
+    is_byte = "\udc80" <= letter <= "\udcff"
+    encoded = letter.encode(errors="surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\{byte:03o}" for byte in encoded)
+
+
+def _plain(match: re.Match[str]) -> str:
+    """What `shlex` reads the same way."""
+    if match[1] is None:
+        return match[0]
+    quoted = match[1].encode(errors="surrogateescape")
+    return shlex.quote(_ESCAPE.sub(_byte, quoted).decode(errors="surrogateescape"))
+
+
+def _byte(match: re.Match[bytes]) -> bytes:
+    escape = match[1].decode("latin-1")
+    if escape in _LETTERS:
+        return bytes([_LETTERS[escape]])
+    if escape[0] in "01234567":
+        return bytes([int(escape, 8) & 0xFF])
+    if escape[0] == "x" and len(escape) > 1:
+        return bytes([int(escape[1:], 16)])
+    return match[1] if escape in "'\"\\?" else match[0]
