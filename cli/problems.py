@@ -141,15 +141,16 @@ def _system_problem(error: OSError | UnicodeEncodeError) -> Problem:
 
 
 def _encoding_problem(error: UnicodeEncodeError) -> Problem:
-    """A word of the command line is not UTF-8. It is not shown: it may be a variable's value."""
-    letter = error.object[error.start]
-    if not "\udc80" <= letter <= "\udcff":  # not as `os.fsdecode` reads what is typed
+    """Of a word of the command line that no message can hold; values of variables are refused before, unseen."""
+    shown = _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", error.object)
+    if shown == error.object:  # not as `os.fsdecode` reads what is typed
         return defect(error)
     return Problem(
         code=ExitCode.USAGE,
-        reason="NOT_UTF8",
-        message=f"a word of the command line is not UTF-8: it has the byte {ord(letter) & 0xFF:#x}",
-        why="names, texts, arguments and variables on the platform are UTF-8",
+        reason="NOT_UTF_8",
+        message=f"'{shown[:_LONGEST_SHOWN]}' is not UTF-8",
+        why="names, arguments and values of variables are text in UTF-8",
+        advice=["the same in UTF-8, or in a file of the folder, which may hold any bytes"],
     )
 
 
