@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.app import App
+    from nsml.client.trust import NodeFiles
 
 
 @command(
@@ -159,8 +160,7 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
 
     if choices.agents and token is None:
         files = trust.NodeFiles.within(folder.trust)
-        now = app.clock.time()
-        asyncio.run(trust.renew_when_due(choices.agents, choices.node, files, now=now))
+        asyncio.run(_still_joined(choices, files, app.clock.time()))
         return choices
     host, port = contexts.split_server(choices.server)
     parsed = trust.parse_join_token(_join_token(app, token))
@@ -175,6 +175,29 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
     # the name that we reached it under is one that works from here
     agents_port = contexts.split_server(listener)[1]
     return replace(choices, agents=contexts.server_at(host, agents_port))
+
+
+async def _still_joined(choices: Choices, files: NodeFiles, now: float) -> None:
+    """Renew the certificate where that is due; refused where an administrator removed the node.
+
+    While no control plane answers, the agent starts all the same: what ran here goes on.
+    """
+    from nsml.client import trust
+    from nsml.client.errors import NotSignedIn, Unavailable
+
+    await trust.renew_when_due(choices.agents, choices.node, files, now=now)
+    try:
+        await trust.check_known(choices.agents, files)
+    except Unavailable:
+        return
+    except NotSignedIn as error:
+        raise CommandError(
+            f"node {choices.node} is not a node of this platform any more",
+            code=ExitCode.CONFLICT,
+            why=f"{error.message}: {error.why}",
+            advice=f"nsml admin join-token   where you are administrator, and with that token\n"
+            f"nsml join {choices.server} --token-stdin < FILE",
+        ) from error
 
 
 def _join_token(app: App, token: str | None) -> str:

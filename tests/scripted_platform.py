@@ -79,6 +79,7 @@ class ScriptedPlatform(
         """With how many reports had been heard before each: `progress_after`."""
         self.progress_after: list[int] = []
         self.heartbeats = 0
+        self.clock_said = 0.0
         self.samples: list[pb.NodeSample] = []
         self.streams: dict[StreamName, Kept] = {}
         self.blobs: dict[str, bytes] = {}
@@ -211,6 +212,7 @@ class ScriptedPlatform(
                     await self._note(self.progress.append, request.progress)
                 case "heartbeat":
                     self.heartbeats += 1
+                    self.clock_said = request.heartbeat.sent_at.ToNanoseconds() / 1e9
                     await self._note(lambda _: None, None)
         queue.put_nowait(None)
 

@@ -43,6 +43,7 @@ _TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RENEW_BELOW = 1 / 3
 _HANDSHAKE_S = 10.0
+_KNOWN_WITHIN_S = 5.0
 _DER = 2  # _ssl.ENCODING_DER, which ssl does not export before Python 3.13
 
 
@@ -298,6 +299,23 @@ async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: floa
     async with grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS) as channel:
         await renew_certificate(channel, node, files)
     return True
+
+
+async def check_known(address: str, files: NodeFiles) -> None:
+    """Ask at the agents' listener whether the node's certificate is valid: NotSignedIn where it is not any more.
+
+    Raises ClientError: Unavailable where nobody answers within a moment.
+    """
+    import grpc.aio
+
+    from nsml.client.calls import Accounts
+    from nsml.client.rpc import Rpc
+
+    credentials = grpc.ssl_channel_credentials(
+        files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+    )
+    async with grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS) as channel:
+        await Accounts(Rpc(channel, deadline_s=_KNOWN_WITHIN_S)).caller()
 
 
 async def renew_certificate(channel: Channel, node: str, files: NodeFiles) -> None:

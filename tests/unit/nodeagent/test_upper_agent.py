@@ -678,6 +678,7 @@ def test_heartbeats_go_on_when_nothing_happens(tmp_path: Path) -> None:
         async with world.agent():
             await world.platform.until(lambda: world.platform.heartbeats >= 20)
             assert 10 < world.clock.monotonic() < 21
+            assert abs(world.platform.clock_said - world.clock.time()) < 1, "so a wrong one shows"
             assert len(world.platform.registrations) == 1
 
     on_virtual_time(tmp_path, test)

@@ -132,6 +132,17 @@ async def test_a_certificate_is_renewed_when_it_is_time(live: Live, tmp_path: Pa
     assert files.certificate.read_bytes() != before
 
 
+async def test_a_machine_learns_that_its_node_was_removed(live: Live, tmp_path: Path) -> None:
+    await join(live, tmp_path, await token_of(live))
+    files, address = NodeFiles.within(tmp_path), f"127.0.0.1:{port_of(live.agents)}"
+    await trust.check_known(address, files)
+    await live.door.joining.forget("gpu-1", by="kim", bars_key=False)
+    with pytest.raises(NotSignedIn, match="not valid any more"):
+        await trust.check_known(address, files)
+    with pytest.raises(Unavailable):
+        await trust.check_known("127.0.0.1:1", files)
+
+
 async def test_a_server_with_another_authority_gets_no_secret(live: Live, tmp_path: Path) -> None:
     real = await token_of(live)
     token = trust.JoinToken(real.secret, make_authority(SystemClock()).digest)
