@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import docker.errors
 import pytest
 
-from nodeagent.engine.client import Engine
+from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
@@ -567,11 +567,11 @@ def test_a_private_registry_gets_its_credentials_and_the_log_does_not(
     assert not any(word in f"{said!r} {why.value}" for word in ("hush", "a2ltOmh1"))
 
 
-def test_an_engine_that_is_gone_fails_the_environment(node: Node, tmp_path: Path) -> None:
+def test_an_engine_that_is_gone_is_no_fault_of_the_environment(node: Node, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as nobody:
         nobody.bind(str(tmp_path / "engine"))
     images = Images(node.folder, Engine(tmp_path / "engine"), ImageSettings(), mark=node.mark)
-    with pytest.raises(EnvironmentFailed, match="the container engine of this node: no engine"):
+    with pytest.raises(EngineUnreachable, match="no engine answers"):
         node.ask(images=images).result(60)
 
 
