@@ -1665,6 +1665,7 @@ async def test_another_users_session_and_the_agents_files_are_out_of_reach(
     token.chmod(0o600)
     theirs, own = parted.folders.of(NEIGHBOUR), parted.folders.of(parted.spec(SUCCEEDS).replica_id)
     async with neighbour_running(parted):
+        await until(lambda: "child" in json.loads(theirs.shim.read_bytes()))
         pid = json.loads(theirs.shim.read_bytes())["child"]
         spec = parted.sh(
             f"""
