@@ -76,7 +76,7 @@ class IdRange:
 
 
 class Accounts:
-    """The ids that were given on this machine. Blocking; safe from several threads.
+    """The ids that were given on this machine. Blocking but for `known`; safe from several threads.
 
     Args:
         folder: the agent's data folder, where they are kept.
@@ -101,6 +101,10 @@ class Accounts:
         Raises AccountsError when all are given, OSError when the disk refuses.
         """
         return self._of(f"{_USER}/{owner}")
+
+    def known(self, owner: str) -> int | None:
+        """As `of_user` of one who has been here before, without blocking; None of everybody else."""
+        return self._given.get(f"{_USER}/{owner}")
 
     def admit(self, tree: Path) -> int | None:
         """Keep a tree of the cache from whom is not in its group; None where nothing is needed.

@@ -25,6 +25,7 @@ _ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 1, 4, 0x200, 0x400
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
 _IFLA_LINKINFO, _IFLA_AF_SPEC, _IFLA_NET_NS_FD = 18, 26, 28
+_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS = 8, b"\x01"
 _INFO_KIND, _INFO_DATA, _INFO_SLAVE_KIND, _INFO_SLAVE_DATA = 1, 2, 4, 5
 _VETH_INFO_PEER = 1
@@ -81,9 +82,12 @@ class Netlink:
 
         Raises FileExistsError where one of that name is here.
         """
-        far = _named(peer) + _number(_IFLA_NET_NS_FD, namespace)
-        far += _number(_IFLA_MTU, mtu)
-        near = _named(name) + _number(_IFLA_MTU, mtu)
+        # The kernel's default are queues for each processor, which it makes files in /sys of, and which a
+        # pair without programs of XDP has no use for.
+        both = _number(_IFLA_MTU, mtu)
+        both += _number(_IFLA_NUM_TX_QUEUES, 1) + _number(_IFLA_NUM_RX_QUEUES, 1)
+        far = _named(peer) + _number(_IFLA_NET_NS_FD, namespace) + both
+        near = _named(name) + both
         if bridge is not None:
             near += _number(_IFLA_MASTER, bridge)
         near += _kind("veth", _nested(_VETH_INFO_PEER, far))

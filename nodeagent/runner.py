@@ -307,7 +307,8 @@ class Runner:
         owner = owner_of(self.assignment)
         if accounts is None:
             return None
-        return await self.place.run(lambda: accounts.of_user(owner))
+        known = accounts.known(owner)
+        return await self.place.run(lambda: accounts.of_user(owner)) if known is None else known
 
     def _spec(self, draft: Draft, uid: int | None) -> ReplicaSpec:
         spec = self.assignment.spec

@@ -5,11 +5,13 @@ asyncio is imported by what uses it: a program that only asks for the time does 
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from queue import SimpleQueue
 
 T = TypeVar("T")
 
@@ -56,6 +58,8 @@ SLEW: Final = 0.02
 """By how much a steady clock goes faster or slower at most, until it is where the wall clock is."""
 MOST_APART_S: Final = 3 * 3_600.0
 """A wall clock that was set further than this was wrong altogether (a machine that starts in 1970): it is followed at once."""
+_IDLE_S: Final = 5.0
+"""How long a thread waits for more work before it ends."""
 
 
 class SteadyClock:
@@ -129,20 +133,64 @@ async def in_own_thread(work: Callable[[], T], /) -> T:
     Nor does it hold up the end of the process, which ends it wherever it is.
     """
     import asyncio
-    import threading
     from concurrent.futures import Future
+    from functools import partial
 
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # once begun it is not cancelled, whoever stops waiting
 
-    def settle() -> None:
+    def attempt() -> Callable[[], None]:
         try:
-            outcome.set_result(work())
+            return partial(outcome.set_result, work())
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
-            outcome.set_exception(error)
+            return partial(outcome.set_exception, error)
 
-    threading.Thread(target=settle, daemon=True).start()
+    _threads.run(attempt)
     return await asyncio.wrap_future(outcome)
+
+
+class _Threads:
+    """As many threads as there is work at one time; one that is done waits a while for more.
+
+    To start one takes several times as long as to wake one, and holds up who does it.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], Callable[[], None]]]] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._idle.clear)
+
+    def run(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Begin `work`, which raises nothing and gives what tells its result."""
+        import threading
+        from queue import SimpleQueue
+
+        try:
+            given = self._idle.pop()
+        except IndexError:
+            given = SimpleQueue()
+            threading.Thread(target=self._serve, args=(given,), daemon=True).start()
+        given.put(work)
+
+    def _serve(self, given: SimpleQueue[Callable[[], Callable[[], None]]]) -> None:
+        from queue import Empty
+
+        while True:
+            try:
+                work = given.get(timeout=_IDLE_S)
+            except Empty:
+                try:
+                    self._idle.remove(given)
+                except ValueError:
+                    continue  # it was taken at this moment
+                return
+            tell = work()
+            self._idle.append(given)  # first: whoever is told may have more to do
+            tell()
+            del work, tell  # and what they hold
+
+
+_threads = _Threads()
 
 
 async def inline(work: Callable[[], T], /) -> T:

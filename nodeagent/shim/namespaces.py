@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import resource
 import signal
-import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
+_ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
 
 LAST_DESCRIPTOR = (1 << 31) - 1
 
@@ -287,8 +288,16 @@ def enter_root(root: str, plan: list[MountEntry]) -> None:
     _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWCGROUP), "unshare mount namespace")
     _mount("", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("nsml", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=4m")
-    for entry in plan:
+    shown = list(itertools.takewhile(_is_only_shown, plan))
+    for entry in shown:
         _apply(root, entry)
+    # Most of a root: a call for each would take as long as to mount it.
+    _set_attributes(root, _ONLY_SHOWN, recursive=True)
+    _let_write(root)
+    for entry in plan[len(shown) :]:
+        _apply(root, entry)
+        if entry["kind"] in ("bind", "file"):
+            _set_attributes(root + entry["target"], _bind_attributes(entry), recursive=True)
     os.chdir(root)
     pivot = _SYS_PIVOT_ROOT[os.uname().machine]
     _check(_libc.syscall(pivot, b".", b"."), "pivot_root")
@@ -316,8 +325,14 @@ def drop_privileges(account: Account | None = None) -> None:
     _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
 
 
+def _is_only_shown(entry: MountEntry) -> bool:
+    """Whether an entry needs no attributes but `_ONLY_SHOWN`, which one call sets for many."""
+    is_hosts = entry["kind"] in ("bind", "file") and not (entry["write"] or entry["device"])
+    return is_hosts or entry["kind"] == "symlink"
+
+
 def _apply(root: str, entry: MountEntry) -> None:
-    """Carry out one entry of the plan below `root`."""
+    """Carry out one entry of the plan below `root`; what is the host's has its attributes yet to be set."""
     kind, source, target = entry["kind"], entry["source"], root + entry["target"]
     try:
         _make(kind, source, target)
@@ -327,13 +342,11 @@ def _apply(root: str, entry: MountEntry) -> None:
     if kind in ("bind", "file"):
         # without MS_REC the kernel refuses what has mounts below it: they would be uncovered
         _mount(source, target, None, _MS_BIND | _MS_REC)
-        _set_attributes(target, _bind_attributes(entry), recursive=True)
     elif kind == "tmpfs":
         _mount("nsml", target, "tmpfs", _MS_NOSUID | _MS_NODEV, source)
     elif kind == "same":
         _mount(root + source, target, None, _MS_BIND)
-        attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
-        _set_attributes(target, attributes, recursive=False)
+        _set_attributes(target, _ONLY_SHOWN, recursive=False)
     elif kind == "proc":
         _mount_proc(source, target, write=entry["write"])
     elif kind == "devpts":
@@ -352,14 +365,22 @@ def _mount_proc(source: str, target: str, *, write: bool) -> None:
         _set_attributes(target, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV, recursive=True)
     else:
         _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for name in os.listdir(target) if write else ():
-        path = os.path.join(target, name)
-        mode = 0 if name.isdigit() else os.lstat(path).st_mode
-        if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and mode & 0o222):
-            _mount(path, path, None, _MS_BIND | _MS_REC)
-            _set_attributes(path, _MOUNT_ATTR_RDONLY, recursive=True)
-    if not write:
-        _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=bool(source))
+    for path in _writable_of_kernel(target) if write else ():
+        _mount(path, path, None, _MS_BIND | _MS_REC)
+    _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=bool(source) or write)
+    if write:
+        _let_write(target)
+
+
+def _writable_of_kernel(proc: str) -> list[str]:
+    """What is at the top of /proc beside processes and can be written to, or lead to what can."""
+    with os.scandir(proc) as entries:
+        return [
+            entry.path
+            for entry in entries
+            if not (entry.name.isdigit() or entry.is_symlink())
+            and (entry.is_dir() or entry.stat().st_mode & 0o222)
+        ]
 
 
 def _make(kind: str, source: str, target: str) -> None:
@@ -395,6 +416,21 @@ def _set_attributes(target: str, attributes: int, *, recursive: bool) -> None:
     for point in _mounts_at(target) if recursive else [target]:
         kept = os.statvfs(point).f_flag
         _mount("", point, None, _MS_REMOUNT | _MS_BIND | _locked(kept) | attributes)
+
+
+def _let_write(target: str) -> None:
+    """Take back from one mount, not those below it, that it is read-only; without effect where it was before.
+
+    What was so in the namespace that this one was made from stays so (mount_namespaces(7)).
+    """
+    wanted = _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    path = os.fsencode(target)
+    if not _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, 0, ctypes.byref(wanted), size):
+        return
+    with contextlib.suppress(PermissionError):
+        kept = _locked(os.statvfs(target).f_flag) & ~_MS_RDONLY
+        _mount("", target, None, _MS_REMOUNT | _MS_BIND | kept)
 
 
 def _locked(statvfs_flags: int) -> int:

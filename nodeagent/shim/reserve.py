@@ -26,15 +26,19 @@ def take(folder: str) -> None:
 def spend(folder: str, name: str, content: Mapping[str, object]) -> None:
     """Write `content` as JSON to `name` in `folder`, atomically and durably, into the room taken.
 
-    Overwriting needs no new blocks where files are changed in place. A long `message` is cut.
+    Overwriting needs no new blocks where files are changed in place. A `message` for which there is no
+    room is cut.
 
     Raises:
         OSError: there is no room taken, or the disk does not do it even so.
     """
-    content = {**content, "message": str(content["message"])[:_LONGEST_MESSAGE]}
+    encoded = json.dumps(content).encode()
+    if len(encoded) > _BYTES:
+        message = str(content["message"])[:_LONGEST_MESSAGE]
+        encoded = json.dumps({**content, "message": message}).encode()
     path = _path(folder)
     # Spaces after a JSON document are part of it.
-    _write(path, json.dumps(content).encode().ljust(_BYTES)[:_BYTES], 0)
+    _write(path, encoded.ljust(_BYTES)[:_BYTES], 0)
     os.rename(path, os.path.join(folder, name))
     flush_names(folder)
 

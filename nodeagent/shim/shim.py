@@ -39,7 +39,7 @@ from nodeagent.shim import namespaces, notice, reserve
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
 from nodeagent.shim.stillness import Stillness
-from nodeagent.shim.watch import Watch
+from nodeagent.shim.watch import FIRST_LOOK_S, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Shim:
         if "watch" in spec:
             processes, has_own_shm = self._program.processes, bool(spec.get("namespace"))
             self._watch = Watch(folder, spec["watch"], processes, has_own_shm=has_own_shm)
-        self._look_at = time.monotonic()
+        self._look_at = time.monotonic() + FIRST_LOOK_S
         self._stillness = Stillness(lambda: {self._program.pid, *self._program.processes()} - {0})
         self._contact_mtime = self._contact_stamp()
         self._contact_changed = _boot_time()
@@ -142,13 +142,11 @@ class Shim:
         except OSError as error:
             self.why, self.message = "START_FAILED", str(error)
         self.spec["secrets"] = {}
-        self._note_child()
         self._end_with_parent()
 
     def supervise(self) -> None:
         """Return when the program has ended, stopped by an order or a limit or by itself."""
         while self._program.is_running():
-            self._note_child()
             received = signal.sigtimedwait(WATCHED, self._until_next_deadline())
             # first of all: an order that comes behind the program's own end is not its cause
             if self._program.is_running():
@@ -173,7 +171,7 @@ class Shim:
                 self._begin_stop("STOPPED", *self._stop_order())
 
     def _note_child(self) -> None:
-        """Keep the program's pid in `shim.json` from when it is known: a note for people."""
+        """Keep the program's pid in `shim.json`, of one that is not over at once: a note for people."""
         if self._program.pid and "child" not in self.claim:
             self.claim["child"] = self._program.pid
             with contextlib.suppress(OSError):  # a full disk ends no program
@@ -198,12 +196,12 @@ class Shim:
         self._program.release()
 
     def _is_written(self, record: dict[str, object]) -> bool:
-        """Write the record, on a full disk into the room that was taken; whether that worked."""
-        with contextlib.suppress(OSError):
-            _replace(self.folder, "exit.json", record, durable=True)
-            return True
+        """Write the record, into the room that was taken or, without it, a new file; whether that worked."""
         with contextlib.suppress(OSError):
             reserve.spend(self.folder, "exit.json", record)
+            return True
+        with contextlib.suppress(OSError):
+            _replace(self.folder, "exit.json", record, durable=True)
             return True
         return False
 
@@ -317,6 +315,7 @@ class Shim:
 
     def _look(self) -> None:
         """Look at what is due by now, and cheaply where nothing has run since the last time."""
+        self._note_child()
         now = time.monotonic() + _TOGETHER_S
         is_still = self._stillness.look()
         if now >= self._look_at:

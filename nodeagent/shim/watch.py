@@ -41,8 +41,10 @@ UNCOUNTED = (
     " connections or receives the messages"
 )
 
+FIRST_LOOK_S = 0.1
+"""How long a program runs before it is looked at, as a rule: no two looks are closer together."""
 _LONGEST_PAUSE_S = 1.0
-_SHORTEST_PAUSE_S = 0.1
+_SHORTEST_PAUSE_S = FIRST_LOOK_S
 _MEMORY_PACE = 5e8
 _PROCESS_PACE = 2_000.0
 _DISK_PACE = 5e8
@@ -86,7 +88,6 @@ class Watch:
         *,
         has_own_shm: bool,
     ) -> None:
-        self.next_at = time.monotonic()
         self.memory_peak_bytes = 0
         self._wanted = wanted
         self._used = (0, 0)
@@ -97,6 +98,10 @@ class Watch:
         self._scarce = Scarce()
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
+        # Most of what a program that ends at once costs would be looks at it. One that is to be on some
+        # processors alone asks how many it has when it begins; on a full disk, what it holds then counts.
+        is_urgent = self._cpus is not None or self._disk.is_short()
+        self.next_at = time.monotonic() + (0.0 if is_urgent else FIRST_LOOK_S)
 
     def look(self, *, is_still: bool = False) -> Excess | None:
         """Look once; what was found to be too much, or None.
@@ -213,8 +218,8 @@ class _Disk:
         """What is too much, or None, and when to look again, in seconds."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
-        free, free_files, least_files, used = self._room()
-        is_short = free < self._floor or free_files < least_files
+        free, free_files, least_files, used = room = self._room()
+        is_short = self._is_short(room)
         self._was_still = self._was_still and is_still
         self._is_settled = self._is_settled and is_still
         is_whole, has_too_many = self._is_settled, False
@@ -234,6 +239,14 @@ class _Disk:
         if least_files:
             pause_s = min(pause_s, self._files_pace.seconds_to(-least_files, -free_files, now))
         return None, pause_s
+
+    def is_short(self) -> bool:
+        """Whether the disk has less room than is left to others."""
+        return self._is_short(self._room())
+
+    def _is_short(self, room: tuple[int, int, int, int]) -> bool:
+        free, free_files, least_files, _ = room
+        return free < self._floor or free_files < least_files
 
     def _excess(
         self, now: float, free: int, *, has_too_many: bool, is_short: bool

@@ -29,12 +29,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent import session_network
+from nodeagent import netlink, session_network
 from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.namespace_pool import READY
-from nodeagent.netlink import inside
+from nodeagent.netlink import Netlink, inside
 from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes import launch
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
@@ -675,6 +675,26 @@ def test_a_session_brings_the_machine_no_address(machine: Machine) -> None:
             pass
     for namespace in namespaces:
         os.close(namespace)
+
+
+def test_a_sessions_interfaces_have_one_queue_whatever_the_machine_has_of_processors(
+    machine: Machine,
+) -> None:
+    """The kernel's default makes a start the slower the larger the machine is."""
+    network = machine.facts.network
+    assert network is not None
+
+    def queues(name: str) -> list[int]:
+        with Netlink() as own:
+            values = netlink._values(own._ask(netlink._GETLINK, netlink._named(name))[16:])
+        kinds = (netlink._IFLA_NUM_TX_QUEUES, netlink._IFLA_NUM_RX_QUEUES)
+        return [int.from_bytes(values[kind], sys.byteorder) for kind in kinds]
+
+    here = {name for _, name in socket.if_nameindex()}
+    with session_network._closed(network._make()) as namespace:
+        (port,) = {name for _, name in socket.if_nameindex()} - here
+        assert queues(port) == [1, 1]
+        assert inside(namespace, lambda: queues("eth0")) == [1, 1]
 
 
 async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:

@@ -74,6 +74,7 @@ async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
     others = [await uid(owner_id=one) for one in ("u.first", "u.second", "u.first")]
     assert others[0] == others[2]
     assert len({before, *others}) == 3
+    assert [made.known(one) for one in ("kim", "u.first", "u.third")] == [before, others[0], None]
 
 
 @settings(max_examples=50, deadline=None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.clock import MOST_APART_S, SLEW, SteadyClock, elapsed
+from nsml.clock import MOST_APART_S, SLEW, SteadyClock, elapsed, in_own_thread
 
 HOUR_S = 3_600.0
 EPOCH = 1_700_000_000.0
@@ -96,3 +97,25 @@ def test_it_goes_on_from_an_instant_that_was() -> None:
     assert steady.time() == pytest.approx(at, abs=ROUNDING_S)
     asyncio.run(steady.sleep(1_000.0))
     assert steady.time() - at == pytest.approx(1_000 * (1 - SLEW))
+
+
+async def test_work_that_lasts_holds_no_other_and_a_thread_that_is_done_is_used_again() -> None:
+    goes_on = threading.Event()
+    lasting = [asyncio.create_task(in_own_thread(goes_on.wait)) for _ in range(40)]
+    await asyncio.sleep(0)
+    used = [await in_own_thread(threading.current_thread) for _ in range(20)]
+    assert not any(one.done() for one in lasting)
+    assert len(set(used)) == 1
+    assert used[0].daemon
+    goes_on.set()
+    assert all(await asyncio.gather(*lasting))
+
+
+async def test_an_error_leaves_the_thread_for_what_comes_next() -> None:
+    with pytest.raises(OSError, match="no room"):
+        await in_own_thread(_fails)
+    assert await in_own_thread(lambda: 3) == 3
+
+
+def _fails() -> None:
+    raise OSError("no room")

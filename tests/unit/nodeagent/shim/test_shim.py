@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim import shim
+from nodeagent.shim import reserve, shim
 
 ROOT = Path(__file__).parents[4]
 LOADED = (
@@ -52,6 +52,19 @@ def test_an_exit_record_is_on_the_disk_before_it_has_its_name(
     spec = {"namespace": None, "time_limit_s": None}
     shim.Shim(str(tmp_path), spec, claim).write_exit_record()
     assert flushed == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+def test_an_exit_record_takes_the_room_that_is_kept_for_it(tmp_path: Path) -> None:
+    """A file of its own beside that would cost each replica another inode; nothing of the record is cut."""
+    claim = {"pid": 1, "start_ticks": 1, "boot_id": "b"}
+    ended = shim.Shim(str(tmp_path), {"namespace": None, "time_limit_s": None}, claim)
+    ended.message = "why it ended " * 50
+    reserve.take(str(tmp_path))
+    taken = (tmp_path / ".reserve").stat().st_ino
+    ended.write_exit_record()
+    assert (tmp_path / "exit.json").stat().st_ino == taken
+    assert json.loads((tmp_path / "exit.json").read_bytes())["message"] == ended.message
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
 
 
 def test_a_program_goes_on_whose_pid_the_disk_does_not_take(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.watch import LIMIT_EXCEEDED, OUT_OF_MEMORY, Watch
+from nodeagent.shim.watch import FIRST_LOOK_S, LIMIT_EXCEEDED, OUT_OF_MEMORY, Watch
 
 LIMIT = 32 << 20
 NOTHING = {
@@ -95,6 +95,19 @@ def test_one_that_is_still_is_read_once_and_keeps_its_pace() -> None:
             assert len(listings) == 1
         finally:
             program.kill()
+
+
+def test_a_program_that_ends_at_once_is_not_looked_at(tmp_path: Path) -> None:
+    """But where the disk is short already, or it is to be on some processors from its beginning on."""
+    began = time.monotonic()
+    usual = Watch(str(tmp_path), {**NOTHING, "disk_bytes": LIMIT}, list, has_own_shm=False)
+    assert usual.next_at >= began + FIRST_LOOK_S
+    urgent = [{"disk_floor_bytes": 1 << 62}]
+    if len(os.sched_getaffinity(0)) > 1:
+        urgent.append({"cpus": 1.0})
+    for wanted in urgent:
+        watch = Watch(str(tmp_path), {**NOTHING, **wanted}, list, has_own_shm=False)
+        assert watch.next_at <= time.monotonic()
 
 
 def test_many_empty_files_are_over_a_disk_limit(tmp_path: Path) -> None:
