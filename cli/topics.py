@@ -16,6 +16,9 @@ from nsml._version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_ANSWERS_WITHIN_S = 2.0
+"""Of a platform whose version is asked for beside this program's."""
+
 REFERENCES = """\
 How to name a session
 
@@ -168,12 +171,22 @@ def _unknown(word: str, inside: click.Command, context: click.Context) -> Comman
 
 
 @command("version", reads=True, examples=["nsml version", "nsml version --server"])
-@click.option("--server", is_flag=True, help="Ask the platform for its version too.")
+@click.option("--server", is_flag=True, help="Fail if the platform does not answer.")
 @pass_app
 def version(app: App, *, server: bool) -> None:
-    """Show the version of this program, and with --server the platform's."""
-    found = {"client": VERSION}
-    if server:
+    """Show the version of this program, and the platform's if it answers."""
+    from nsml.client.contexts import ContextError
+    from nsml.client.errors import ClientError
+    from nsml.view.text import visible
+
+    found: dict[str, str | None] = {"client": VERSION, "server": None}
+    if not server and app.flags.timeout_s is None:
+        app.flags.timeout_s = _ANSWERS_WITHIN_S
+    try:
         found["server"] = app.cluster().version
-    lines = [f"{where:<8}{number}" for where, number in found.items()]
+    except (ClientError, CommandError, ContextError) as error:
+        if server:
+            raise
+        app.say(f"server  not known: {visible(str(error))}")
+    lines = [f"{where:<8}{number}" for where, number in found.items() if number]
     write_one(app, found, lines, name="client")
