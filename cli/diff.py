@@ -274,11 +274,13 @@ def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_an
         return
     if not rows:
         app.say("nothing differs" if has_any else "nothing to compare: every key is ignored")
-    for kind in compare.Kind:
+    kinds = [kind for kind in compare.Kind if any(row.kind is kind for row in rows)]
+    for kind in kinds:
         some = [row for row in rows if row.kind is kind]
-        if some:
-            for line in table_lines(app, some, _columns(_TITLES[kind], sessions, some)):
-                app.write(line)
+        if kind is not kinds[0]:
+            app.write("")
+        for line in table_lines(app, some, _columns(_TITLES[kind], sessions, some)):
+            app.write(line)
 
 
 def _columns(

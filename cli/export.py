@@ -132,7 +132,7 @@ def export(
     """Write the reported points, in the order of the reports: none twice, none left out.
 
     Where an attempt repeats steps of an earlier one, its points stand for these steps; --attempts writes all.
-    Each row has session, attempt, rank, name, step, time and value; what is no number is in `json`
+    Each row has session, attempt, rank, metric, step, time and value; what is no number is in `json`
     instead. A file is there when all of it is. Parquet needs an extra: pip install 'nsml[parquet]'.
     """
     chosen = _format(app, form, target)

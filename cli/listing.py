@@ -41,7 +41,7 @@ def show(
     write_list(
         app,
         found,
-        columns=view.COLUMNS if choosing is None else choosing.columns(app),
+        columns=view.columns_for(found, None if choosing is None else choosing.columns(app)),
         record=view.record if choosing is None else choosing.record(app),
         none=none,
         blank=sessions_pb2.Session(),

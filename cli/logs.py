@@ -503,13 +503,13 @@ class LogReader:
         yield from self._log.feed(piece.data[begin - piece.offset :], self._at)
 
     def _write(self, printed: Printed) -> None:
-        self._clear_open()
-        if not self._is_by_line:
-            self._write_text(printed.text)
-            return
-        before = self._before(printed.at)
-        lines = printed.text.removesuffix("\n").split("\n")
-        self._write_text("".join(f"{before}{line}\n" for line in lines))
+        text = printed.text
+        if self._is_by_line:
+            before = self._before(printed.at)
+            text = "".join(f"{before}{line}\n" for line in text.removesuffix("\n").split("\n"))
+        if self._open is not None:
+            text = self._open.over(text, self._log.style)
+        self._write_text(text)
 
     def _before(self, at: float) -> str:
         """What stands before a line."""

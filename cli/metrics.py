@@ -205,6 +205,8 @@ def plot(
 
         check_library()
     if shown == "csv":
+        if not form and app.stderr.isatty():
+            app.say("(piped: the points as CSV; --chart draws them, --csv says nothing)")
         _write_points(app, references, source, wish)
         return
     fetched = fetch(app, given_references(app, references), source, wish, is_picture=is_drawn)

@@ -411,9 +411,9 @@ async def _removed(client: Client, *, name: str, revoke: bool) -> None:
 
 
 def _state(node: Node) -> str:
-    from nsml.view.nodes import state_word
+    from nsml.view.nodes import state_text
 
-    return state_word(node)
+    return state_text(node)
 
 
 def _told(app: App, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
@@ -182,20 +183,51 @@ def _write_csv(app: App, records: Sequence[Mapping[str, Any]]) -> None:
         return
     import csv
 
+    rows = [_flat(record) for record in records]
     writer = csv.writer(app.stdout, lineterminator="\n")
+    columns = _csv_columns(records[0], rows)
     if app.flags.has_header:
-        writer.writerow(records[0])
-    for record in records:
-        writer.writerow([_csv_cell(value) for value in record.values()])
+        writer.writerow(map(visible, columns))
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(column)) for column in columns])
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A record whose objects are columns of their own: `limits.shm_bytes`."""
+    found: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{key}.")
+        else:
+            found[f"{before}{key}"] = value
+    return found
+
+
+def _csv_columns(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All columns of the rows, in the order of the record's fields; one of which no row says anything stays."""
+    found: dict[str, dict[str, None]] = {key: {} for key in record}
+    for row in rows:
+        for column in row:
+            key = column if column in found else column.partition(".")[0]
+            found[key][column] = None
+    # What is an object in some rows is nothing in the others.
+    return [
+        column
+        for key, columns in found.items()
+        for column in ([one for one in columns if one != key] or [key])
+    ]
 
 
 def _csv_cell(value: Any) -> str:
+    """A list as words for a shell; of one of records, which JSON has, how many there are."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (dict, list)):
-        return to_json(value)
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(one, (dict, list, tuple)) for one in value):
+            return str(len(value))
+        return visible(shlex.join(map(_csv_cell, value)))
     return visible(value) if isinstance(value, str) else str(value)
 
 

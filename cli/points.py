@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import MetricPoint
 
-FIELDS = ("session", "attempt", "rank", "name", "step", "time", "value", "json")
+FIELDS = ("session", "attempt", "rank", "metric", "step", "time", "value", "json")
 """Of every row. `value` is a number, NaN and infinities included; else `json` has what was reported."""
 _ROWS_TOGETHER = 1 << 16
 """Rows of a Parquet row group: what is in memory at most."""
@@ -144,7 +144,7 @@ def _json_line(session: str, point: MetricPoint) -> str:
     value = _number(point.number) if is_number else "null"
     return (
         f'{{"session":{_quoted(session)},"attempt":{point.attempt},"rank":{point.rank},'
-        f'"name":{_quoted(point.name)},"step":{step},"time":"{_moment(point)}",'
+        f'"metric":{_quoted(point.name)},"step":{step},"time":"{_moment(point)}",'
         f'"value":{value},"json":{"null" if is_number else to_json(_reported(point.json))}}}\n'
     )
 
@@ -166,7 +166,7 @@ class _Parquet:
             "session": self._pa.string(),
             "attempt": self._pa.int32(),
             "rank": self._pa.int32(),
-            "name": self._pa.string(),
+            "metric": self._pa.string(),
             "step": self._pa.float64(),
             "time": self._pa.timestamp("us", tz="UTC"),
             "value": self._pa.float64(),

@@ -84,7 +84,10 @@ class OpenLines:
         columns, height = shutil.get_terminal_size()
         # A line as wide as the terminal would wrap on some.
         shown = [fit_coloured(line.expandtabs(), columns - 1) for line in lines[1 - height :]]
-        if shown != self._shown:
+        if self._shown and _grows(self._shown, shown):
+            self._app.stdout.write(shown[0][len(self._shown[0]) :])
+            self._shown = shown
+        elif shown != self._shown:
             self._erase()
             self._app.stdout.write(("\x1b[0m" if style else "") + "\n".join(shown))
             self._shown = shown
@@ -95,6 +98,15 @@ class OpenLines:
         if self._shown:
             self._erase()
             self._app.stdout.write(style)
+
+    def over(self, text: str, style: str) -> str:
+        """`clear` for a text that stays, and return what of it is not on the screen yet."""
+        if not style and self._shown and _grows(self._shown, [text]):
+            done = len(self._shown[0])
+            self._shown = []
+            return text[done:]
+        self.clear(style)
+        return text
 
     def leave(self) -> None:
         """Keep them on the screen as they are."""
@@ -108,3 +120,9 @@ class OpenLines:
         if self._shown:
             self._app.stdout.write((f"\x1b[{up}A" if up > 0 else "") + "\r\x1b[J")
         self._shown = []
+
+
+def _grows(before: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether a line alone, and without colours, only got more behind it: nothing flickers."""
+    is_plain = len(before) == len(lines) == 1 and "\x1b" not in before[0] + lines[0]
+    return is_plain and lines[0].startswith(before[0])

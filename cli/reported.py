@@ -229,6 +229,14 @@ def _step(event: Event, _now: float) -> str:
     return f"{event.point.step:.15g}" if event.point.HasField("step") else "-"
 
 
+def _rounded(event: Event, _now: float) -> str:
+    from nsml.view.units import number_text
+
+    value = _value(event.point)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number_text(value) if is_number else str(value)
+
+
 def _value_within(event: Event, _now: float, cells: int) -> str:
     from nsml.view.units import number_within
 
@@ -261,10 +269,20 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
         is_name=True,
     ),
     Column(key="step", title="Step", cell=_step),
+    # -o wide has all digits instead.
     Column(
         key="value",
         title="Value",
+        cell=_rounded,
+        tells=lambda _: False,
+        shrinks_to=_NUMBER_CELLS,
+        least=_NUMBER_CELLS,
+    ),
+    Column(
+        key="exact_value",
+        title="Value",
         cell=lambda e, _: str(_value(e.point)),
+        is_wide=True,
         shrinks_to=_NUMBER_CELLS,
         least=_NUMBER_CELLS,
         within=_value_within,
@@ -308,13 +326,15 @@ def tell_simulated(app: App, session: Session) -> None:
 
 def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
     """Say when points of a session were let go, once in a command; whether any were."""
+    from nsml.view.sessions import seconds_of
     from nsml.view.text import visible
+    from nsml.view.zone import local
 
     if not let_go.seconds:
         return False
     app.say_once(
         visible(
-            f"(points of {session} were let go on {let_go.ToDatetime():%Y-%m-%d}, after the time that this "
+            f"(points of {session} were let go on {local(seconds_of(let_go)):%Y-%m-%d}, after the time that this "
             f"platform keeps them; what charts show of all is left: nsml plot {shell_word(session)} --chart)"
         )
     )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 
+_ANSWERS_WITHIN_S = 2.0
+"""Of a platform whose version is asked for beside this program's."""
+
 REFERENCES = """\
 How to name a session
 
@@ -189,7 +192,9 @@ def version(app: App, *, server: bool) -> None:
     from nsml.view.text import visible
 
     try:
-        cluster, nodes = app.call(lambda client: _asked(client, None if server else 2.0))
+        cluster, nodes = app.call(
+            lambda client: _asked(client, None if server else _ANSWERS_WITHIN_S)
+        )
     except (CommandError, ClientError, ContextError) as error:
         if server:
             raise

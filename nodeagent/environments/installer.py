@@ -61,6 +61,8 @@ def main() -> int:
 def _install(listed: str) -> int:
     pip = import_module("pip._internal.cli.main")
     _apply_rules()
+    for name in ("cli.req_command", "index.sources"):
+        logging.getLogger(f"pip._internal.{name}").addFilter(_is_no_place)
     errors = _Errors()
     logging.getLogger("pip._internal.cli.base_command").addHandler(errors)
     command = ["install", *_QUIET, "--progress-bar", "off"]
@@ -84,6 +86,12 @@ class _Builder(venv.EnvBuilder):
             if isinstance(value, str) and value.startswith(real):
                 setattr(context, name, f"{env_dir}{value.removeprefix(real)}")
         return context
+
+
+def _is_no_place(record: logging.LogRecord) -> bool:
+    """Whether a line is other than where this machine looks for packages, which is nothing of the user's."""
+    text = record.getMessage()
+    return not text.startswith(("Looking in ", "Location "))
 
 
 class _Errors(logging.Handler):

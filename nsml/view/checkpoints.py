@@ -9,25 +9,43 @@ from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
 from nsml.view.sessions import moment_of, plain, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, local_moment, moment, size_text
+from nsml.view.units import (
+    ago,
+    duration_text,
+    exact_number_text,
+    local_moment,
+    moment,
+    number_text,
+    size_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
 
 
 def _summary(checkpoint: Checkpoint, _now: float) -> str:
-    """The full last report, unrounded, its step first."""
-    shown = [f"{key}={_value(plain(v))}" for key, v in sorted(checkpoint.summary.fields.items())]
+    return _reported(checkpoint, number_text)
+
+
+def _exact_summary(checkpoint: Checkpoint, _now: float) -> str:
+    return _reported(checkpoint, exact_number_text)
+
+
+def _reported(checkpoint: Checkpoint, text_of: Callable[[float], str]) -> str:
+    """The full last report, its step first."""
+    shown = [
+        f"{key}={_value(plain(v), text_of)}" for key, v in sorted(checkpoint.summary.fields.items())
+    ]
     if checkpoint.HasField("step") and "step" not in checkpoint.summary.fields:
-        shown.insert(0, f"step={_value(checkpoint.step)}")
+        shown.insert(0, f"step={text_of(checkpoint.step)}")
     return ", ".join(shown)
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, text_of: Callable[[float], str]) -> str:
     if isinstance(value, float):
-        return repr(int(value)) if value.is_integer() else repr(value)
+        return text_of(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -65,7 +83,9 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
         cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
     ),
     Column(key="elapsed", title="Elapsed", cell=lambda c, _: duration_text(c.elapsed_s)),
-    Column(key="summary", title="Summary", cell=_summary, shrinks_to=20),
+    # -o wide has all digits instead.
+    Column(key="summary", title="Summary", cell=_summary, tells=lambda _: False, shrinks_to=20),
+    Column(key="exact_summary", title="Summary", cell=_exact_summary, is_wide=True, shrinks_to=20),
     Column(key="size", title="Size", cell=lambda c, _: size_text(c.size_bytes)),
     Column(
         key="state",

@@ -185,17 +185,26 @@ def _names(session: Session) -> Iterable[str]:
     return session.name, short, short.rpartition("/")[2]
 
 
+_CODES_OF_NSML: Final[Mapping[int, tuple[str, ...]]] = {
+    SessionState.SESSION_STATE_QUEUED: ("PND",),
+    SessionState.SESSION_STATE_PREPARING: ("BLD",),
+    SessionState.SESSION_STATE_PAUSED: ("PSE",),
+    SessionState.SESSION_STATE_SUCCEEDED: ("END",),
+}
+
+
 def _states(session: Session) -> Iterable[str]:
     return state_words(session.state)
 
 
 @lru_cache(maxsize=64)
 def state_words(state: int) -> tuple[str, ...]:
-    """How a state may be called: its word, its code and its name in the contract."""
+    """How a state may be called: its word, its code, its name in the contract, and NSML's code."""
     words = [STATE_WORDS.get(state, STATE_WORDS[0])]
     words += [REQUEUING] if state == SessionState.Value("SESSION_STATE_STOPPING") else []
     names = (name for word in words for name in (word.word, word.code))
-    return *names, enum_word(SessionState, state, "SESSION_STATE_")
+    name = enum_word(SessionState, state, "SESSION_STATE_")
+    return *names, name, *_CODES_OF_NSML.get(state, ())
 
 
 def _datasets(session: Session) -> Iterable[str]:

@@ -73,6 +73,12 @@ def state_word(node: Node) -> str:
     return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_").replace("_", " ")
 
 
+def state_text(node: Node) -> str:
+    """The word for people: `drained` once nothing runs on a node that is being drained."""
+    is_empty = node.state == nodes_pb2.NODE_STATE_DRAINING and not _is_in_use(node)
+    return "drained" if is_empty else state_word(node)
+
+
 def why_closed(node: Node, now: float) -> str:
     """Who or what keeps sessions away from the node; "" where nothing does."""
     if node.HasField("fence"):
@@ -217,7 +223,7 @@ def _whole_note(node: Node, now: float) -> str:
 
 COLUMNS: tuple[Column[Node], ...] = (
     Column(key="name", title="Name", cell=lambda n, _: n.name, is_name=True),
-    Column(key="state", title="State", cell=lambda n, _: state_word(n)),
+    Column(key="state", title="State", cell=lambda n, _: state_text(n)),
     Column(key="gpus", title="GPUs", cell=_gpus, shrinks_to=9, least=9, within=_gpus_within),
     Column(
         key="cpus",
@@ -519,7 +525,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
     models = Counter(use.device.model for use in node.devices)
     cpus = _share(node.allocated.cpu_thousandths, node.capacity.cpu_thousandths)
     rows = [
-        ("state", state_word(node)),
+        ("state", state_text(node)),
         ("why", why_closed(node, now)),
         ("host", node.host),
         ("pod", node.pod),

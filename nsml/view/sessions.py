@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
@@ -47,6 +48,9 @@ _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
 """Behind the name of a value: of how many that is."""
 _MORE = " …"
+_Option: TypeAlias = "tuple[str, ...]"
+"""An option with its values, or a word that is none."""
+_NO_OPTIONS: Mapping[str, frozenset[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
 _TEXT_CELLS = 24
@@ -59,7 +63,7 @@ _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
 
 class StateWord(NamedTuple):
-    """A state in the three ways that it is shown: never by colour alone."""
+    """A state in the three ways that it is shown: never by colour alone. The code abbreviates the word."""
 
     glyph: str
     word: str
@@ -73,16 +77,16 @@ STATE_WORDS: Mapping[int, StateWord] = {
         glyph="?", word="Unspecified", code="???", colour="white"
     ),
     sessions_pb2.SESSION_STATE_QUEUED: StateWord(
-        glyph="◌", word="Queued", code="PND", colour="yellow"
+        glyph="◌", word="Queued", code="QUE", colour="yellow"
     ),
     sessions_pb2.SESSION_STATE_PREPARING: StateWord(
-        glyph="◔", word="Preparing", code="BLD", colour="cyan"
+        glyph="◔", word="Preparing", code="PRE", colour="cyan"
     ),
     sessions_pb2.SESSION_STATE_RUNNING: StateWord(
         glyph="●", word="Running", code="RUN", colour="green"
     ),
     sessions_pb2.SESSION_STATE_PAUSED: StateWord(
-        glyph="‖", word="Paused", code="PSE", colour="cyan"
+        glyph="‖", word="Paused", code="PAU", colour="cyan"
     ),
     sessions_pb2.SESSION_STATE_UNKNOWN: StateWord(
         glyph="⚠", word="Unknown", code="UNK", colour="yellow"
@@ -94,7 +98,7 @@ STATE_WORDS: Mapping[int, StateWord] = {
         glyph="◕", word="Finalizing", code="FIN", colour="cyan"
     ),
     sessions_pb2.SESSION_STATE_SUCCEEDED: StateWord(
-        glyph="✔", word="Succeeded", code="END", colour="green"
+        glyph="✔", word="Succeeded", code="SUC", colour="green"
     ),
     sessions_pb2.SESSION_STATE_FAILED: StateWord(
         glyph="✗", word="Failed", code="FAI", colour="red"
@@ -157,6 +161,11 @@ def lost_text(session: Session) -> str:
     return (
         f"{counted(session.lost_checkpoint_count, 'checkpoint')} lost: nsml model ls {session.name}"
     )
+
+
+def _checkpoints_within(session: Session, _now: float, _cells: int) -> str:
+    """How many there are; that others were lost is in the state, too."""
+    return f"{session.checkpoint_count}{_MORE if session.lost_checkpoint_count else ''}"
 
 
 def checkpoints_text(session: Session) -> str:
@@ -341,20 +350,53 @@ def _summary_within(session: Session, _now: float, cells: int) -> str:
     return "" if is_told else summary_text(session, cells) or fit(_MORE.strip(), cells)
 
 
-def _args_within(session: Session, _now: float, cells: int) -> str:
-    """As many options as have room there, each with its value: `--lr 0.1 …`; at last the name of the first, since no number is cut."""
-    options = _options(command_words(session))
+def _args_within(
+    session: Session, _now: float, cells: int, same: Mapping[str, frozenset[_Option]] = _NO_OPTIONS
+) -> str:
+    """The options that have room there, each with its value: `--lr 0.1 …`; those first that are not in all rows.
+
+    At last the name of the first, since no number is cut.
+    """
+    known = same.get(_program(session), frozenset())
+    options = sorted(_options(command_words(session)), key=lambda words: tuple(words) in known)
     text = ""
     for words in options:
         longer = f"{text} {shell_line(words)}".lstrip()
-        if width(longer) + width(_MORE) > cells:
-            break
-        text = longer
+        if width(longer) + width(_MORE) <= cells:
+            text = longer
     if text:
         return text + _MORE
     key, *values = options[0]
     is_cut = values and not any(map(begins_as_number, values))
     return "" if is_cut else fit(key + _MORE, cells)
+
+
+def columns_for(
+    sessions: Sequence[Session], columns: Sequence[Column[Session]] | None = None
+) -> list[Column[Session]]:
+    """The columns of a list of sessions: what has no room in arguments is what is the same in all of a program."""
+    within = partial(_args_within, same=_same_options(sessions))
+    return [
+        one._replace(within=within) if one.within is _args_within else one
+        for one in columns or COLUMNS
+    ]
+
+
+def _same_options(sessions: Sequence[Session]) -> dict[str, frozenset[_Option]]:
+    """By program: the options that all its sessions have alike, where they differ in others."""
+    found: dict[str, list[frozenset[_Option]]] = {}
+    for session in sessions:
+        options = frozenset(map(tuple, _options(command_words(session))))
+        found.setdefault(_program(session), []).append(options)
+    return {
+        program: frozenset.intersection(*every)
+        for program, every in found.items()
+        if len(set(every)) > 1
+    }
+
+
+def _program(session: Session) -> str:
+    return session.spec.argv[0] if session.spec.argv else session.spec.entry
 
 
 def _options(words: Sequence[str]) -> list[list[str]]:
@@ -445,7 +487,10 @@ def _saved(session: Session, now: float) -> str:
     if not session.HasField("progress"):
         return "-"
     progress = session.progress
-    when = ago(now - seconds_of(progress.saved_at)) if progress.HasField("saved_at") else "never"
+    if not progress.HasField("saved_at"):
+        # Models are there, too, of an earlier attempt; or of one whose time is not reported yet.
+        return "not yet" if session.checkpoint_count else "never"
+    when = ago(now - seconds_of(progress.saved_at))
     return when if progress.resumable else f"{when}, not resumable"
 
 
@@ -531,13 +576,19 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=12,
         within=_state_within,
     ),
+    Column(
+        key="running",
+        title="Ran for",
+        cell=_running_for,
+        tells=lambda s: s.HasField("started_at"),
+    ),
     Column(key="gpus", title="GPUs", cell=held_text, shrinks_to=9, within=_gpus_within),
     Column(
         key="summary",
         title="Summary",
         cell=_summary,
         tells=lambda s: bool(_summary(s, 0)),
-        shrinks_to=30,
+        shrinks_to=20,
         least=14,
         within=_summary_within,
     ),
@@ -558,6 +609,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=6,
         least=6,
         title_within=lambda _: "Models",
+        within=_checkpoints_within,
     ),
     Column(
         key="priority",
@@ -613,13 +665,6 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=lambda s, _: str(s.spec.retry_count),
         is_wide=True,
         tells=lambda s: s.spec.retry_count > 0,
-    ),
-    Column(
-        key="running",
-        title="Ran for",
-        cell=_running_for,
-        is_wide=True,
-        tells=lambda s: s.HasField("started_at"),
     ),
     Column(
         key="image",

@@ -52,6 +52,8 @@ _UNITS = {
 _MOST_WORDS = 80
 _MOST_DIGITS = 17
 """Of a float that are worth showing."""
+_NOW = 5
+"""Seconds; what is less is not worth counting."""
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
 
@@ -185,11 +187,11 @@ _AGES = (
 
 
 def ago(seconds: float) -> str:
-    """How long ago, in NSML's words: `just now`, `2 minutes ago`, `an hour ago`."""
-    if seconds < 5:
+    """How long ago, in NSML's words: `just now`, `40 seconds ago`, `2 minutes ago`, `an hour ago`."""
+    if seconds < _NOW:
         return "just now"
     if seconds < _MINUTE:
-        return "seconds ago"
+        return f"{int(seconds)} seconds ago"
     for size, one, many, _ in _AGES:
         count = int(seconds // size)
         if count == 1:
@@ -203,7 +205,8 @@ def ago_within(seconds: float, cells: int) -> str:
     """The same in so many cells: `2 minutes ago`, `2m ago`, `2m`."""
     told = ago(seconds)
     short = next(
-        (f"{seconds // size:.0f}{unit}" for size, *_, unit in _AGES if seconds >= size), ""
+        (f"{seconds // size:.0f}{unit}" for size, *_, unit in _AGES if seconds >= size),
+        f"{int(seconds)}s" if seconds >= _NOW else "",
     )
     forms = (told, f"{short} ago", short) if short else (told, "now")
     return next((form for form in forms if len(form) <= cells), forms[-1])
@@ -285,6 +288,12 @@ def number_text(value: float) -> str:
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
     return f"{value:.4g}"
+
+
+def exact_number_text(value: float) -> str:
+    """A metric's value with all its digits: what is parsed as the same number."""
+    is_whole = math.isfinite(value) and value == int(value) and abs(value) < _LARGEST_WHOLE
+    return str(int(value)) if is_whole else repr(value)
 
 
 def number_within(value: float, cells: int) -> str:

@@ -30,7 +30,8 @@ def two(state):
 
 def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
     shown = nsml("diff", "1", "2")
-    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert shown.stdout.count("\n\n") == 2, "a line between the tables"
+    lines = [line.split() for line in shown.stdout.splitlines() if line]
     assert lines == [
         ["Argument", "kim/mnist/1", "kim/mnist/2"],
         ["-" * 8, "-" * 11, "-" * 11],

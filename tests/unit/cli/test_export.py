@@ -62,7 +62,7 @@ def test_parquet(nsml, reported, here, monkeypatch):
     assert pq.ParquetFile(here / "run.parquet").num_row_groups == 3
     read = [
         (
-            r["name"],
+            r["metric"],
             r["rank"],
             r["step"],
             comparable(r["value"]),
@@ -81,7 +81,7 @@ def test_json_lines(nsml, reported):
     assert [list(row) for row in rows] == [list(points.FIELDS)] * 9
     values = {"NaN": "nan", "Infinity": math.inf, "-Infinity": -math.inf}
     assert [
-        (r["name"], r["rank"], r["step"], values.get(r["value"], r["value"]), r["json"])
+        (r["metric"], r["rank"], r["step"], values.get(r["value"], r["value"]), r["json"])
         for r in rows
     ] == ROWS
     assert rows[0]["time"] == "2023-11-14T22:13:20.000000Z"

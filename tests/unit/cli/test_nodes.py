@@ -35,7 +35,7 @@ def test_a_drained_node_that_is_empty_moves_nothing(nsml, state, everything):
     state.nodes[0].allocated.Clear()
     for when in ("0s", "2h"):
         said = nsml("node", "drain", "gpu-1", "--move-after", when, "--reason", "disks")
-        assert said.stdout == "gpu-1  draining  drained by kim: disks\n"
+        assert said.stdout == "gpu-1  drained  drained by kim: disks\n"
     assert "moves" not in nsml("node", "show", "gpu-1").stdout
 
 

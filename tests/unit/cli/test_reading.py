@@ -99,6 +99,19 @@ def test_a_plot_is_csv_when_piped(nsml, everything):
     assert rows[3]["value"] == "café"
 
 
+def test_a_pipe_is_told_that_it_gets_points_and_they_have_the_names_of_an_export(
+    nsml, everything, environ
+):
+    piped = App(environ=environ, stdout=Stream(), stderr=Stream(is_terminal=True), stdin=Stream())
+    assert run(["plot", "@last"], piped) == 0
+    assert "(piped: the points as CSV; --chart draws them" in piped.stderr.raw_bytes.decode()
+    assert nsml("plot", "@last").stderr == "", "a script asks nobody"
+    plotted = nsml("plot", "@last").stdout.splitlines()[0].split(",")
+    exported = nsml("export", "@last").stdout.splitlines()[0].split(",")
+    assert {*exported} - {*plotted} == {"json"}
+    assert {*plotted} <= {*exported}
+
+
 def test_a_plot_is_drawn_on_a_terminal(nsml, everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     shown = nsml("plot", "@last", terminal=True, NO_COLOR="1").stdout
@@ -216,7 +229,7 @@ def test_a_chart_is_words_where_its_letters_cannot_be_shown(environ, everything)
 
 def test_events(nsml, everything):
     assert nsml("events", "@last", "train/*", "--fields", "step,value").stdout == (
-        "Step  Value\n----  ------------------\n0     1.0\n1     0.5\n2     0.3333333333333333\n"
+        "Step  Value\n----  ------\n0     1\n1     0.5\n2     0.3333\n"
     )
     assert nsml("events", "@last", "--limit", "1", "-o", "csv", "--fields", "value").stdout == (
         "value\ncafé\n"

@@ -1,21 +1,24 @@
 """Golden output: what people read and scripts parse changes only on purpose."""
 
+import csv
+import io
 import json
 
 import pytest
 
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.text import width
 from tests.unit.nsml.client.contract_server import EPOCH
 
 
 def test_ps(nsml, everything):
     assert nsml("ps").stdout == (
-        "Name         Created    Args      Status     GPUs         Summary"
+        "Name         Created    Args      Status     Ran for  GPUs         Summary"
         "                               Memo       # of Models\n"
-        "-----------  ---------  --------  ---------  -----------  "
+        "-----------  ---------  --------  ---------  -------  -----------  "
         "------------------------------------  ---------  -----------\n"
-        "kim/mnist/1  a day ago  --lr 0.1  ● Running  2 simulated  "
+        "kim/mnist/1  a day ago  --lr 0.1  ● Running  23h59m   2 simulated  "
         "train/loss=0.25, val/accuracy=0.9877  first try  1\n"
     ).replace("a day ago", "23 hours ago").replace("Created  ", "Created     ").replace(
         "-----------  ---------  --", "-----------  ------------  --", 1
@@ -24,10 +27,11 @@ def test_ps(nsml, everything):
 
 def test_model_ls(nsml, everything):
     assert nsml("model", "ls", "@last").stdout == (
-        "Checkpoint  Last Modified  Elapsed  Summary                       Size\n"
-        "----------  -------------  -------  ----------------------------  -------\n"
-        "best        23 hours ago   12s      step=2, val/accuracy=0.98765  7 Bytes\n"
+        "Checkpoint  Last Modified  Elapsed  Summary                      Size\n"
+        "----------  -------------  -------  ---------------------------  -------\n"
+        "best        23 hours ago   12s      step=2, val/accuracy=0.9877  7 Bytes\n"
     )
+    assert "step=2, val/accuracy=0.98765 " in nsml("model", "ls", "@last", "-o", "wide").stdout
 
 
 def test_dataset_ls(nsml, everything):
@@ -201,13 +205,62 @@ def test_ps_shows_what_was_asked_for_and_then_what_was_granted(nsml, state):
     assert nsml("ps", "--fields", "cpus,memory", "--no-header").stdout == "1.5  8.0 GiB\n"
 
 
+def test_no_cell_of_csv_holds_json(nsml, everything, state):
+    session = (
+        state.sessions["s1"] if "s1" in state.sessions else next(iter(state.sessions.values()))
+    )
+    session.spec.args[:] = ["--name", "a b"]
+    session.attempts.add(number=1)
+    state.add("kim/mnist/2", pb.SESSION_STATE_QUEUED)
+    rows = list(csv.DictReader(io.StringIO(nsml("ps", "-a", "-o", "csv").stdout)))
+    assert {row["name"] for row in rows} == {"kim/mnist/1", "kim/mnist/2"}
+    cells = [cell for row in rows for cell in row.values()]
+    assert not [cell for cell in cells if cell.startswith(("{", "["))]
+    one = next(row for row in rows if row["name"] == "kim/mnist/1")
+    assert (one["args"], one["attempts"]) == ("--name 'a b'", "1")
+    assert float(one["summary.train/loss"]) == 0.25
+    assert one["limits.shm_bytes"] == ""
+
+
+def test_args_show_what_differs(nsml, state, monkeypatch):
+    for number, rate in enumerate(("0.1", "0.02"), start=1):
+        session = state.add(f"kim/mnist/{number}", pb.SESSION_STATE_RUNNING)
+        session.spec.entry = "train.py"
+        session.spec.args[:] = [
+            "--model",
+            "resnet50-with-a-long-name",
+            "--data",
+            "/x" * 30,
+            "--lr",
+            rate,
+        ]
+        state.put(session)
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = nsml("ps", terminal=True, NO_COLOR="1").stdout
+        assert "--lr 0.1 …" in shown
+        assert "--lr 0.02 …" in shown
+        assert max(map(width, shown.splitlines())) <= columns
+        assert "Ran for" in shown
+    assert "--model resnet50-with-a-long-name --data" in nsml("ps").stdout, (
+        "a pipe has room for all"
+    )
+
+
+def test_the_version_of_the_platform_is_said_too(nsml, everything, server):
+    shown = nsml("version").stdout
+    assert shown.splitlines()[0].startswith("client  ")
+    assert shown.splitlines()[1].startswith("server  ")
+    assert set(json.loads(nsml("version", "-j").stdout)) >= {"client", "server"}
+
+
 def test_every_format_of_ps(nsml, everything):
     fields = ["ps", "--fields", "name,gpus,args,memo"]
     assert nsml(*fields, "-o", "jsonl").stdout == (
         '{"schema_version":1,"name":"kim/mnist/1","gpus":2.0,"args":["--lr","0.1"],"memo":"first try"}\n'
     )
     assert nsml(*fields, "-o", "csv").stdout == (
-        'name,gpus,args,memo\nkim/mnist/1,2.0,"[""--lr"",""0.1""]",first try\n'
+        "name,gpus,args,memo\nkim/mnist/1,2.0,--lr 0.1,first try\n"
     )
     assert nsml(*fields, "-o", "yaml").stdout == (
         "schema_version: 1\n"
@@ -314,7 +367,7 @@ def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     narrow = nsml("ps", terminal=True, NO_COLOR="1").stdout
     assert max(len(line) for line in narrow.splitlines()) <= 60
-    assert "2 sim " in narrow
+    assert "● RUN   23h59m" in narrow
     assert "\x1b" not in nsml("ps", terminal=True, NO_COLOR="1").stdout
     assert "\x1b" not in nsml("ps", terminal=True, TERM="dumb").stdout
     assert "\x1b" not in nsml("--no-color", "ps", terminal=True).stdout

@@ -97,7 +97,7 @@ def test_a_comparison_of_what_is_not_there_holds_for_nobody_and_its_negation_for
         (
             "mnist state:run,bogus",
             12,
-            "no state 'bogus'; there are queued .pnd., preparing .bld., running",
+            "no state 'bogus'; there are queued .que., preparing .pre., running",
         ),
         ("mnist lr>=", 10, "lr>= what"),
         ("state:run,", 6, "no state ''"),

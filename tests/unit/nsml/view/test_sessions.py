@@ -15,7 +15,7 @@ from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
 NOW = 1_795_411_218
-USUAL = "Name Args Status GPUs Summary Ran for Nodes Saved Created at Ended at"
+USUAL = "Name Args Status Ran for GPUs Summary Nodes Saved Created at Ended at"
 RARE = "Models Memo Priority Retries CPUs Memory Attempt Visibility"
 
 
@@ -134,7 +134,7 @@ def test_lists_of_sessions_say_in_few_cells_what_they_say_in_many():
     assert said("args", 20, 13, 11, 8) == [
         "--epochs 20 …",
         "--epochs 20 …",
-        "--epochs …",
+        "--lr 0.1 …",
         "--epoch…",
     ]
     assert said("created", 12, 8, 4) == ["2 hours ago", "2h ago", "2h"]

@@ -23,7 +23,7 @@ from nsml.view.units import (
     [
         (-3, "just now"),
         (0, "just now"),
-        (30, "seconds ago"),
+        (40, "40 seconds ago"),
         (60, "a minute ago"),
         (150, "2 minutes ago"),
         (3600, "an hour ago"),
