@@ -16,7 +16,7 @@ from tests.pasting import Shell
 
 TYPED = {
     "nsml ps -w": ("digits/3", "\x03"),
-    "nsml-tui": ("running 1", "\x11"),
+    "nsml-tui": ("running ", "\x11"),
     "nsml-tui --demo": ("running", "\x11"),
     "nsml forward @last 8888": ("Ctrl-C ends it", "\x03"),
     "nsml secret set WANDB_API_KEY": (":", "secret\n"),

@@ -121,7 +121,7 @@ def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: P
         assert killed is not None
         processes.signal_program(killed, signal.SIGKILL)
         until(lambda: not killed.is_alive)
-        told = re.search(r"try: nsml (join .*?) {4}starts the agent again", refused.stderr)
+        told = re.search(r"try: nsml (join .*?) {4}# starts the agent again", refused.stderr)
         assert told, refused.stderr
         assert node.nsml(*shlex.split(told[1])).stdout.startswith("joined")
         changed = node.nsml(*join[:2], "--simulate-gpus", "1")
