@@ -152,9 +152,13 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
                 world.happen(ProjectRemoved(name=name))
         elif step == "plan":
             fresh = schedule(world.snapshot, NOW)
-            assert Answers(world.index).deferrals(NOW) == Answers(
-                ClusterIndex.of(world.snapshot)
-            ).deferrals(NOW)
+            # Nodes are held by plans alone, which the second index has not made.
+            holder = world.index.cluster.holding.holder
+            kept, anew = (
+                [one for one in Answers(index).deferrals(NOW) if one.session_id != holder]
+                for index in (world.index, ClusterIndex.of(world.snapshot))
+            )
+            assert kept == anew
             plan = world.index.plan(NOW)
             assert plan.placements == fresh.placements
             assert Answers(world.index).deferrals(NOW) == fresh.deferrals
