@@ -34,7 +34,7 @@ from controlplane.operations.accounts import Accounts
 from controlplane.operations.held import HeldTimes
 from controlplane.operations.live_usage import LiveUsage
 from controlplane.operations.recent import Recent
-from controlplane.operations.subscriptions import Subscriptions
+from controlplane.operations.subscriptions import VIEWED, Subscriptions
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 
 if TYPE_CHECKING:
@@ -228,6 +228,11 @@ class Known:
         if self._deleted:
             self._deleted = {key: at for key, at in self._deleted.items() if at > revision}
 
+    def begin_anew(self, revision: int) -> None:
+        """What happened before a revision is not all known: have every watcher begin anew."""
+        self.first_revision = revision
+        self.subscriptions.poke(VIEWED)
+
     def put(self, key: str, value: bytes, revision: int) -> bool:
         """Take a key's value if it is news."""
         if self._deleted.get(key, 0) >= revision:
@@ -386,6 +391,8 @@ class Known:
         self._requests.pop((session.owner, session.request_id), None)
         self.removals.append(Removal(session=session, revision=revision))
         self.removed += 1
+        if not session.state.is_ended:
+            self.begin_anew(revision)  # it ended, and we have not seen it
         self._gone.keep(session_id, revision)
         self._left.keep((session.owner, session.request_id), revision)
         self.subscriptions.tell(

@@ -144,7 +144,7 @@ class LiveState(Known):
 
     async def _relist(self, revision: int) -> None:
         """Make it true as of a revision; 0: as of now, with a gap behind what has been seen."""
-        known, repaired = self.revision, self.repaired
+        known = self.revision
         listing = await self._store.list("", revision=revision)
         for item in listing.items:
             if self.put(item.key, item.value, item.mod_revision) and item.mod_revision <= known:
@@ -155,10 +155,8 @@ class LiveState(Known):
                 self.delete(key, listing.revision)
                 if written <= known:
                     self._repair(key)
-        if not revision or self.repaired > repaired:
-            # What happened in between is not known: whoever watches begins anew.
-            self.first_revision = listing.revision
-            self.subscriptions.poke(VIEWED)
+        if not revision:
+            self.begin_anew(listing.revision)
         self.reach(listing.revision)
 
     def _repair(self, key: str) -> None:

@@ -159,6 +159,19 @@ async def test_after_a_gap_in_what_the_control_plane_knows_all_is_sent_anew() ->
             assert (step.is_reset, step.changed) == (True, (stays,))
 
 
+async def test_after_an_end_that_its_watch_lost_all_is_sent_anew() -> None:
+    one, stays = session(), session()
+    state = live(one, stays)
+    async with watching(state) as steps:
+        told = (await anext(steps)).revision
+        state.delete(records.session_key(one.id), 4)
+        state.reach(4)
+        step = await anext(steps)
+        assert (step.is_reset, step.changed, step.removed) == (True, (stays,), ())
+    async with watching(state, after=told) as steps:
+        assert (await anext(steps)).is_reset
+
+
 class Lives:
     """Four sessions, each of which comes, changes, ends and leaves, step by step."""
 
