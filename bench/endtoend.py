@@ -47,7 +47,10 @@ def request() -> sessions_pb2.CreateSessionRequest:
 
 
 class Ends:
-    """Follows all sessions and tells when each ended; raises when one ended badly."""
+    """Follows all sessions and tells when each ended.
+
+    Raises when one ended badly, and where the end of one cannot be known any more: nobody is to wait for it.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -56,14 +59,20 @@ class Ends:
 
     async def follow(self) -> None:
         """Run until cancelled."""
+        has_begun = False
         async for answer in watch_sessions(self._client, sessions_pb2.SessionFilter()):
             now = time.perf_counter()
+            if answer.reset and has_begun:
+                raise AssertionError("the watch began anew: sessions may have ended unseen")
+            has_begun = True
             async with self._changed:
                 for session in answer.changed:
                     if session.state in ENDED_STATES:
                         if session.state != sessions_pb2.SESSION_STATE_SUCCEEDED:
                             raise AssertionError(f"{session.name} ended badly: {session.end}")
                         self.ended.setdefault(session.id, now)
+                if unseen := set(answer.removed) - self.ended.keys():
+                    raise AssertionError(f"left without their end: {', '.join(sorted(unseen))}")
                 self._changed.notify_all()
 
     async def wait_for(self, ids: set[str]) -> None:

@@ -253,7 +253,11 @@ class SessionWatch:
         self._clock = clock
         self._caller = caller
         self._matcher = Matcher(caller, wanted)
-        self._known: set[str] = set()
+        self._known: dict[str, Session] = {}
+        """What the caller has of sessions that have not left, as it was sent."""
+        self._removed = 0
+        """How many had left when he was sent something last."""
+        self._first_revision = 0
 
     async def steps(self, from_revision: int) -> AsyncGenerator[Step, None]:
         """First what is asked for, then changes for ever.
@@ -301,13 +305,14 @@ class SessionWatch:
 
     def _first(self, from_revision: int) -> Step:
         state = self._state
-        oldest = state.first_revision
+        self._removed = state.removed
+        oldest = self._first_revision = state.first_revision
         if len(state.removals) == state.removals.maxlen:
             oldest = state.removals[0].revision
         is_reset = from_revision < max(oldest, 1)
         since = 0 if is_reset else from_revision
         live = [stored for stored in state.sessions.values() if self._fits(stored.value)]
-        self._known = {stored.value.id for stored in live}
+        self._known = {stored.value.id: stored.value for stored in live}
         changed = [stored.value for stored in live if stored.revision > since]
         removed = []
         if not is_reset:
@@ -340,18 +345,34 @@ class SessionWatch:
         return False
 
     def _step(self, changes: list[Change]) -> Step | None:
-        changed, removed = [], []
+        state = self._state
+        gone = state.removed_after(self._removed)
+        if gone is None or state.first_revision != self._first_revision:
+            return self._first(0)
+        self._removed = state.removed
+        changed, removed = self._left(gone)
         for change in changes:
             match change:
                 case SessionChanged(session=session) if self._fits(session):
-                    self._known.add(session.id)
+                    self._known[session.id] = session
                     changed.append(session)
-                case SessionChanged(session=session) if session.id in self._known:
-                    self._known.discard(session.id)
+                case SessionChanged(session=session) if self._known.pop(session.id, None):
                     removed.append(session.id)
-                case SessionRemoved(session_id=session_id) if session_id in self._known:
-                    self._known.discard(session_id)
-                    removed.append(session_id)
         if not changed and not removed:
             return None
-        return Step(revision=self._state.revision, changed=tuple(changed), removed=tuple(removed))
+        return Step(revision=state.revision, changed=tuple(changed), removed=tuple(removed))
+
+    def _left(self, gone: list[Session]) -> tuple[list[Session], list[str]]:
+        """Those to send once more, and the ids of all that the caller is told of.
+
+        Of what a slow reader has not taken only the newest waits, which is that it left: its end is to be sent
+        all the same, also of what came and went in between.
+        """
+        changed, removed = [], []
+        for session in gone:
+            known, fits = self._known.pop(session.id, None), self._fits(session)
+            if fits and known is not session:
+                changed.append(session)
+            if fits or known is not None:
+                removed.append(session.id)
+        return changed, removed

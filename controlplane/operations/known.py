@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from controlplane.domain.snapshot import (
@@ -33,7 +34,7 @@ from controlplane.operations.accounts import Accounts
 from controlplane.operations.held import HeldTimes
 from controlplane.operations.live_usage import LiveUsage
 from controlplane.operations.recent import Recent
-from controlplane.operations.subscriptions import Subscriptions
+from controlplane.operations.subscriptions import VIEWED, Subscriptions
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REMEMBERED_REMOVALS: Final = 10_000
-"""Sessions that left and can still be told to watchers that come back."""
+"""Sessions that left and can still be sent to watchers that come back, or are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,11 @@ class Known:
         revision: everything up to here has been seen; single keys may be ahead of it.
         node_changes: how often a node came, went or became another one.
         newest: as far as the one that is furthest ahead.
-        first_revision: where this control plane began to follow.
+        first_revision: since when this control plane has followed without a gap.
         silent: nodes whose agents are not connected here.
         stocks: what the others have of what sessions need, by node, as far as they said.
         removals: the last sessions that left, oldest first.
+        removed: how many sessions have left, all of them together.
         subscriptions: who is told of changes.
         held: how long attempts have held their devices.
         accounts: what projects and users hold and used, by which budgets and fair shares go.
@@ -99,6 +101,7 @@ class Known:
         self.node_changes = 0
         self.first_revision = 0
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
+        self.removed = 0
         self.subscriptions = Subscriptions()
         self.held = HeldTimes(monotonic)
         self.accounts = Accounts(self._held_s, half_life_s)
@@ -159,6 +162,13 @@ class Known:
         """The live session that this request made."""
         return self.session(self._requests.get((owner, request_id), ""))
 
+    def removed_after(self, count: int) -> list[Session] | None:
+        """The sessions that left after the first `count`, oldest first; None where some are forgotten."""
+        newer = self.removed - count
+        if newer > len(self.removals):
+            return None
+        return [one.session for one in islice(reversed(self.removals), newer)][::-1]
+
     def has_left_since(self, owner: str, request_id: str, revision: int) -> bool:
         """Whether the session that this request made left the store after `revision`."""
         return (self._left.get((owner, request_id)) or 0) > revision
@@ -217,6 +227,11 @@ class Known:
         self.first_revision = self.first_revision or revision
         if self._deleted:
             self._deleted = {key: at for key, at in self._deleted.items() if at > revision}
+
+    def begin_anew(self, revision: int) -> None:
+        """What happened before a revision is not all known: have every watcher begin anew."""
+        self.first_revision = revision
+        self.subscriptions.poke(VIEWED)
 
     def put(self, key: str, value: bytes, revision: int) -> bool:
         """Take a key's value if it is news."""
@@ -375,6 +390,9 @@ class Known:
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)
         self.removals.append(Removal(session=session, revision=revision))
+        self.removed += 1
+        if not session.state.is_ended:
+            self.begin_anew(revision)  # it ended, and we have not seen it
         self._gone.keep(session_id, revision)
         self._left.keep((session.owner, session.request_id), revision)
         self.subscriptions.tell(

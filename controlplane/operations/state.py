@@ -123,30 +123,40 @@ class LiveState(Known):
         return None if item is None else await self.renewed(records.decode_pointer(item.value))
 
     async def follow(self) -> None:
-        """List, then watch, for ever; a listing now and then repairs what a watch lost."""
+        """List, then watch, for ever; a listing now and then repairs what a watch lost.
+
+        It lists what has been seen: a session that ended and left between a later listing and what has been
+        seen would leave without its end.
+        """
+        follows = False
         while True:
             try:
-                await self._relist()
+                await self._relist(self.revision if follows else 0)
+                follows = True
                 await self._watch()
             except Compacted:
                 self._log.info("state.compacted", revision=self.revision)
                 self.accounts.read_all_again()
+                follows = False
             except StoreUnavailable as error:
                 self._log.warning("state.unavailable", error=str(error))
                 await self._clock.sleep(RETRY_S)
 
-    async def _relist(self) -> None:
+    async def _relist(self, revision: int) -> None:
+        """Make it true as of a revision; 0: as of now, with a gap behind what has been seen."""
         known = self.revision
-        listing = await self._store.list("")
+        listing = await self._store.list("", revision=revision)
         for item in listing.items:
             if self.put(item.key, item.value, item.mod_revision) and item.mod_revision <= known:
                 self._repair(item.key)
         present = {item.key for item in listing.items}
-        for key, revision in list(self.keys()):
-            if key not in present and revision <= listing.revision:
+        for key, written in list(self.keys()):
+            if key not in present and written <= listing.revision:
                 self.delete(key, listing.revision)
-                if revision <= known:
+                if written <= known:
                     self._repair(key)
+        if not revision:
+            self.begin_anew(listing.revision)
         self.reach(listing.revision)
 
     def _repair(self, key: str) -> None:

@@ -83,6 +83,11 @@ class Subscriptions:
         """Whether anybody subscribed to exactly this."""
         return key in self._by_key
 
+    def poke(self, group: str) -> None:
+        """Wake those who subscribed to `group`, though nothing that they know changed."""
+        for subscription in self._by_key.get(group, ()):
+            subscription.poke()
+
     def tell(self, key: str, change: Change) -> None:
         """A key changed."""
         self.tell_only(EVERYTHING, key, change)

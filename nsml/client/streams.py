@@ -8,17 +8,17 @@ other end (None: for ever). Every other error is raised.
 from __future__ import annotations
 
 import random
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nsml.client.errors import Unavailable
+from nsml.client.errors import NotFound, Unavailable
 from nsml.superseding import FirstSteps, place_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from nsml.client.calls import Client
 
@@ -109,13 +109,14 @@ async def watch_sessions(
 ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
     """Live sessions and every change of them; goes on until closed.
 
-    A response with `reset` replaces all that was known. With reports, sessions are `changed` as well by what they report:
+    A response with `reset` replaces all that was known; the ends of sessions that ended before it follow in the next one.
+    With reports, sessions are `changed` as well by what they report:
     each is what was last heard of it, put together. Summaries have the first values, and those of `summary_names`.
     `short`: long commands and environments lack their end (`nsml.view.whole`).
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision
-    told = _Told()
+    told, unended = _Told(), _Unended()
     while True:
         request = pb.WatchSessionsRequest(
             filter=chosen,
@@ -133,8 +134,14 @@ async def watch_sessions(
                 async for answer in stream:
                     retry.heard()
                     client.rpc.has_seen(answer.revision)
-                    yield _within(chosen.project, told.take(answer) if with_reports else answer)
+                    shown = _within(chosen.project, told.take(answer) if with_reports else answer)
+                    unended.take(shown)
+                    yield shown
                     revision = answer.revision
+                    # Of a list in parts only the last one has a revision.
+                    if revision and unended.missing:
+                        yield await _ends(client, chosen, unended.missing, revision)
+                        unended.missing.clear()
         except Unavailable as error:
             broken = error
         await retry.after(broken)
@@ -159,6 +166,46 @@ class _Told:
                 self._known[session.id] = session = _with_report(session, report)
                 answer.changed.append(session)
         return answer
+
+
+class _Unended:
+    """Sessions that were sent without their end.
+
+    Attributes:
+        missing: those that a new list lacks: it holds only what is live.
+    """
+
+    def __init__(self) -> None:
+        self._live: set[str] = set()
+        self.missing: set[str] = set()
+
+    def take(self, answer: pb.WatchSessionsResponse) -> None:
+        """Note which sessions live."""
+        if answer.reset:
+            self.missing |= self._live
+            self._live.clear()
+        for session in answer.changed:
+            self.missing.discard(session.id)
+            if session.state in ENDED_STATES:
+                self._live.discard(session.id)
+            else:
+                self._live.add(session.id)
+        self._live.difference_update(answer.removed)
+        self.missing.difference_update(answer.removed)
+
+
+async def _ends(
+    client: Client, chosen: pb.SessionFilter, missing: Iterable[str], revision: int
+) -> pb.WatchSessionsResponse:
+    """What the watch would have sent of sessions that left while nothing was heard of it."""
+    answer = pb.WatchSessionsResponse(revision=revision, removed=sorted(missing))
+    for session_id in answer.removed:
+        with suppress(NotFound):  # removed, or hidden from us meanwhile
+            session = await client.sessions.get(session_id)
+            is_chosen = not chosen.states or session.state in chosen.states
+            if session.state in ENDED_STATES and is_chosen:
+                answer.changed.append(session)
+    return answer
 
 
 def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:

@@ -11,7 +11,7 @@ import asyncio
 import enum
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -82,6 +82,7 @@ class Invariant(enum.StrEnum):
     OPEN_NODES = "closed nodes get no work"  # 8
     FORWARD = "states only go forward"  # 3
     RIGHT_ENDS = "every session has its right end"  # 3
+    SHOWN_ENDS = "watchers are shown the end of all that they were shown"  # 3
     NOTHING_LEFT = "nothing is left behind"  # 1
     RECOVERY = "it heals by itself in time"
     STILLNESS = "nothing to do in, nothing out"  # 8
@@ -191,6 +192,8 @@ class Referee:
         self._term = 0
         self._by_request: dict[str, str] = {}
         self._watched: dict[str, tuple[SessionState, int]] = {}
+        self._unended: dict[str, dict[str, None]] = defaultdict(dict)
+        """By watcher, the sessions that were shown and not their ends."""
         self._highest: dict[str, tuple[int, int]] = {}
         self._wanted: dict[StreamKey, int] = {}
         self._charged: dict[tuple[str, int], AttemptCharge] = {}
@@ -611,6 +614,10 @@ class Referee:
         name = sessions_pb2.SessionState.Name(session.state).removeprefix("SESSION_STATE_")
         state = SessionState(name)
         key = f"{watcher} {session.name}"
+        if state.is_ended or state is SessionState.HELD:  # whoever holds it may never release it
+            self._unended[watcher].pop(session.name, None)
+        else:
+            self._unended[watcher][session.name] = None
         known = self._watched.get(key)
         self._watched[key] = (state, session.attempt)
         if known is None or known == (state, session.attempt):
@@ -624,7 +631,16 @@ class Referee:
         is_later = session.attempt >= known[1]
         self.expect(right, is_later, f"{key}: attempt {known[1]}, then {session.attempt}")
 
+    def watches_anew(self, watcher: str) -> None:
+        """A watcher began without what it knew."""
+        self._unended[watcher].clear()
+
     # At the end.
+
+    @property
+    def unended(self) -> list[str]:
+        """Sessions of which a watcher was not shown the end."""
+        return [f"{watcher} {name}" for watcher, names in self._unended.items() for name in names]
 
     @property
     def unfinished(self) -> list[str]:

@@ -23,6 +23,7 @@ from controlplane.loops.liveness import Liveness
 from controlplane.operations import export, placing, reports, state
 from controlplane.operations.content import Content
 from controlplane.operations.draft import Draft
+from controlplane.operations.following import SessionWatch
 from controlplane.operations.held import HeldTimes
 from controlplane.operations.ingest import Ingestor
 from controlplane.operations.stop import Stopper
@@ -40,6 +41,7 @@ from nodeagent.reports import exit_without_start
 from nodeagent.runner import Runner
 from nodeagent.runtimes.fake import FakeMachine
 from nodeagent.runtimes.interface import ReplicaState
+from nsml.client import streams
 from nsml.v1 import agents_pb2, sessions_pb2
 from tests.simulation.cluster import Shape
 from tests.simulation.invariants import Invariant
@@ -208,6 +210,19 @@ def without_closed_nodes(patch: Patch) -> None:
 def without_relisting(patch: Patch) -> None:
     """What a watch lost stays lost."""
     patch.setattr(state, "RELIST_EVERY_S", 1e9)
+
+
+def without_missed_ends(patch: Patch) -> None:
+    """Of a session that left before its watcher was sent its end, only that it left is sent."""
+    sound = SessionWatch._left
+    patch.setattr(SessionWatch, "_left", lambda self, gone: ([], sound(self, gone)[1]))
+
+
+def without_ends_before_a_list(patch: Patch) -> None:
+    """A watcher that is sent a new list asks for nothing that it lacks."""
+    patch.setattr(
+        streams._Unended, "missing", property(lambda _: set(), lambda *_: None), raising=False
+    )
 
 
 def without_one_charge(patch: Patch) -> None:
@@ -421,6 +436,20 @@ MUTANTS = (
         found_by=frozenset({_I.ONE_EFFECT}),
         faults={"lose answers": 1.0},
         every_s=0.3,
+    ),
+    Mutant(
+        name="ends that were missed",
+        apply=without_missed_ends,
+        found_by=frozenset({_I.SHOWN_ENDS}),
+        faults={"history slow": 1.0},
+        every_s=0.5,
+    ),
+    Mutant(
+        name="ends that a new list lacks",
+        apply=without_ends_before_a_list,
+        found_by=frozenset({_I.SHOWN_ENDS}),
+        faults={"kill control plane": 1.0},
+        every_s=0.5,
     ),
     Mutant(
         name="proof of an end",

@@ -106,6 +106,7 @@ class User:
         """Look at one's sessions for ever, over every break."""
         chosen = sessions_pb2.SessionFilter(owners=[self._name])
         while True:
+            self._cluster.referee.watches_anew(self._name)
             try:
                 async with aclosing(watch_sessions(self._client, chosen)) as answers:
                     async for answer in answers:
@@ -147,6 +148,7 @@ async def scenario(seed: int, chosen: Situation, quiet_within_s: float) -> Outco
                 quiet_within_s,
                 look_s=1.0,
             )
+            await _check_what_watchers_saw(cluster)
             for task in watching:
                 task.cancel()
         await judge(cluster)
@@ -237,10 +239,24 @@ async def _check_what_users_see(cluster: Cluster) -> None:
     await _seen(cluster, Invariant.NOTHING_LEFT, partial(_shown_held, cluster))
 
 
+async def _check_what_watchers_saw(cluster: Cluster) -> None:
+    """Whom they ask may be behind, and not know before it lists anew what it was not told."""
+    is_told = not cluster.world.fired["lost watch events"]
+
+    async def wrong() -> str:
+        return ", ".join(cluster.referee.unended)
+
+    within_s = BEHIND_S if is_told else BEHIND_S + RELIST_EVERY_S
+    await _seen(cluster, Invariant.SHOWN_ENDS, wrong, within_s)
+
+
 async def _seen(
-    cluster: Cluster, invariant: Invariant, wrong: Callable[[], Awaitable[str]]
+    cluster: Cluster,
+    invariant: Invariant,
+    wrong: Callable[[], Awaitable[str]],
+    within_s: float = BEHIND_S,
 ) -> None:
-    until = cluster.world.clock.monotonic() + BEHIND_S
+    until = cluster.world.clock.monotonic() + within_s
     while text := await wrong():
         if cluster.world.clock.monotonic() > until:
             break

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +15,16 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import ClusterSnapshot
 from controlplane.domain.values import Allocation, Replica
 from controlplane.operations import records
-from controlplane.operations.state import LiveState
-from controlplane.store.interface import Delete, Put, Transaction
+from controlplane.operations.state import RELIST_EVERY_S, LiveState
+from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
 from tests.unit.controlplane.builders import held, node, session
 from tests.unit.controlplane.workbench import HandClock, bench
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from controlplane.store.interface import Listing, WatchBatch
+    from tests.unit.controlplane.workbench import Flaky
 
 STEPS = st.lists(
     st.tuples(
@@ -163,6 +172,59 @@ async def test_compaction_is_answered_by_a_listing() -> None:
         with state.accounts.reading(one.owner, 0.0, 0.0) as reading:
             reading.finish()
         assert state.accounts.unread(0.0, 0.0) == "vision"
+
+
+class Interrupted:
+    """A store whose watch ends once `breaks` is set, cut or not; more happens until it is listed again."""
+
+    def __init__(self, store: Flaky, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._meanwhile = meanwhile
+        self.breaks = asyncio.Event()
+        self.happened = asyncio.Event()
+        self.is_cut = False
+
+    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
+        if self.breaks.is_set():
+            await self._meanwhile()
+        return await self._store.list(prefix, revision=revision)
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        async with contextlib.aclosing(self._store.watch(prefix, from_revision)) as batches:
+            async for batch in batches:
+                yield batch
+                if self.breaks.is_set() and self.is_cut:
+                    self.is_cut = False
+                    raise StoreUnavailable("scripted")
+
+
+@pytest.mark.parametrize("why", ["the store was away", "it was time to list"])
+async def test_between_a_watch_and_the_next_nothing_is_skipped(why: str) -> None:
+    one = session()
+    ended = replace(one, state=SessionState.SUCCEEDED)
+
+    async def meanwhile() -> None:
+        store.breaks.clear()
+        await made.write(ended)
+        await made.store.commit(Transaction(success=(Delete(key=records.session_key(one.id)),)))
+        store.happened.set()
+
+    async with bench() as made:
+        store = Interrupted(made.store, meanwhile)
+        state = LiveState(store, made.clock)  # type: ignore[arg-type]
+        made.tasks.append(made.group.create_task(state.follow()))
+        await made.write(one)
+        await made.settled(state)
+        began = state.first_revision
+        store.breaks.set()
+        store.is_cut = why == "the store was away"
+        made.clock.now += 0 if store.is_cut else RELIST_EVERY_S + 1
+        await made.write(node("a"))
+        await made.settled(state)
+        await store.happened.wait()
+        await made.settled(state)
+        assert [removal.session for removal in state.removals] == [ended]
+        assert (state.repaired, state.first_revision) == (0, began)
 
 
 async def test_a_subscription_keeps_the_newest_of_each_key() -> None:

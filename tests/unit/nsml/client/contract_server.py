@@ -131,6 +131,8 @@ class State:
         self.webhook = ""
         self.projects: dict[str, projects_pb2.Project] = {}
         self.revision = 1
+        self.oldest_revision = 1
+        """Watches that resume from an older one begin anew."""
         self.simulated = False
         self.join_address = self.login_address = ""
         self.calls: list[str] = []
@@ -416,8 +418,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         state = self.state
         if state.knows_no_project:
             request.filter.project = ""
-        seen = request.from_revision
-        is_first = seen == 0
+        is_first = request.from_revision < state.oldest_revision
+        seen = 0 if is_first else request.from_revision
         # Whoever comes back is told all of them again.
         told = len(state.last_reports) if is_first else 0
         while context.is_active():

@@ -151,6 +151,33 @@ async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):
     assert [memo for _, _, memo in seen] == ["", "while away", "end"]
 
 
+async def test_a_watch_that_begins_anew_has_the_ends_that_the_new_list_lacks(client, server):
+    """The control plane was started again, and knows no more of those that ended before."""
+    stays, ends, goes = (server.state.add(f"kim/mnist/{number}") for number in range(3))
+    steps = []
+    async with asyncio.timeout(60), aclosing(watch_sessions(client, pb.SessionFilter())) as stream:
+        async for answer in stream:
+            states = {one.id: one.state for one in answer.changed}
+            steps.append((answer.reset, states, set(answer.removed)))
+            if len(steps) == 1:
+                await asyncio.to_thread(server.cut)
+                server.state.change(ends, state=pb.SESSION_STATE_FAILED)
+                server.state.add("kim/mnist/3")
+                del server.state.sessions[goes.id]
+                server.state.oldest_revision = server.state.revision
+                await asyncio.to_thread(server.restore)
+            elif len(steps) == 3:
+                server.state.change(stays, memo="and so on")
+            elif len(steps) == 4:
+                break
+    reset, after, later = steps[1:]
+    assert reset[0]
+    assert stays.id in reset[1]
+    assert ends.id not in reset[1]
+    assert after == (False, {ends.id: pb.SESSION_STATE_FAILED}, {ends.id, goes.id})
+    assert later[1].keys() == {stays.id}
+
+
 async def test_reports_change_sessions_as_they_were_told_last(client, server):
     first, second = server.state.add("kim/mnist/1"), server.state.add("kim/mnist/2")
     stream = watch_sessions(client, pb.SessionFilter(), with_reports=True)
