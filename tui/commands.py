@@ -92,6 +92,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "push": Way.HANDED,
         "rm": Way.HANDED,
     },
+    "image": {"ls": Way.SHOWN},
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},
     "node": {

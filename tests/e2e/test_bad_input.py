@@ -133,7 +133,7 @@ def test_what_is_proposed_in_place_of_what_could_never_be_is_taken(platform, cod
     assert done.returncode in {2, 7}, done.stderr
     assert says in done.stderr, done.stderr
     proposed = re.search(
-        r"try: nsml run (.*?)\.\.\.(?:    without (.*))?$", done.stderr, re.MULTILINE
+        r"try: nsml run (.*?)\.\.\.(?:    # without (.*))?$", done.stderr, re.MULTILINE
     )
     assert proposed, done.stderr
     kept = list(flags)
@@ -268,7 +268,7 @@ def test_escape_sequences_and_invalid_utf8_stay_bytes(platform, tmp_path):
     folder = write_program(tmp_path / "rude", f"import os\nos.write(1, {raw!r})\n")
     name = run(platform, folder, "-g", "0", "-m", "\x1b[31mred")
     wait_for(lambda: ended(platform, name), what="it ended")
-    command = [str(PROGRAMS / "nsml"), "logs", name]
+    command = [str(PROGRAMS / "nsml"), "logs", "--raw", name]
     done = subprocess.run(command, env=platform.environment, capture_output=True, check=True)
     assert done.stdout == raw
     assert "\x1b" not in platform.nsml("ps", "-a").stdout

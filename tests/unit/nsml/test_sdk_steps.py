@@ -39,7 +39,9 @@ class Training:
         self._attempts = 0
         self.weight = 0
 
-        def lay_out(session: Session, name: str, load_fn: Any, _: Any) -> list[int]:
+        def lay_out(
+            session: Session, name: str, load_fn: Any, _: Any, *, is_resuming: bool = False
+        ) -> list[int]:
             before = folder / str(self._attempts - 1) / "checkpoints"
             (found,) = sorted(before.glob(f"*-{name}"))[-1:]
             copy = folder / f"copy-{self._attempts}"

@@ -126,7 +126,8 @@ def test_a_line_is_completed_by_what_may_stand_there():
 async def test_what_a_program_writes_comes_with_colours_and_nothing_else_to_obey():
     taken = []
     words = [sys.executable, "-c", PROGRAM, "x"]
-    assert await run(words, environ={}, width=61, take=taken.append) == 3
+    take = lambda done, _: taken.append(done)
+    assert await run(words, environ={}, width=61, take=take) == 3
     lines = "".join(taken).splitlines()
     assert lines[0] == "x columns 61"
     assert lines[1] == "\x1b[31mred\x1b[0m ␛]0;owned␇ terminal True"
@@ -143,7 +144,7 @@ async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
         "signal.pause()"
     )
     words = [sys.executable, "-c", program]
-    task = asyncio.create_task(run(words, environ={}, width=80, take=lambda _: heard.set()))
+    task = asyncio.create_task(run(words, environ={}, width=80, take=lambda *_: heard.set()))
     await heard.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
