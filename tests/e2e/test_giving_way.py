@@ -178,7 +178,9 @@ def test_it_goes_on_where_it_was_on_another_gpu(platform: Platform, tmp_path) ->
     until(platform, name, "it came to its end", lambda s: s["state"] == "SUCCEEDED")
     log = platform.nsml("logs", "--attempt", "1", name).stdout
     assert f"begins at 0 on {device_of(first)}" in log
-    assert "nsml: saved checkpoint attempt-1 on notice: requeued by root: gives way to a friend" in log
+    assert (
+        "nsml: saved checkpoint attempt-1 on notice: requeued by root: gives way to a friend" in log
+    )
     log = platform.nsml("logs", name).stdout
     assert "nsml: goes on from checkpoint attempt-1" in log
     has_each_step_once(platform, name, log)
