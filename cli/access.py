@@ -245,7 +245,8 @@ def _name_of(server: str) -> str:
 def logout(app: App, *, revoke: bool) -> None:
     """Forget this context's token on this machine.
 
-    The token stays valid where else it is kept, unless --revoke ends it.
+    The token stays valid where else it is kept, unless --revoke ends it. On the machine
+    where you run the platform, `nsml up` logs in again.
     """
     from nsml.client.errors import NotSignedIn
 
@@ -264,6 +265,8 @@ def logout(app: App, *, revoke: bool) -> None:
             app.say("the token was not valid any more")
     _forget(app, context)
     app.say(f"logged out of {context.places}" + ("; the token is revoked" if revoke else ""))
+    if context.server.startswith("unix:"):
+        app.say("to log in again: nsml up")
 
 
 def _forget(app: App, context: Context) -> None:

@@ -343,7 +343,10 @@ class App:
             f"{what} at {context.places}",
             reason=error.reason,
             why=error.why or error.message,
-            advice=f"nsml login {context.server}",
+            # Whoever runs the platform on this machine needs no token at hand.
+            advice="nsml up    logs you in, if this account runs the platform"
+            if context.server.startswith("unix:")
+            else f"nsml login {context.server}",
         )
 
     def link_words(self) -> Callable[[Link], None]:

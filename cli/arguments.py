@@ -197,14 +197,18 @@ class _Moment(click.ParamType["datetime | timedelta"]):
         try:
             at = typed(text)
         except ValueError:
-            if re.match(r"\d{4}-|\d+:", text, re.ASCII):
-                raise BadValue(
-                    f"{text[:_MOST_SHOWN]!r} is not a time",
-                    param,
-                    ctx,
-                    why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in local time, or with +09:00 behind it",
-                ) from None
-            return timedelta(seconds=AGE.convert(text, param, ctx))
+            if not re.match(r"\d{4}-|\d+:", text, re.ASCII):
+                try:
+                    return timedelta(seconds=AGE.convert(text, param, ctx))
+                except BadValue as error:
+                    if error.why or error.nearest:
+                        raise
+            raise BadValue(
+                f"{text[:_MOST_SHOWN]!r} is not a time",
+                param,
+                ctx,
+                why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in local time, or with +09:00 behind it",
+            ) from None
         if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
             self.fail(f"nothing was printed in the year {at.year}", param, ctx)
         return at

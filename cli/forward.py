@@ -15,7 +15,7 @@ import click
 from cli.app import App
 from cli.arguments import WholeRange, session_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, pass_app
+from cli.group import BadValue, command, pass_app
 from cli.loopback import CannotTell, is_request, may_pass, user_at
 from cli.loopback import refusal as refused_page
 from cli.ports import LOOPBACK, refusal
@@ -47,13 +47,30 @@ _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: the peer is told that the connection broke, not that it ended."""
 
 
+_MOST_SHOWN = 80
+
+
 class _Service(click.ParamType[str]):
     """A TCP port, or the name of a Unix socket."""
 
     name = "service"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(_PORT.convert(value, param, ctx)) if value.isdecimal() else str(value)
+        if value.isdecimal():
+            return str(_PORT.convert(value, param, ctx))
+        text = str(value)
+        local, is_pair, remote = text.partition(":")
+        if is_pair:  # as ssh, docker and kubectl write it
+            raise BadValue(
+                f"{text[:_MOST_SHOWN]!r} is not a port or service of the session",
+                param,
+                ctx,
+                why="--port is the port on this machine",
+                advice=f"nsml forward SESSION {remote} --port {local}"
+                if local.isdecimal() and remote.isdecimal()
+                else "",
+            )
+        return text
 
 
 @command(

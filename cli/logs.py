@@ -457,7 +457,10 @@ class LogReader:
 
     def _say_none(self, search: LogSearch) -> None:
         if self._found_to < 0:
-            self._app.say("every line fits" if search.is_inverted else "no line fits")
+            from nsml.view.text import visible
+
+            words = "every line fits" if search.is_inverted else "no line fits"
+            self._app.say(visible(f"{self.session.name}: {words}") if self._prefix else words)
 
     def _write_found(self, lines: Sequence[LogLine], search: LogSearch) -> None:
         for line in lines:

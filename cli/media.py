@@ -112,7 +112,7 @@ def media(
         found,
         columns=view.COLUMNS,
         record=view.record,
-        none="nothing was shown" if not globs and not kind else "nothing of that was shown",
+        none="no media were reported" if not globs and not kind else "no such media were reported",
         blank=Media(),
     )
     if has_more:

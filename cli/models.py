@@ -161,6 +161,10 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
     ]
 
 
+_NAMED = 10
+"""Checkpoints that an error lists: the last ones."""
+
+
 @contextmanager
 def _told(target: Path) -> Iterator[None]:
     """Raises CommandError for a target that is there, or that cannot be written."""
@@ -198,12 +202,19 @@ async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Ch
             raise NotFound(
                 error.message,
                 reason=error.reason,
-                why=f"there are {', '.join(names[-10:])}" if names else "it has none",
+                why=_some_of(names),
                 advice="\n".join(_pull(session, item) for item in near(name, names))
                 or f"nsml model ls {shell_word(session)}",
             ) from error
     _check_readable(found, session, earlier=earlier)
     return found
+
+
+def _some_of(names: Sequence[str]) -> str:
+    shown = ", ".join(names[-_NAMED:])
+    if len(names) > _NAMED:
+        return f"there are {len(names):,}, the last ones: {shown}"
+    return f"there are {shown}" if names else "it has none"
 
 
 def _pull(session: str, name: str, *, earlier: bool = False) -> str:

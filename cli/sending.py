@@ -91,7 +91,7 @@ def _note_gitignore(app: App, folder: Path, packed: Packed) -> None:
     if sent:
         size = size_text(sum(item.size for item in sent))
         app.say(
-            f"note: {_GITIGNORE} is not read: {files_text(len(sent))} ({size}) in it are sent;"
+            f"note: {_GITIGNORE} is not read: {files_text(len(sent))} ({size}) that it names are sent;"
             f" {IGNORE_FILE} leaves files out"
         )
 

@@ -169,7 +169,9 @@ async def _listed(
 
 def _fits_nothing(glob: str, which: str, users: Sequence[str], user: str) -> CommandError:
     name = named_user(glob)
-    name = "" if name == user else name
+    name = (
+        "" if name in {user, "None"} else name
+    )  # NSML's word for no dataset, which starts short forms
     of = f" of {', '.join(users)}" if users else f" of yours or of {name}" if name else " of yours"
     return CommandError(
         f"no {which}session{of} fits {glob!r}",

@@ -147,7 +147,7 @@ def starts_text(waiting: Waiting, now: float) -> str:
         return free
     if waiting.room_is_held:
         return "unknown: enough is free, but reserved for others"
-    return "unknown (blocking sessions have no time limit)"
+    return "unknown (nothing tells when there is room)"
 
 
 def _in(seconds: float) -> str:

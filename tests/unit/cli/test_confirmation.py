@@ -249,6 +249,7 @@ def test_a_glob_of_an_administrator_means_their_own_unless_a_user_is_named(
     [
         (["*/cifar/*"], 5, "no live session of yours fits '*/cifar/*'"),
         (["ann/*"], 5, "no live session of yours or of ann fits 'ann/*'"),
+        (["None/[7-9]"], 5, "no live session of yours fits 'None/[7-9]'"),
         (["*", "--user", "ann"], 5, "no live session of ann fits '*'"),
         (["*", "--user", "*"], 2, "--user takes names, not globs"),
         (["kim/mnist/1", "--user", "lee"], 2, "--user goes with a glob"),

@@ -42,3 +42,11 @@ def test_the_address_is_all_that_is_printed(nsml, state):
     host, port = result.stdout.strip().split(":")
     assert (host, port.isdigit()) == ("127.0.0.1", True)
     assert "web of kim/mnist/1" in result.stderr
+
+
+def test_two_ports_in_one_word_are_refused_with_the_option_for_them(nsml, state):
+    state.add("kim/mnist/1")
+    result = nsml("forward", "kim/mnist/1", "18888:8888", check=False)
+    assert result.code == 2
+    assert "nsml forward SESSION 8888 --port 18888" in result.stderr
+    assert "why: --port is the port on this machine" in result.stderr

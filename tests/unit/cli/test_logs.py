@@ -198,7 +198,10 @@ def test_several_logs_come_in_the_order_of_their_times(nsml, state):
     found = nsml("logs", "-t", "--grep", "at", one.name, two.name).stdout
     assert found == "".join(line for line in expected if "at" in line)
     found = nsml("logs", "--grep", "16", "-n", one.name, two.name)
-    assert (found.stdout, found.stderr) == ("kim/mnist/1 | 4:at 16\n", "no line fits\n")
+    assert (found.stdout, found.stderr) == (
+        "kim/mnist/1 | 4:at 16\n",
+        f"{two.name}: no line fits\n",
+    )
     last = nsml("logs", "-t", "--tail", "2", one.name, two.name).stdout
     assert last == "".join([expected[3], *expected[5:]])
 
@@ -261,7 +264,7 @@ def test_what_is_found_of_all_ranks_is_safe_to_show(nsml, state):
     ("words", "said"),
     [
         (("--since", "10"), "10 lacks its unit"),
-        (("--since", "yesterday"), "'yesterday' is not a duration"),
+        (("--since", "yesterday"), "'yesterday' is not a time"),
         (("--since", "2023-13-01"), "'2023-13-01' is not a time"),
         (("--until", "0001-01-01T00:00+14:00"), "nothing was printed in the year 1"),
         (("--since", "-5m"), "is not a duration"),

@@ -42,7 +42,7 @@ def session(state):
 
 def test_nothing_was_shown(nsml, session):
     result = nsml("media", "@last", terminal=True)
-    assert (result.stdout, result.stderr) == ("", "nothing was shown\n")
+    assert (result.stdout, result.stderr) == ("", "no media were reported\n")
 
 
 def test_a_list_of_several_pages(nsml, state, session):

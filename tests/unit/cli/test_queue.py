@@ -234,7 +234,7 @@ DAY = 86_400
             "enough is free in 1h at the latest",
             "1h at most",
         ),
-        ({}, "unknown (blocking sessions have no time limit)", "-"),
+        ({}, "unknown (nothing tells when there is room)", "-"),
     ],
 )
 def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts, cell):

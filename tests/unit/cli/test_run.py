@@ -145,7 +145,7 @@ def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
         "note: left out, environments of Python packages: env",
         "note: empty folders are not sent: logs",
         "note: not read, only .nsmlignore of the folder itself is: sub/.nsmlignore",
-        "note: .gitignore is not read: 2 files (2.0 kB) in it are sent; .nsmlignore leaves files out",
+        "note: .gitignore is not read: 2 files (2.0 kB) that it names are sent; .nsmlignore leaves files out",
     ]
     (project / ".nsmlignore").write_text("*.bin\nsub\n")
     assert ".gitignore" not in nsml("run").stderr

@@ -53,7 +53,7 @@ from tui.sources import Topic
 FOLDER = Path(__file__).with_name("captures")
 DRAWS = "NSML_DRAW_CAPTURES" in os.environ
 """Whether the files are written, and not held against what is drawn."""
-STEADY = 12
+STEADY = 40
 """Drawings one after the other that are the same: nothing is on its way any more."""
 PAUSE_S = 0.03
 

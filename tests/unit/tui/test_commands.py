@@ -126,8 +126,7 @@ def test_a_line_is_completed_by_what_may_stand_there():
 async def test_what_a_program_writes_comes_with_colours_and_nothing_else_to_obey():
     taken = []
     words = [sys.executable, "-c", PROGRAM, "x"]
-    take = lambda done, _: taken.append(done)
-    assert await run(words, environ={}, width=61, take=take) == 3
+    assert await run(words, environ={}, width=61, take=lambda done, _: taken.append(done)) == 3
     lines = "".join(taken).splitlines()
     assert lines[0] == "x columns 61"
     assert lines[1] == "\x1b[31mred\x1b[0m ␛]0;owned␇ terminal True"
