@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import GetClusterResponse
 
 DEFAULT_HTTP_PORT = 18_555
+_MOVES = 4
+"""So often a start that finds a port taken is repeated on another one: twice for each of two."""
 F = TypeVar("F", bound="Callable[..., Any]")
 _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
@@ -274,6 +276,8 @@ def with_http(choices: Choices, held: ports.Held, *, is_fixed: bool) -> Choices:
     address = choices.http or f"{ports.LOOPBACK}:{DEFAULT_HTTP_PORT}"
     host, port = ports.parse_http(address)
     taken = ports.obstacle(host, port)
+    if host == ports.LOOPBACK and port == choices.port:
+        taken = "users of this machine are served there"
     if taken and (is_fixed or host != ports.LOOPBACK):
         raise ports.refusal(address, taken, "--http HOST:ANOTHER_PORT")
     if taken:
@@ -377,22 +381,32 @@ def _ensure_control_plane(
     is_fixed: bool,
     has_fixed_http: bool,
 ) -> tuple[Mapping[str, Any], Choices]:
-    """Start it; where somebody took its port since it was free, on another one.
+    """Start it; where somebody took a port since it was free, on another one, unless that one was asked for.
 
     Two that begin at once both find a port free, and hold it. Whoever has it may be gone by now, and come again.
     """
-    try:
-        return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
-    except CommandError as error:
-        failed = error.__cause__
-        is_taken = isinstance(failed, StartFailed) and failed.code == CANNOT_LISTEN
-        if is_fixed or not is_taken:
-            raise
-    choices = _on_another_port(app, choices, "taken while it started")
-    held.hold(ports.LOOPBACK, choices.port)
-    if choices.http.startswith(f"{ports.LOOPBACK}:") and not has_fixed_http:
-        choices = _with_another_http_port(choices, held)
+    for _ in range(_MOVES):
+        try:
+            return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
+        except CommandError as error:
+            is_own = _is_taken(error, f"{ports.LOOPBACK}:{choices.port}") and not is_fixed
+            has_own_http = choices.http.startswith(f"{ports.LOOPBACK}:") and not has_fixed_http
+            if not is_own and not (has_own_http and _is_taken(error, choices.http)):
+                raise
+        if is_own:
+            choices = _on_another_port(app, choices, "taken while it started")
+            held.hold(ports.LOOPBACK, choices.port)
+        else:
+            app.say(f"{choices.http}: taken while it started; HTTP is served on another port")
+            choices = _with_another_http_port(choices, held)
     return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
+
+
+def _is_taken(error: CommandError, address: str) -> bool:
+    """Whether a program did not start since somebody has this address, the first one of its own that is taken."""
+    failed = error.__cause__
+    cannot_listen = isinstance(failed, StartFailed) and failed.code == CANNOT_LISTEN
+    return cannot_listen and f"cannot listen on {address}: " in str(failed)
 
 
 def _ensure_agent(

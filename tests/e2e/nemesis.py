@@ -438,7 +438,7 @@ def check_streams(
 ) -> Iterator[str]:
     """What is wrong with the reports and bytes of one session."""
     # Refused when nothing was reported at all.
-    text = platform.nsml("events", name, "loss", "-o", "csv", check=False).stdout
+    text = platform.nsml("events", name, "loss", "--attempts", "-o", "csv", check=False).stdout
     rows = list(csv.DictReader(io.StringIO(text)))
     for replica, lines in witnesses.of(session_id).items():
         _, attempt, rank = replica.split(".")

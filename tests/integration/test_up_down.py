@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -218,8 +219,10 @@ def takes(thief: socket.socket, port: int) -> bool:
 
 
 SEES_IT_FREE = """
-from cli import ports
+import os
+from cli import ports, up
 from cli.main import main
+up.DEFAULT_HTTP_PORT = int(os.environ["HTTP_PORT"])
 ports.obstacle = lambda host, port: ''
 main()
 """
@@ -228,22 +231,36 @@ main()
 
 def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> None:
     held = Held()
-    port = held.free()
-    assert machine.up("--port", str(port)).returncode == 0
-    assert machine.nsml("down", "-y").returncode == 0
+    port, http = held.free(), held.free()
     program = [sys.executable, "-c", SEES_IT_FREE]
-    with socket.create_server(("127.0.0.1", port)):
-        moved = machine.nsml("up", "--no-agent", "--embedded", program=program)
+
+    def up(*options: str) -> subprocess.CompletedProcess[str]:
+        return machine.nsml("up", "--embedded", *options, program=program, HTTP_PORT=str(http))
+
+    with socket.create_server(("127.0.0.1", http)):
+        moved = up("--no-agent", "--port", str(port))
+        assert moved.returncode == 0, moved.stderr
+        assert machine.ready()["address"] == f"127.0.0.1:{port}", "which was asked for"
+        assert machine.ready()["http"] != f"http://127.0.0.1:{http}"
+        assert machine.nsml("down", "-y").returncode == 0
+        refused = up("--no-agent", "--http", f"127.0.0.1:{http}")
+        assert f"cannot listen on 127.0.0.1:{http}: " in refused.stderr
+    with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", http)):
+        # those that it used are remembered, and somebody else has them now
+        choices = machine.data / "local.json"
+        kept = json.loads(choices.read_text())
+        choices.write_text(json.dumps({**kept, "http": f"127.0.0.1:{http}"}))
+        moved = up("--no-agent")
         assert moved.returncode == 0, moved.stderr
         assert f"port {port}: taken while it started" in moved.stderr
         assert machine.ready()["address"] != f"127.0.0.1:{port}"
+        assert machine.ready()["http"] != f"http://127.0.0.1:{http}"
         assert machine.nsml("down", "-y").returncode == 0
         # the port that it moved to is remembered: back to the one that is taken
-        choices = machine.data / "local.json"
         kept = json.loads(choices.read_text())
         choices.write_text(json.dumps({**kept, "port": port}))
         (machine.data / "agent").write_text("a file where the agent's folder should be")
-        failed = machine.nsml("up", "--embedded", program=program)
+        failed = up()
     assert failed.returncode == 1
     held.close()
     assert "the agent did not start" in failed.stderr

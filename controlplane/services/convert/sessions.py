@@ -171,9 +171,10 @@ SHORT_BYTES: Final = 4 << 10
 
 def shorten(message: sessions_pb2.Session) -> None:
     """Leave out the end of what is long in what was asked for, and say how much that is."""
-    spec, left_out = message.spec, 0
-    spec.entry, missing = _beginning(spec.entry, SHORT_BYTES)
-    left_out += missing
+    spec = message.spec
+    entry, left_out = _beginning(spec.entry, SHORT_BYTES)
+    if left_out:  # assigned, it would be a spec where there is none
+        spec.entry = entry
     for words in (spec.args, spec.argv, message.command):
         left_out += _shorten(words)
     room = SHORT_BYTES

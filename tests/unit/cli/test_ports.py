@@ -109,6 +109,8 @@ def test_http_is_on_the_loopback_where_nothing_else_was_asked_for(monkeypatch) -
         assert chosen.http_address.startswith(f"{LOOPBACK}:")
         assert chosen.http_address != f"{LOOPBACK}:{port}", "that is another program's"
         assert with_http(chosen, held, is_fixed=False) == chosen
+        users = Choices(port=(free := held.free()), http=f"{LOOPBACK}:{free}")
+        assert with_http(users, held, is_fixed=False).http != users.http, "the port of users"
         asked = Choices(http=f"{LOOPBACK}:{port}")
         with pytest.raises(CommandError):
             with_http(asked, held, is_fixed=True)

@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
 from controlplane.operations import searching
+from controlplane.services.convert.sessions import shorten
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
@@ -946,3 +947,11 @@ async def test_lists_carry_the_beginning_of_long_commands_to_callers_that_know(r
     for found in (await listed(short=False), await watched(short=False)):
         assert found[made.id].spec == whole.spec
         assert found[made.id].left_out_bytes == whole.left_out_bytes == 0
+
+
+def test_what_is_short_is_listed_as_it_is() -> None:
+    for whole in (pb.Session(name="kim/a/1"), pb.Session(spec=pb.SessionSpec(entry="main.py"))):
+        listed = pb.Session()
+        listed.CopyFrom(whole)
+        shorten(listed)
+        assert listed == whole
