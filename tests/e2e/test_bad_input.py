@@ -133,7 +133,7 @@ def test_what_is_proposed_in_place_of_what_could_never_be_is_taken(platform, cod
     assert done.returncode in {2, 7}, done.stderr
     assert says in done.stderr, done.stderr
     proposed = re.search(
-        r"try: nsml run (.*?)\.\.\.(?:    without (.*))?$", done.stderr, re.MULTILINE
+        r"try: nsml run (.*?)\.\.\.(?:    # without (.*))?$", done.stderr, re.MULTILINE
     )
     assert proposed, done.stderr
     kept = list(flags)
