@@ -47,7 +47,7 @@ from cli.staying import REMOVES_NOTE, After, goes_on, stay
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
-from nsml.view.shell import option_words, shell_line, shell_word
+from nsml.view.shell import hint_line, option_words, shell_line, shell_word
 from nsml.view.units import exact_size_text
 
 if TYPE_CHECKING:
@@ -694,7 +694,7 @@ def _aborted(reached: _Reached) -> str:
     if reached.session is not None:
         return goes_on(reached.session)
     aborted = "run aborted: Interrupted by user"
-    return f"{aborted}\n  try: {_SEE}" if reached.is_asked else aborted
+    return f"{aborted}\n  try: {hint_line(_SEE)}" if reached.is_asked else aborted
 
 
 def _write(app: App, session: Session) -> None:

@@ -3,8 +3,8 @@
     python -m tools.keep_version COMMIT
 
 writes tests/upgrade/previous.tar.xz: the packages of that commit as they were, without what only
-type checkers read, and nothing else. The tests unpack it and run it with today's environment. Once a
-version is released, its commit becomes the one to keep.
+type checkers read, and pyproject.toml, which names its programs. The tests install it beside today's
+dependencies. Once a version is released, its commit becomes the one to keep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-PACKAGES = ("nsml", "nodeagent", "controlplane", "cli")
+KEPT = ("nsml", "nodeagent", "controlplane", "cli", "pyproject.toml")
 TARGET = Path(__file__).parent.parent / "tests" / "upgrade" / "previous.tar.xz"
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m tools.keep_version COMMIT")
     whole = subprocess.run(
-        ["git", "archive", "--format=tar", sys.argv[1], *PACKAGES], check=True, capture_output=True
+        ["git", "archive", "--format=tar", sys.argv[1], *KEPT], check=True, capture_output=True
     ).stdout
     kept = io.BytesIO()
     with (

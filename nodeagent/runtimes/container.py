@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
 _FAILS = f">{RUN}/{SAID}; exit {START_FAILED_CODE}"
-_HAS_INTERPRETER = (  # in a shell of its own: its variables are not the program's
-    '( case "$1" in */*) ;; *) exit 0;; esac; [ -f "$1" ] && IFS= read -r line <"$1" || exit 0; '
-    'case "$line" in "#!"*) ;; *) exit 0;; esac; line=${line#??}; line=${line#"${line%%[! ]*}"}; '
-    'line=${line%%[ ]*}; [ -x "$line" ] && exit 0; '
-    "echo \"cannot start '$1': its first line names the interpreter '$line', which the image does not have\" "
-    f">{RUN}/{SAID}; exit 1 ) || exit {START_FAILED_CODE}; "
+_LINE = "nsml_line"
+_HAS_INTERPRETER = (  # without a shell of its own: that would be a process more than the program may have
+    f'case "$1" in */*) if [ -f "$1" ] && IFS= read -r {_LINE} <"$1"; then case "${_LINE}" in "#!"*) '
+    f'{_LINE}=${{{_LINE}#??}}; {_LINE}=${{{_LINE}#"${{{_LINE}%%[! ]*}}"}}; {_LINE}=${{{_LINE}%%[ ]*}}; '
+    f'if ! [ -x "${_LINE}" ]; then '
+    f"echo \"cannot start '$1': its first line names the interpreter '${_LINE}', which the image does not have\" "
+    f"{_FAILS}; fi;; esac; fi;; esac; unset {_LINE}; "
 )
 FIRST_PROGRAM = (
     f"{GIVEN}=; if [ -p {RUN}/{GATE} ]; then . {RUN}/{GATE}; fi; "

@@ -49,6 +49,8 @@ _MEMORY_PACE = 5e8
 _PROCESS_PACE = 2_000.0
 _DISK_PACE = 5e8
 """How fast (a second) a program is taken to be that was not seen growing yet."""
+_AMPLE_S = 30.0
+"""For how long there is room for a program at that pace on a disk that nobody fills before a first look."""
 _FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
 """Files that sessions leave for others to make, where they leave room at all: part of all, and the most."""
 _FLOOR_SLACK_FILES = 1_000
@@ -99,8 +101,9 @@ class Watch:
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
         # Most of what a program that ends at once costs would be looks at it. One that is to be on some
-        # processors alone asks how many it has when it begins; on a full disk, what it holds then counts.
-        is_urgent = self._cpus is not None or self._disk.is_short()
+        # processors alone asks how many it has when it begins; on a disk that could be full by the first
+        # look, what it holds now is what it is measured by.
+        is_urgent = self._cpus is not None or self._disk.is_soon_short()
         self.next_at = time.monotonic() + (0.0 if is_urgent else FIRST_LOOK_S)
 
     def look(self, *, is_still: bool = False) -> Excess | None:
@@ -218,8 +221,8 @@ class _Disk:
         """What is too much, or None, and when to look again, in seconds."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
-        free, free_files, least_files, used = room = self._room()
-        is_short = self._is_short(room)
+        free, free_files, least_files, used = self._room()
+        is_short = free < self._floor or free_files < least_files
         self._was_still = self._was_still and is_still
         self._is_settled = self._is_settled and is_still
         is_whole, has_too_many = self._is_settled, False
@@ -240,13 +243,13 @@ class _Disk:
             pause_s = min(pause_s, self._files_pace.seconds_to(-least_files, -free_files, now))
         return None, pause_s
 
-    def is_short(self) -> bool:
-        """Whether the disk has less room than is left to others."""
-        return self._is_short(self._room())
-
-    def _is_short(self, room: tuple[int, int, int, int]) -> bool:
-        free, free_files, least_files, _ = room
-        return free < self._floor or free_files < least_files
+    def is_soon_short(self) -> bool:
+        """Whether the disk has less room than is left to others, or may have before the first look."""
+        if not self._floor:
+            return False
+        free, free_files, least_files, _ = self._room()
+        has_few_files = least_files > 0 and free_files < least_files + _AMPLE_S * _FILES_PACE
+        return has_few_files or free < self._floor + _AMPLE_S * _DISK_PACE
 
     def _excess(
         self, now: float, free: int, *, has_too_many: bool, is_short: bool

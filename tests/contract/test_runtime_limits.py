@@ -317,8 +317,10 @@ async def test_as_many_processes_as_it_is_given_are_not_too_many(limited: Bench)
 
 
 async def test_one_process_is_enough_for_a_program_that_starts_none(limited: Bench) -> None:
+    """Named by its path, of which an image's first line is read before it begins."""
+    argv = ("/usr/bin/env", "python3", "-c", "print('ran')")
     async with limited.new_driver() as driver:
-        spec = python(limited, "print('ran')", process_count=1)
+        spec = limited.spec(argv=argv, process_count=1)
         await driver.start(spec)
         record = await soon(driver.wait(spec.replica_id))
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 0)

@@ -127,7 +127,7 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, level, 
         assert refused.returncode == 7, refused.stderr
         assert "no node allows the host network" in refused.stderr
         assert "host_network is never" in refused.stderr
-        assert "try: nsml run ...    without --network" in refused.stderr
+        assert "try: nsml run ...    # without --network" in refused.stderr
         answers, interfaces, _, uid = found_by(platform, code, targets)
         assert "here" not in answers
         assert set(interfaces) <= {"eth0", "lo"}

@@ -1,7 +1,7 @@
 """The version before beside this one: its real code, in the same environment.
 
-`tools/keep_version.py` made `previous.tar.xz`. Programs find it by PYTHONPATH, which comes before
-the development install; their agents and sessions inherit nothing else of it.
+`tools/keep_version.py` made `previous.tar.xz`. It is installed with the programs that it names, into
+an environment that shares today's dependencies and nothing of today's code.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
+import sysconfig
 import tarfile
+import tomllib
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,12 +41,30 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What makes a program the version before."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of the version before, as an installer makes them."""
     folder = tmp_path_factory.mktemp("previous")
     with tarfile.open(Path(__file__).parent / "previous.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return {"PYTHONPATH": str(folder)}
+        archive.extractall(folder / "code", filter="data")
+    venv.create(folder / "venv", symlinks=True)
+    paths = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
+    # A line of a .pth file adds a folder, not what the .pth files in that folder name: today's code.
+    found = f"{folder / 'code'}\n{sysconfig.get_path('purelib')}\n"
+    Path(sysconfig.get_path("purelib", vars=paths), "previous.pth").write_text(found)
+    scripts = Path(sysconfig.get_path("scripts", vars=paths))
+    named = tomllib.loads((folder / "code/pyproject.toml").read_text())["project"]["scripts"]
+    for name, entry in named.items():
+        module, function = entry.split(":")
+        text = f"#!{scripts}/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        (scripts / name).write_text(text)
+        (scripts / name).chmod(0o755)
+    return scripts
+
+
+@pytest.fixture(scope="module")
+def old(programs: Path) -> dict[str, Any]:
+    """What makes a command one of the version before."""
+    return {"program": (str(programs / "nsml"),)}
 
 
 @pytest.fixture
@@ -80,7 +100,7 @@ def end(machine: Machine, name: str) -> None:
 
 
 def test_a_platform_is_upgraded_under_its_sessions(
-    machine: Machine, old: dict[str, str], code: Path, port: str
+    machine: Machine, old: dict[str, Any], programs: Path, code: Path, port: str
 ) -> None:
     assert done(machine, "--version", **old).split() == ["nsml", PREVIOUS]
     done(machine, "up", "--embedded", "--simulate-gpus", "2", "--port", port, **old)
@@ -120,10 +140,8 @@ def test_a_platform_is_upgraded_under_its_sessions(
     assert "another version" in refused.stderr
     settings = machine.data / "old.toml"
     settings.write_text(f'data = "{machine.data}/controlplane"\naddress = "127.0.0.1:0"\n')
-    program = Path(sys.executable).parent / "nsml-controlplane"
     ended = subprocess.run(
-        [program, "--config", settings],
-        env={**os.environ, **old},
+        [programs / "nsml-controlplane", "--config", settings],
         capture_output=True,
         text=True,
         timeout=120,
@@ -137,7 +155,7 @@ def test_a_platform_is_upgraded_under_its_sessions(
 
 
 def test_a_new_agent_and_new_clients_with_the_version_before(
-    machine: Machine, old: dict[str, str], code: Path, port: str
+    machine: Machine, old: dict[str, Any], code: Path, port: str
 ) -> None:
     done(machine, "up", "--embedded", "--simulate-gpus", "2", "--no-agent", "--port", port, **old)
     done(machine, "up", "--simulate-gpus", "2")  # what runs is left alone: the agent is ours

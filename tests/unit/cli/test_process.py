@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
         (["-e", "main.py"], b""),
         (
             ["--argv", "--no-code", "--", "true"],
-            b"  try: nsml ps -a    shows whether it was submitted all the same\n",
+            b"  try: nsml ps -a    # shows whether it was submitted all the same\n",
         ),
     ],
     ids=["checking", "creating"],

@@ -249,9 +249,9 @@ def test_args_show_what_differs(nsml, state, monkeypatch):
 
 def test_the_version_of_the_platform_is_said_too(nsml, everything, server):
     shown = nsml("version").stdout
-    assert shown.splitlines()[0].startswith("client  ")
-    assert shown.splitlines()[1].startswith("server  ")
-    assert set(json.loads(nsml("version", "-j").stdout)) >= {"client", "server"}
+    assert [line.split()[0] for line in shown.splitlines()[:2]] == ["client", "control"]
+    found = json.loads(nsml("version", "-j").stdout)
+    assert set(found) >= {"client", "server", "control_planes", "agents", "differ"}
 
 
 def test_every_format_of_ps(nsml, everything):

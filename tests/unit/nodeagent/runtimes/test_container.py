@@ -236,7 +236,7 @@ def test_a_script_of_the_folder_is_started(
     begins: Callable[..., tuple[int, str, str]], tmp_path: Path, first: str
 ) -> None:
     script = tmp_path / "train.sh"
-    script.write_text(f'{first}echo "$1${{line-}}"\n')
+    script.write_text(f'{first}echo "$1${{nsml_line-}}"\n')
     script.chmod(0o755)
     assert begins(str(script), "x y", image=[]) == (0, "x y\n", "begun")
 

@@ -98,11 +98,13 @@ def test_one_that_is_still_is_read_once_and_keeps_its_pace() -> None:
 
 
 def test_a_program_that_ends_at_once_is_not_looked_at(tmp_path: Path) -> None:
-    """But where the disk is short already, or it is to be on some processors from its beginning on."""
+    """But where the disk is short or may be so soon, or it is to be on some processors from its beginning on."""
     began = time.monotonic()
     usual = Watch(str(tmp_path), {**NOTHING, "disk_bytes": LIMIT}, list, has_own_shm=False)
     assert usual.next_at >= began + FIRST_LOOK_S
-    urgent = [{"disk_floor_bytes": 1 << 62}]
+    space = os.statvfs(tmp_path)
+    nearly_all = space.f_bavail * space.f_frsize - (1 << 30)
+    urgent = [{"disk_floor_bytes": 1 << 62}, {"disk_floor_bytes": max(nearly_all, 1)}]
     if len(os.sched_getaffinity(0)) > 1:
         urgent.append({"cpus": 1.0})
     for wanted in urgent:
