@@ -339,14 +339,14 @@ class App:
         context = self.context
         has_token = context.token() is not None
         what = "the token is not valid" if has_token else "not logged in"
+        is_here = context.server.startswith("unix:")
         return NotSignedIn(
             f"{what} at {context.places}",
             reason=error.reason,
             why=error.why or error.message,
             # Whoever runs the platform on this machine needs no token at hand.
-            advice="nsml up    logs you in, if this account runs the platform"
-            if context.server.startswith("unix:")
-            else f"nsml login {context.server}",
+            advice=("nsml up    if this account runs the platform: it logs you in\n" * is_here)
+            + f"nsml login {context.server}",
         )
 
     def link_words(self) -> Callable[[Link], None]:

@@ -252,7 +252,7 @@ async def test_the_wheel_moves_wrapped_lines_and_what_is_selected_with_them(dash
         await opened(pilot, "l", "w", "g")
         await shows(pilot, "000 xxx", "60 lines", "paused")
         view = dashboard.screen.query_one(LogView)
-        await until(pilot, lambda: view.has_focus and view.scroll_offset.y == 0)
+        await until(pilot, lambda: view.has_focus and view.is_wrapped and view.scroll_offset.y == 0)
         await until(pilot, lambda: view.allow_vertical_scroll)  # else the wheel moves nothing
         first = view.top
         at = {"x": 1, "y": 1, "delta_x": 0, "delta_y": 0, "button": 0}
