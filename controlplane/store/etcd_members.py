@@ -285,7 +285,7 @@ class Cluster:
         is_behind = False
         while (left_s := ends_at - self._clock.monotonic()) > 0:
             member = self.current
-            is_sent = is_behind = False
+            is_sent = False
             metadata = self.metadata
             try:
                 if self._login is not None and self._token is None:
@@ -296,7 +296,10 @@ class Cluster:
                 return await attempt(member, left_s if is_write else min(try_s, left_s))
             except grpc.aio.AioRpcError as error:
                 verdict = _verdict(error, is_sent=is_sent)
-                reason = f"{member.endpoint}: {error.code().name}: {error.details()}"
+                is_cut = left_s < try_s and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                if not (is_behind and is_cut):  # a try that our own end cut short says nothing new
+                    is_behind = False
+                    reason = f"{member.endpoint}: {error.code().name}: {error.details()}"
             except StoreUnavailable as error:
                 verdict, reason = "retry", f"{member.endpoint}: {error}"
                 is_behind = isinstance(error, StoreBehind)

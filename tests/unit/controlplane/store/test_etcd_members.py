@@ -3,9 +3,11 @@ import grpc.aio
 import pytest
 
 from controlplane.store.etcd_members import (
+    Cluster,
     LeaseNotFound,
     Member,
     ReplyTooLarge,
+    StoreBehind,
     _verdict,
     plain_or_tls,
     refuse_unsound,
@@ -16,6 +18,7 @@ from controlplane.store.interface import (
     NoSpace,
     StoreRefused,
     StoreReplaced,
+    StoreUnavailable,
 )
 from controlplane.store.open import endpoints_of
 
@@ -116,3 +119,49 @@ def test_what_names_an_etcd_and_what_a_file(tmp_path) -> None:
     assert endpoints_of(":memory:") == ()
     assert endpoints_of(str(tmp_path / "store.db")) == ()
     assert endpoints_of(tmp_path / "store.db") == ()
+
+
+class Stepping:
+    """A clock that moves when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("answered_at_s", "meaning"), [(9.9, StoreReplaced), (5.0, StoreUnavailable)]
+)
+async def test_a_last_try_without_time_does_not_hide_what_all_others_said(
+    monkeypatch: pytest.MonkeyPatch, answered_at_s: float, meaning: type[Exception]
+) -> None:
+    """Reads that were answered from the past, then one that times out: cut short by our own end, or in full."""
+    clock = Stepping()
+    cluster = Cluster(["http://127.0.0.1:1"], clock=clock, tls=None, login=None, deadline_s=10, try_s=1)  # fmt: skip
+
+    async def ready(member: Member, timeout_s: float, *, is_alone: bool = True) -> None:
+        del member, timeout_s, is_alone
+
+    monkeypatch.setattr(Member, "ready", ready)
+
+    async def attempt(member: Member, timeout_s: float) -> None:
+        del member
+        if clock.now < answered_at_s:
+            clock.now = answered_at_s
+            raise StoreBehind("etcd is at revision 2")
+        clock.now += timeout_s
+        raise failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    try:
+        with pytest.raises(meaning):
+            await cluster.call(attempt)
+    finally:
+        await cluster.close()
