@@ -74,10 +74,13 @@ def _check_entry(code: Code, wish: Wish) -> None:
 
 def _check_program(code: Code, wish: Wish) -> None:
     """Raise for a program of the folder that no node can start."""
+    from nsml.view.shell import shell_word
+
     program = wish.argv[0] if wish.argv else ""
     if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
         return
-    path = path_text(str(PurePosixPath(program)))
+    file = str(PurePosixPath(program))
+    path = path_text(file)
     if path not in code.files:
         raise CommandError(
             f"no such program: {path} is not among the files that are sent",
@@ -94,14 +97,14 @@ def _check_program(code: Code, wish: Wish) -> None:
             code=ExitCode.USAGE,
             reason="LINE_ENDS",
             why="the interpreter is looked for under a name that ends in a carriage return",
-            advice=f"sed -i 's/\\r$//' {path}",
+            advice=f"sed -i 's/\\r$//' {shell_word(file)}",
         )
     if not code.files[path].mode & 0o100:
         raise CommandError(
             f"{path} is not executable",
             code=ExitCode.USAGE,
             reason="NOT_EXECUTABLE",
-            advice=f"chmod +x {path}",
+            advice=f"chmod +x {shell_word(file)}",
         )
 
 
@@ -188,16 +191,14 @@ def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) 
 
 def _warn(app: App, code: Code, what: str, lines: Sequence[str]) -> None:
     """Warn of requirements that are listed nowhere, with the command that lists them."""
-    from shlex import quote
-
+    from nsml.view.shell import shell_line
     from nsml.view.text import visible
 
     app.say(f"warning: {visible(what)}, and requirements.txt does not name {_some(lines)}")
     app.say("  why: sessions do not see the packages that are installed on this machine")
     content = code.read("requirements.txt")
     form = "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
-    named = " ".join(quote(line) for line in lines)
-    app.say(f"  try: printf '{form}' {visible(named)} >> requirements.txt")
+    app.say(f"  try: printf '{form}' {shell_line(lines)} >> requirements.txt")
 
 
 def _imported_text(missing: Mapping[str, Sequence[Import]]) -> str:

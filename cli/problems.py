@@ -57,8 +57,10 @@ def problem_of(error: BaseException) -> Problem:
             return _our_problem(error)
         case click.ClickException():
             return _usage_problem(error)
-        case OSError() | UnicodeEncodeError():
+        case OSError():
             return _system_problem(error)
+        case UnicodeEncodeError():
+            return _encoding_problem(error)
     return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
 
 
@@ -129,9 +131,7 @@ def _instead(error: BadValue, path: str) -> list[str]:
     ]
 
 
-def _system_problem(error: OSError | UnicodeEncodeError) -> Problem:
-    if isinstance(error, UnicodeEncodeError):
-        return _encoding_problem(error)
+def _system_problem(error: OSError) -> Problem:
     where = f"{error.filename}: " if error.filename else ""
     message = f"{where}{error.strerror or error}"
     advice: Sequence[str] = ()
