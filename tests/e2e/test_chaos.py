@@ -99,7 +99,12 @@ def test_what_a_killed_run_has_started_ends_with_it(temporary):
     command = [sys.executable, "-m", "cli.main", "doctor", "chaos", "--control-planes", "1",
                "--seconds", "300", "--faults", "pause"]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
-        [folder] = wait_for(lambda: list(temporary.iterdir()), timeout_s=300, what="it has begun")
+        # tempfile tries the folder first, with a file that it removes.
+        [folder] = wait_for(
+            lambda: [one for one in temporary.iterdir() if one.is_dir()],
+            timeout_s=300,
+            what="it has begun",
+        )
         ledgers = folder / "ledgers"
         shims = wait_for(lambda: shims_of(ledgers), timeout_s=300, what="a program runs")
         wait_for(lambda: any(map(stands, processes_with(MARK, folder))), what="a part is paused")

@@ -154,7 +154,10 @@ async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
 async def typed(pilot, text):
     """Type a line behind `:`."""
     await pilot.press("colon")
-    await until(pilot, lambda: isinstance(pilot.app.screen, CommandLine))
+    await until(
+        pilot,
+        lambda: isinstance(pilot.app.screen, CommandLine) and pilot.app.screen.query("Input"),
+    )
     pilot.app.screen.query_one("Input").value = text
     await pilot.press("enter")
     await until(pilot, lambda: not isinstance(pilot.app.screen, CommandLine))

@@ -46,7 +46,14 @@ async def opened(pilot):
     await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
     await until(pilot, lambda: pilot.app.user)
     await pilot.press("n")
-    await until(pilot, lambda: isinstance(pilot.app.screen, Submit))
+    return await form_line(pilot)
+
+
+async def form_line(pilot):
+    """Where the line is typed, once the form is there."""
+    await until(
+        pilot, lambda: isinstance(pilot.app.screen, Submit) and pilot.app.screen.query(Input)
+    )
     return pilot.app.screen.query_one(Input)
 
 
@@ -91,8 +98,7 @@ async def test_a_long_command_is_all_repeated(submitting, server):
         await shows(pilot, "1 of 1 session")
         await until(pilot, lambda: pilot.app.user)
         submitting.prompt.submit(short)
-        await until(pilot, lambda: isinstance(pilot.app.screen, Submit))
-        line = pilot.app.screen.query_one(Input).value
+        line = (await form_line(pilot)).value
         assert line == f"nsml run -e train.py -- {' '.join(numbers)}"
 
 
