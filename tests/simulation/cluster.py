@@ -155,7 +155,6 @@ class ControlPlaneProcess:
             source=self.address,
             member=member,
             observer=self.world.referee,
-            term=lambda: _fenced_by(self.plane),
             points=self.points,
             trouble=self.durable.store_trouble,
             outside=self.world.outside,
@@ -276,12 +275,6 @@ class ControlPlaneProcess:
             with suppress(StoreUnavailable, CommitUnknown):  # as its supervisor does
                 return await ensure_cluster(on, "embedded")
             await asyncio.sleep(_RETRY_S)
-
-
-def _fenced_by(plane: ControlPlane | None) -> int:
-    """The term that its commits compare, also while its lease may have ended: the fence tells."""
-    leadership = plane.leading._leadership if plane is not None else None
-    return leadership.term if leadership is not None else 0
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Commit:
 
     Attributes:
         member: who sent it.
-        sent_term: the term in which the member led when it did; 0: it did not.
+        sent_term: the term that it is fenced with; 0: it has no fence.
         term: that of the leader's key now; 0: there is none.
     """
 
@@ -95,13 +95,22 @@ def kind_of(transaction: Transaction) -> str:
     return "other"
 
 
+def fence_of(transaction: Transaction) -> int:
+    """The term in which alone it may succeed, or 0: what a member believes of itself proves nothing."""
+    fences = (
+        one.operand
+        for one in transaction.compares
+        if (one.key, one.field) == (LEADER_KEY, "create_revision")
+    )
+    return next(fences, 0)
+
+
 class StoreLink:
     """One process's store.
 
     Args:
         source: the machine of the process, for cuts of its link to STORE.
         member: the process.
-        term: in which term it leads now, 0 when it does not.
         outside: the context of what has been sent, which no pause of the process holds up.
     """
 
@@ -113,7 +122,6 @@ class StoreLink:
         source: str,
         member: str,
         observer: Observer,
-        term: Callable[[], int],
         points: Points,
         trouble: StoreTrouble,
         outside: Context,
@@ -123,7 +131,6 @@ class StoreLink:
         self._source = source
         self._member = member
         self._observer = observer
-        self._term = term
         self._points = points
         self._trouble = trouble
         self._outside = outside
@@ -151,14 +158,13 @@ class StoreLink:
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
         kind = kind_of(transaction)
-        # When it was decided: a member that steps down in the next instant has sent it as the leader.
-        apply = partial(self._apply, transaction, self._term())
+        apply = partial(self._apply, transaction)
         await self._points.passing(f"store {kind} before")
         result = await self._exchange(apply, lost=CommitUnknown)
         await self._points.passing(f"store {kind} after")
         return result
 
-    async def _apply(self, transaction: Transaction, sent_term: int) -> TransactionResult:
+    async def _apply(self, transaction: Transaction) -> TransactionResult:
         has_puts = any(isinstance(one, Put) for one in transaction.success)
         is_refused = has_puts and self._trouble.no_space
         if is_refused and self._refuses_before():
@@ -168,7 +174,7 @@ class StoreLink:
             holder = await self._store.get(LEADER_KEY)  # in the same instant
             commit = Commit(
                 member=self._member,
-                sent_term=sent_term,
+                sent_term=fence_of(transaction),
                 term=holder.create_revision if holder else 0,
                 transaction=transaction,
                 result=result,
