@@ -72,26 +72,27 @@ async def run(
 
 
 async def _read(master: int, take: Callable[[str, str], None]) -> None:
-    """Hand on all that is written, until nobody has that terminal any more."""
+    """Hand on all that is written, until nobody has that terminal any more; raises what `take` raises."""
     text = ShownLog(is_safe=True, keeps_colour=True)
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-    def read() -> None:
-        try:
-            data = os.read(master, PIECE)
-        except OSError as error:
-            if error.errno != errno.EIO:  # so ends a terminal on Linux
-                raise
-            data = b""
-        if data:
-            take(_joined(text.feed(data)), text.open)
-        else:
-            loop.remove_reader(master)
-            ended.set()
-
-    loop.add_reader(master, read)
+    readable = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    os.set_blocking(master, False)  # a second wake-up for the same bytes finds nothing
+    loop.add_reader(master, readable.set)
     try:
-        await ended.wait()
+        while True:
+            await readable.wait()
+            readable.clear()
+            try:
+                data = os.read(master, PIECE)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if error.errno != errno.EIO:  # so ends a terminal on Linux
+                    raise
+                break
+            if not data:
+                break
+            take(_joined(text.feed(data)), text.open)
     finally:
         loop.remove_reader(master)
     take(_joined(text.close()), "")

@@ -132,6 +132,16 @@ async def test_what_a_program_writes_comes_with_colours_and_nothing_else_to_obey
     assert lines[1] == "\x1b[31mred\x1b[0m ␛]0;owned␇ terminal True"
 
 
+async def test_a_program_whose_output_cannot_be_shown_ends_and_says_so():
+    def take(done, _):
+        raise LookupError(done)
+
+    words = [sys.executable, "-c", "print('x', flush=True); __import__('time').sleep(600)"]
+    async with asyncio.timeout(60):
+        with pytest.raises(LookupError, match="x"):
+            await run(words, environ={}, width=61, take=take)
+
+
 async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
     heard = asyncio.Event()
     file = tmp_path / "ended"
