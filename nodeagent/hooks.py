@@ -54,6 +54,7 @@ from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from nodeagent.environments.build_queue import Waits
+    from nodeagent.environments.image_names import ImageNames
     from nodeagent.environments.images import Images
     from nsml.packages.requirements import ReadSetup
 
@@ -232,9 +233,15 @@ class ImageHook:
     """The image that the session or its code asks for, where programs run in containers."""
 
     def __init__(
-        self, images: Images, run: Offload, reader: SetupReader, engine: EngineWatch
+        self,
+        images: Images,
+        names: ImageNames,
+        run: Offload,
+        reader: SetupReader,
+        engine: EngineWatch,
     ) -> None:
         self._images = images
+        self._names = names
         self._run = run
         self._reader = reader
         self._engine = engine
@@ -264,7 +271,7 @@ class ImageHook:
 
             async def made() -> None:
                 draft.image = await _provided(self._run, provide, draft, "image")
-                draft.names = await self._run(partial(self._images.names, draft.image))
+                draft.names = await self._named(draft, draft.image)
 
             waits = partial(_waits, draft)
             await self._engine.through(made, waits=lambda why: self._run(partial(waits, why)))
@@ -274,6 +281,18 @@ class ImageHook:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
             raise PreparationFailed(cause, text) from error
+
+    async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
+        """Its files with names of users and groups; given up when cancelled."""
+        cancelled = threading.Event()
+        read = partial(
+            self._names.of,
+            image,
+            owner=owner_of(draft.assignment),
+            waits=partial(_waits, draft),
+            cancelled=cancelled,
+        )
+        return await uninterrupted(self._run, read, cancel=cancelled.set)
 
 
 def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:

@@ -33,7 +33,8 @@ from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine_watch import ANSWERS_WITHIN_S, EngineWatch
 from nodeagent.environments.downloads import Downloads
-from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.image_names import ImageNames
+from nodeagent.environments.images import Images, ImageSettings, build_prefix
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.setups import Setups
 from nodeagent.environments.virtualenvs import Environments
@@ -177,7 +178,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
             images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
-            hook, listed = ImageHook(images, in_own_thread, reader, watch), images.listed
+            names = _image_names(engine_place, sandbox)
+            hook, listed = ImageHook(images, names, in_own_thread, reader, watch), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with (
             _rules_kept(networks, folders, clock),
@@ -689,6 +691,11 @@ async def _images(
     except (EngineError, OSError, TimeoutError) as error:
         log.warning("images.not_tidied", error=str(error))
     return images
+
+
+def _image_names(place: EnginePlace, sandbox: Sandbox) -> ImageNames:
+    mark = place.container.mark
+    return ImageNames(place.engine, sandbox, prefix=f"{build_prefix(mark)}names-", mark=mark)
 
 
 def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:

@@ -45,7 +45,6 @@ from nodeagent.engine.images import (
     touch_image,
     written_bytes,
 )
-from nodeagent.engine.names import ImageNames
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
@@ -151,7 +150,6 @@ class Images:
         self._engine = engine
         self._settings = settings
         self._mark = mark
-        self._names = ImageNames(engine, self._container("names"), mark)
         self._is_full = is_full
         self._queue = queue or BuildQueue(QueueLimits(), lambda: 1 << 62)
         self._allowed = AllowedImages(
@@ -222,14 +220,6 @@ class Images:
             raise  # no fault of the environment's
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
-
-    def names(self, image_id: str) -> Mapping[str, bytes]:
-        """What an image has of names of users and groups, by path. Raises EngineUnreachable."""
-        try:
-            return self._names.of(image_id)
-        except EngineRefused as error:
-            log.warning("image.names_unread", image=image_id, error=str(error))
-            return {}
 
     def stored(self) -> dict[str, float]:
         """When each that may be removed was last used: Unix seconds by key."""
@@ -544,7 +534,7 @@ class Images:
             )
 
     def _container(self, key: str) -> str:
-        return f"nsml-build-{self._mark}-{key}"
+        return f"{build_prefix(self._mark)}{key}"
 
     def _record(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -564,6 +554,11 @@ class Images:
         )
         content = json.dumps(record).encode()
         write_atomically(self._record(key), content, is_durable=True)
+
+
+def build_prefix(mark: str) -> str:
+    """How the names of containers begin that an agent makes for images; those of one that is gone are removed."""
+    return f"nsml-build-{mark}-"
 
 
 def pinned_name(reference: str, image: StoredImage) -> str:

@@ -52,6 +52,8 @@ Where an image has `python3` only, as Debian's do, that is what `python` means."
 _LEAST_CPUS = 0.05
 """The engine prepares a container within its limit: with less that takes longer than anybody waits."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
+_NAME = "nsml"
+"""Of the session's user and group, where the image has no other for their ids."""
 _OOM_SCORE = 500
 """User code is what the machine should sacrifice when memory runs out."""
 
@@ -189,6 +191,16 @@ def container_config(
 def names_file(folder: ReplicaFolder, path: str) -> Path:
     """The file of the replica that stands in its container for /etc/passwd or /etc/group."""
     return folder.path / path.rpartition("/")[2]
+
+
+def with_session(path: str, content: bytes, uid: int, gid: int) -> bytes:
+    """An image's /etc/passwd or /etc/group with a line for the session's user at its end.
+
+    The image's own are not read: where one of them has the id, it is found first, and keeps its name.
+    """
+    own = f"{_NAME}:x:{gid}:" if path == "/etc/group" else f"{_NAME}:x:{uid}:{gid}::/tmp:/bin/sh"
+    between = b"" if not content or content.endswith(b"\n") else b"\n"
+    return b"%b%b%b\n" % (content, between, own.encode())
 
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:

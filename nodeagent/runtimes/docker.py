@@ -11,7 +11,6 @@ import structlog
 from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable, NotThere
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
-from nodeagent.engine.names import with_session
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.container import (
     ContainerPlace,
@@ -20,6 +19,7 @@ from nodeagent.runtimes.container import (
     late_variables,
     names_file,
     session_volumes,
+    with_session,
 )
 from nodeagent.runtimes.interface import EngineGone, ImageGone, Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import limits_of

@@ -107,12 +107,20 @@ class OfEngine:
     def provide(self, reference: str, *_: object, **__: object) -> str:
         return stored_image(self._engine, reference).id
 
-    def names(self, _image_id: str) -> dict[str, bytes]:
+
+class Nameless:
+    def of(self, _image_id: str, **_: object) -> dict[str, bytes]:
         return {}
 
 
 def hook_of(one: Watched) -> ImageHook:
-    return ImageHook(OfEngine(one.client), in_thread, lambda **_: lambda _: None, one.watch)  # type: ignore[arg-type]
+    return ImageHook(
+        OfEngine(one.client),  # type: ignore[arg-type]
+        Nameless(),  # type: ignore[arg-type]
+        in_thread,
+        lambda **_: lambda _: None,
+        one.watch,
+    )
 
 
 def draft_of(folder: Path, waits: list[str]) -> Draft:

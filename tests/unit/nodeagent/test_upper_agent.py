@@ -1479,6 +1479,7 @@ async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Pa
         PythonHook(None, full, lambda **_: install_requires),
         ImageHook(
             None,
+            None,
             full,
             lambda **_: install_requires,
             AnsweringEngine(None, clock=None, run_long=full),

@@ -15,7 +15,6 @@ import pytest
 
 from nodeagent.engine.client import EngineRefused
 from nodeagent.engine.images import StoredImage
-from nodeagent.engine.names import with_session
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
@@ -24,6 +23,7 @@ from nodeagent.runtimes.container import (
     container_config,
     container_name,
     late_variables,
+    with_session,
 )
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
 
@@ -396,10 +396,10 @@ def test_names_of_users_are_the_images_and_the_sessions() -> None:
     [
         ("/etc/passwd", b"root:x:0:0::/root:/bin/sh", b"root:x:0:0::/root:/bin/sh\nnsml:x:7:8::/tmp:/bin/sh\n"),
         ("/etc/passwd", b"", b"nsml:x:7:8::/tmp:/bin/sh\n"),
-        ("/etc/passwd", b"kim:x:7:1::/home/kim:/bin/sh\n", b"kim:x:7:1::/home/kim:/bin/sh\n"),
+        ("/etc/passwd", b"kim:x:7:1::/home/kim:/bin/sh\n", b"kim:x:7:1::/home/kim:/bin/sh\nnsml:x:7:8::/tmp:/bin/sh\n"),
         ("/etc/passwd", b"\xff\nodd:x", b"\xff\nodd:x\nnsml:x:7:8::/tmp:/bin/sh\n"),
         ("/etc/group", b"root:x:0:\n", b"root:x:0:\nnsml:x:8:\n"),
-        ("/etc/group", b"seven:x:7:\neight:x:8:\n", b"seven:x:7:\neight:x:8:\n"),
+        ("/etc/group", b"seven:x:7:\neight:x:8:\n", b"seven:x:7:\neight:x:8:\nnsml:x:8:\n"),
     ],
 )  # fmt: skip
 def test_a_sessions_ids_have_names(path: str, content: bytes, expected: bytes) -> None:

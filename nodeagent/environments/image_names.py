@@ -1,0 +1,130 @@
+"""Names of users and groups that an image has, for `whoami`, `getpass` and prompts of shells in containers.
+
+No image knows the ids that sessions run as: a session's container gets the image's own files with a line more.
+They are read once an image, and unpacked in the sandbox: the agent itself parses nothing that an image's
+maker chose.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from nodeagent.engine.client import EngineRefused
+from nodeagent.engine.images import stored_image
+from nodeagent.engine.names import MOST_BYTES, packed_names
+from nodeagent.environments import unpack_names
+from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.sandbox import Task, base_python, shared_copy
+from nodeagent.runtimes.interface import Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.engine.client import Engine
+    from nodeagent.environments.build_queue import Waits
+    from nodeagent.environments.sandbox import Sandbox
+
+_MOST_IMAGES: Final = 64
+_READ_WITHIN_S: Final = 60.0
+
+log = structlog.get_logger()
+
+
+class ImageNames:
+    """Reads images of `engine`, each once. Blocking; may be used by many threads.
+
+    `prefix` begins the names of containers that it makes for that.
+    """
+
+    def __init__(self, engine: Engine, sandbox: Sandbox, *, prefix: str, mark: str) -> None:
+        self._engine = engine
+        self._sandbox = sandbox
+        self._prefix = prefix
+        self._mark = mark
+        self._kept: OrderedDict[str, dict[str, bytes]] = OrderedDict()
+        self._turns: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def of(
+        self,
+        image_id: str,
+        *,
+        owner: str,
+        waits: Waits = lambda _: None,
+        cancelled: threading.Event | None = None,
+    ) -> Mapping[str, bytes]:
+        """Contents by path, of FILES; without those that are no files in the image. Empty where they cannot be read.
+
+        Whoever asks for the same image waits for it, and nobody else. Raises EngineUnreachable, EnvironmentCancelled.
+        """
+        with self._lock:
+            turn = self._turns.setdefault(image_id, threading.Lock())
+        with turn:
+            with self._lock:
+                kept = self._kept.get(image_id)
+            if kept is not None:
+                return kept
+            try:
+                found = self._read(image_id, owner, waits, cancelled)
+            except (EngineRefused, EnvironmentFailed, OSError) as error:
+                # its names are a comfort: the next session asks again
+                log.warning("image.names_unread", image=image_id, error=str(error))
+                return {}
+            with self._lock:
+                self._kept[image_id] = found
+                while len(self._kept) > _MOST_IMAGES:
+                    self._turns.pop(self._kept.popitem(last=False)[0], None)
+            return found
+
+    def _read(
+        self, image_id: str, owner: str, waits: Waits, cancelled: threading.Event | None
+    ) -> dict[str, bytes]:
+        image = stored_image(self._engine, image_id)
+        packed = packed_names(
+            self._engine,
+            image,
+            container=f"{self._prefix}{image.id.rpartition(':')[2][:12]}",
+            mark=self._mark,
+            within_s=_READ_WITHIN_S,
+        )
+        archives = {path: archive for path, archive in packed.items() if archive}
+        files = self._unpacked(archives, owner, waits, cancelled) if archives else {}
+        return {
+            path: content for path, content in {**packed, **files}.items() if content is not None
+        }
+
+    def _unpacked(
+        self,
+        archives: Mapping[str, bytes],
+        owner: str,
+        waits: Waits,
+        cancelled: threading.Event | None,
+    ) -> dict[str, bytes | None]:
+        """The file in each archive, by path; None for what is none."""
+        program = shared_copy(
+            self._sandbox.folder, "names", {"unpack.py": Path(unpack_names.__file__)}
+        )
+        names = {path: path.rpartition("/")[2] for path in archives}
+        task = Task(
+            argv=[
+                *(str(base_python()), "-I", str(program / "unpack.py")),
+                *(f"{{run}}/{name}.tar" for name in names.values()),
+            ],
+            mounts=[Mount(source=program, target=str(program))],
+            files={f"{names[path]}.tar": archive for path, archive in archives.items()},
+        )
+        said = self._sandbox.ask(
+            task, most=len(archives) * MOST_BYTES, owner=owner, waits=waits, cancelled=cancelled
+        )
+        *parts, rest = said.split(b"\0")
+        if len(parts) != len(archives) or rest:
+            raise EnvironmentFailed("what was read of the image's names is not whole")
+        return {
+            path: part.removeprefix(b"file\n") if part.startswith(b"file\n") else None
+            for path, part in zip(archives, parts, strict=True)
+        }
