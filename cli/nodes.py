@@ -144,8 +144,8 @@ def status(
     gpu-model, pod and network.
 
     What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
-    code 0 when all is well, 1 when something is wrong, 3 when no control plane answers. The term of a
-    leader is a number that grows with each election.
+    code 0 when all is well or there are notices alone, 1 when something is wrong, 3 when no control plane
+    answers. The term of a leader is a number that grows with each election.
     """
     from nsml.view.text import visible
 
@@ -172,11 +172,11 @@ def status(
 
     cluster = app.cluster()
     lines = view.cluster_lines(cluster, server=app.context.places)
-    wrong = view.condition_lines(cluster)
-    if wrong:
-        lines += ["", *wrong]
+    if conditions := view.condition_lines(cluster):
+        lines += ["", *conditions]
     write_one(app, view.cluster_record(cluster), [visible(line) for line in lines], name="version")
-    return ExitCode.FAILED if wrong else ExitCode.OK
+    is_wrong = not all(map(view.is_notice, cluster.conditions))
+    return ExitCode.FAILED if is_wrong else ExitCode.OK
 
 
 def _explain(app: App, reference: str, change: Change | None) -> None:

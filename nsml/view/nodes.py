@@ -622,12 +622,18 @@ def _condition_record(condition: Condition) -> dict[str, Any]:
         "meaning": condition.meaning,
         "healing": condition.healing,
         "evidence": condition.evidence or None,
+        "is_notice": is_notice(condition),
     }
 
 
 def condition_name(condition: Condition) -> str:
     """`HISTORY_GONE`; the number of one that this version does not know."""
     return enum_name(nodes_pb2.ConditionName, condition.name, "CONDITION_NAME_")
+
+
+def is_notice(condition: Condition) -> bool:
+    """Whether it only informs: anybody who reaches the port can cause it, so that no monitoring may fail of it."""
+    return condition.name == nodes_pb2.CONDITION_NAME_JOIN_REFUSED
 
 
 def condition_lines(cluster: GetClusterResponse) -> list[str]:
@@ -639,7 +645,8 @@ def condition_lines(cluster: GetClusterResponse) -> list[str]:
         lasts = (
             f" for {duration_text(now - seconds_of(one.since))}" if one.HasField("since") else ""
         )
-        lines.append(f"{condition_name(one)}{subject}{lasts}")
+        grade = "notice " if is_notice(one) else ""
+        lines.append(f"{grade}{condition_name(one)}{subject}{lasts}")
         for said in (one.meaning, one.healing, one.evidence and f"found: {one.evidence}"):
             lines += [f"  {line}" for line in wrap(said, _ROW_COLUMNS, break_on_hyphens=False)]
     return lines

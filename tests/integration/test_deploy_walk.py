@@ -1,4 +1,4 @@
-"""deploy/README.md is walked as it stands: its lines run in namespaces in which its paths and addresses are free.
+"""deploy/README.md is walked as it stands, on machines on which its paths and addresses are free.
 
 Left out are the lines that install packages and those to systemd, which does not run there: what its units start
 is started by their own lines.
@@ -7,138 +7,219 @@ is started by their own lines.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.e2e.programs import wait_for
 from tests.etcd import require_etcd
+from tests.integration.lab import BIN, ROOT, Lab, can_make_namespaces
+from tests.postgres import require_postgres
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "deploy/README.md").read_text()
-BIN = Path(sys.executable).parent
-
-
-_UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork"]
-
-
-def _can_make_namespaces() -> bool:
-    return os.geteuid() == 0 and subprocess.run([*_UNSHARE, "true"], check=False).returncode == 0
-
+CERTIFICATES = (ROOT / "docs/control-planes.md").read_text().partition("\n## Certificates\n")[2]
+CONTROLPLANE, AGENT, ETCD = "nsml-controlplane.service", "nsml-agent.service", "nsml-etcd.service"
 
 pytestmark = [
-    pytest.mark.skipif(not _can_make_namespaces(), reason="root makes namespaces here alone"),
+    pytest.mark.skipif(not can_make_namespaces(), reason="root makes namespaces here alone"),
 ]
 
 _LEFT_OUT = re.compile(r"^(apt-get|python3 -m venv|/opt/nsml/bin/pip|systemctl|install -m 644) ")
-_MACHINE = """
-set -eu
-ip link set lo up
-for folder in /opt /var/lib; do mount -t tmpfs tmpfs $folder; done
-cp -a /etc {scratch}/etc && mount --bind {scratch}/etc /etc && rm -rf /etc/nsml
-mkdir -p /opt/nsml && ln -s {bin} /opt/nsml/bin
-"""
+_FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def block(heading: str, first: str) -> str:
     """The block of the README under a heading that begins with these words; without what is left out."""
     part = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    texts = re.findall(r"^```\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-    found = next(text for text in texts if text.startswith(first))
+    found = next(text for text in _FENCED.findall(part) if text.startswith(first))
     return "".join(line for line in found.splitlines(True) if not _LEFT_OUT.match(line))
 
 
-def started_by(unit: str) -> str:
-    text = (ROOT / "deploy/systemd" / unit).read_text()
-    return next(line for line in text.splitlines() if line.startswith("ExecStart="))[10:]
-
-
-def walk(script: str, scratch: Path) -> str:
-    """Run a script on a machine of its own; all that it started ends with it. Gives its output."""
-    whole = _MACHINE.format(scratch=scratch, bin=BIN) + script
-    run = subprocess.run(
-        [*_UNSHARE, "--kill-child", "--mount-proc", "bash", "-c", whole],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        env={**os.environ, "NSML_CONFIG_DIR": str(scratch / "config")},
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
-
-
-_WAIT_FOR = """
-wait_for() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; cat LOG >&2; return 1; }
-"""
+def start_controlplane(lab: Lab, machine: str) -> dict[str, Any]:
+    """Start it and wait until it serves; what it tells of itself."""
+    lab.start(machine, CONTROLPLANE)
+    ready = Path("/var/lib/nsml/controlplane/ready.json")
+    try:
+        told = wait_for(lambda: lab.on(machine, f"cat {ready} 2> /dev/null || true"), what="ready")
+    except AssertionError as error:
+        raise AssertionError(lab.log(machine, CONTROLPLANE)) from error
+    return dict(json.loads(told))
 
 
 def test_one_control_plane_is_set_up_as_it_says(tmp_path: Path) -> None:
-    said = walk(
-        block("The control plane", "useradd")
-        + _WAIT_FOR.replace("LOG", str(tmp_path / "log"))
-        + f"{started_by('nsml-controlplane.service')} 2> {tmp_path}/log &\n"
-        + "wait_for test -e /var/lib/nsml/controlplane/ready.json\n"
-        + block("The control plane", "export NSML_SERVER")
-        + "/opt/nsml/bin/nsml status -j\ncat /var/lib/nsml/controlplane/ready.json\n",
-        tmp_path,
-    )
-    made, token, join_token, status, ready = said.splitlines()
+    with Lab(tmp_path, {"gpu": 11}) as lab:
+        lab.on("gpu", block("The control plane", "useradd"))
+        ready = start_controlplane(lab, "gpu")
+        said = lab.on(
+            "gpu", block("The control plane", "export NSML_SERVER") + "/opt/nsml/bin/nsml status -j"
+        )
+    made, token, join_token, status = said.splitlines()
     assert "kim" in made
     assert token.startswith("nsml_")
     assert re.fullmatch(r"nsml_\S+\.[0-9a-f]{64}", join_token)
     assert json.loads(status)["conditions"] == []
-    assert json.loads(ready)["listen"] == "gpu.lab:18553"
+    assert ready["listen"] == "gpu.lab:18553"
 
 
-@pytest.mark.slow
-def test_a_cluster_of_etcd_is_set_up_as_it_says(tmp_path: Path) -> None:
-    """Its certificates are made as docs/control-planes.md says; each member has the README's file with its own
-    name and address, and a network of its own: etcd compares where a peer calls from with its certificate."""
-    require_etcd()
-    page = (ROOT / "docs/control-planes.md").read_text()
-    issue = re.search(r"^umask 077\n.*?^issue etcd-1 ", page, re.MULTILINE | re.DOTALL)
-    assert issue
-    files = block("The control plane", "install -d /etc/nsml")
-    made = issue[0].removesuffix("issue etcd-1 ")
-    members = ""
-    for number in (1, 2, 3):
-        members += f"""
-issue etcd-{number} IP:10.0.0.{number}
-sed -e '/^initial-cluster:/!s/etcd-1/etcd-{number}/; /^initial-cluster:/!s/10\\.0\\.0\\.1/10.0.0.{number}/' \\
-    -e 's#/etc/nsml/etcd\\.#/etc/nsml/etcd-{number}.#g; s#/var/lib/nsml-etcd#/var/lib/nsml-etcd-{number}#' \\
-    /etc/nsml/etcd.yml > /etc/nsml/etcd-{number}.yml
-ip netns add etcd-{number}
-ip link add port{number} up master lan type veth peer name lan netns etcd-{number}
-ip -n etcd-{number} link set lo up
-ip -n etcd-{number} link set lan up
-ip -n etcd-{number} address add 10.0.0.{number}/24 dev lan
-ip netns exec etcd-{number} {started_by("nsml-etcd.service").replace("etcd.yml", f"etcd-{number}.yml")} > {tmp_path}/log 2>&1 &
+ENDLESS = """
+import itertools, time
+for step in itertools.count():
+    print("step", step, flush=True)
+    time.sleep(0.1)
 """
-    said = walk(
-        files
-        + "cd /etc/nsml\n"
-        + made
-        + "cp ca.pem etcd-ca.pem; issue etcd-client DNS:etcd-client\n"
-        + "mount -t tmpfs tmpfs /run; ip link add lan up type bridge\n"
-        + "ip address add 10.0.0.11/24 dev lan\n"
-        + members
-        + _WAIT_FOR.replace("LOG", str(tmp_path / "log"))
-        + "healthy() { curl -sf --cacert ca.pem --cert etcd-client.pem --key etcd-client.key"
-        + " https://10.0.0.3:2379/health; }\nwait_for healthy\n"
-        + "useradd --system nsml; cp ca.pem db-ca.pem; cp ca.pem minio-ca.pem\n"
-        + "echo db.lab:5432:nsml:nsml:PASSWORD > pgpass; echo '[default]' > s3.credentials\n"
-        + block("Three control planes", "cat > /etc/nsml/controlplane.toml")
-        + "echo; /opt/nsml/bin/nsml-controlplane --check --config controlplane.toml || true\n",
-        tmp_path,
+
+
+@pytest.mark.long("eleven servers on nine machines, started one after the other as a person does")
+def test_three_control_planes_are_set_up_as_it_says_and_go_on_without_their_leader(
+    tmp_path: Path,
+) -> None:
+    require_etcd()
+    addresses = {"etcd-1": 1, "etcd-2": 2, "etcd-3": 3, "cp1": 11, "cp2": 12, "cp3": 13}
+    with Lab(tmp_path, {**addresses, "db": 21, "minio": 22, "gpu": 31}) as lab:
+        shared = tmp_path / "authority"
+        shared.mkdir()
+        certificates = next(text for text in _FENCED.findall(CERTIFICATES) if "issue()" in text)
+        more = "issue etcd-2 IP:10.0.0.2\nissue etcd-3 IP:10.0.0.3\n"
+        lab.on("db", f"cd {shared}\n{certificates}{more}")
+        for number in (1, 2, 3):
+            _start_etcd(lab, shared, number)
+        _start_postgres(lab, shared)
+        _start_s3(lab, shared)
+        for number in (1, 2, 3):
+            _prepare_controlplane(lab, shared, number)
+            start_controlplane(lab, f"cp{number}")
+            if number == 1:
+                lab.on("cp1", f"cp -p /var/lib/nsml/controlplane/platform.key {shared}")
+        token, join_token = lab.on(
+            "cp1", block("The control plane", "export NSML_SERVER")
+        ).splitlines()[1:]
+        _start_agent(lab, join_token)
+
+        def nsml(arguments: str) -> str:
+            return lab.on("gpu", f"cd /run/code; /opt/nsml/bin/nsml {arguments}")
+
+        digest = join_token.rpartition(".")[2]
+        lab.on("gpu", f"mkdir /run/code; printf %s {shlex.quote(ENDLESS)} > /run/code/train.py")
+        lab.on("gpu", "echo 'print(\"done\")' > /run/code/main.py")
+        nsml(f"login cp1.lab:18553#{digest} --token-stdin <<< {token}")
+
+        def status() -> Any:
+            return json.loads(nsml("status -j"))
+
+        def lines() -> int:
+            return len(nsml("logs kim/None/1").splitlines())
+
+        def session(number: int) -> Any:
+            listed = json.loads(nsml("ps -a -j"))["items"]
+            return next(one for one in listed if one["name"] == f"kim/None/{number}")
+
+        wait_for(lambda: status()["nodes_ready"] == 1, what="a node")
+        before = status()
+        assert before["conditions"] == []
+        assert [one["name"] for one in before["members"]] == ["cp1", "cp2", "cp3"]
+        nsml("run -g 1 -e train.py")
+        wait_for(lambda: lines() > 3, what="output")
+        lab.kill(before["leader"], CONTROLPLANE)
+        wait_for(lambda: status()["leader"] not in {"", before["leader"]}, what="another leader")
+        seen = lines()
+        nsml("run -g 1")
+        wait_for(lambda: session(2)["state"] == "SUCCEEDED", what="a session placed by the next")
+        wait_for(lambda: lines() > seen, what="more output")
+        assert (session(1)["state"], session(1)["attempt"]) == ("RUNNING", 1)
+        # What is away comes back by the line of its unit.
+        start_controlplane(lab, before["leader"])
+        wait_for(lambda: len(status()["members"]) == 3, what="three control planes")
+        nsml("stop kim/None/1 --yes")
+        wait_for(lambda: session(1)["state"] not in {"RUNNING", "FINALIZING"}, what="the end")
+
+
+def _start_etcd(lab: Lab, shared: Path, number: int) -> None:
+    """As the README says of each member, which has a name, an address and a certificate of its own."""
+    machine = f"etcd-{number}"
+    files = block("The control plane", "install -d /etc/nsml")
+    own = [
+        line.replace("etcd-1", machine).replace("10.0.0.1", f"10.0.0.{number}")
+        if not line.startswith("initial-cluster:")
+        else line
+        for line in files.splitlines()
+    ]
+    copied = f"cp -p {machine}.pem /etc/nsml/etcd.pem; cp -p {machine}.key /etc/nsml/etcd.key"
+    lab.on(machine, "\n".join(own))
+    lab.on(machine, f"cd {shared}; {copied}; cp -p ca.pem /etc/nsml/etcd-ca.pem")
+    lab.on(machine, block("The control plane", "chown nsml-etcd"))
+    lab.start(machine, ETCD)
+
+
+def _start_postgres(lab: Lab, shared: Path) -> None:
+    settings, access = next(
+        text for text in _FENCED.findall(CERTIFICATES) if "ssl_cert_file" in text
+    ).split("\n\n")
+    programs = require_postgres()
+    user = "setpriv --reuid postgres --regid postgres --init-groups"
+    data = "/var/lib/postgresql"
+    lab.on(
+        "db",
+        f"mkdir -p /etc/postgresql {data} /run/postgresql; cp -p {shared}/db.* /etc/postgresql\n"
+        f"chown postgres: /etc/postgresql/db.key {data} /run/postgresql\n"
+        f"{user} {programs}/initdb --no-sync -D {data}/data --auth peer\n"
+        f"printf %s {shlex.quote(settings)} >> {data}/data/postgresql.conf\n"
+        f"printf %s {shlex.quote(access)} >> {data}/data/pg_hba.conf\n"
+        f"setsid {user} {programs}/postgres -D {data}/data > /run/postgres.log 2>&1 < /dev/null &\n"
+        f"until {user} {programs}/pg_isready --quiet; do sleep 0.1; done\n"
+        f"""{user} {programs}/psql -c "create role nsml login password 'PASSWORD'"\n"""
+        f"{user} {programs}/createdb --owner nsml nsml",
     )
-    health, *checked = said.splitlines()
-    assert json.loads(health)["health"] == "true"
-    found = {line.split()[1]: line.split()[0] for line in checked}
-    # PostgreSQL and the bucket are on machines that are not there.
-    assert {name for name, grade in found.items() if grade == "bad"} == {"history", "objects"}
-    assert found["coordination"] == "ok"
-    assert found["etcd_certificate"] == found["listen"] == "ok"
+
+
+_BUCKET = """
+import boto3
+s3 = boto3.client("s3", endpoint_url="https://minio.lab:9000", region_name="us-east-1", verify="ca.pem",
+    aws_access_key_id="KEY", aws_secret_access_key="SECRET")
+s3.create_bucket(Bucket="nsml")
+"""
+
+
+def _start_s3(lab: Lab, shared: Path) -> None:
+    # Else moto takes the first label of any host for the name of a bucket.
+    server = f"S3_IGNORE_SUBDOMAIN_BUCKETNAME=true setsid {BIN}/moto_server -H 0.0.0.0 -p 9000"
+    lab.on(
+        "minio",
+        f"cd {shared}\n{server} -c minio.pem -k minio.key > /run/s3.log 2>&1 < /dev/null &\n"
+        "until curl -sf --cacert ca.pem https://minio.lab:9000/moto-api/; do sleep 0.1; done\n"
+        f"{BIN}/python -c {shlex.quote(_BUCKET)}",
+    )
+
+
+def _prepare_controlplane(lab: Lab, shared: Path, number: int) -> None:
+    machine = f"cp{number}"
+    users = block("The control plane", "useradd").partition("cat >")[0]
+    settings = block("Three control planes", "cat > /etc/nsml/controlplane.toml")
+    own = settings.replace("cp1", machine).replace("10.0.0.11", f"10.0.0.1{number}")
+    lab.on(
+        machine,
+        f"{users}\numask 077; cd {shared}\n"
+        "for whose in etcd db minio; do cp -p ca.pem /etc/nsml/$whose-ca.pem; done\n"
+        "cp -p etcd-client.pem etcd-client.key /etc/nsml\n"
+        "echo db.lab:5432:nsml:nsml:PASSWORD > /etc/nsml/pgpass\n"
+        "printf '[default]\\naws_access_key_id = KEY\\naws_secret_access_key = SECRET\\n'"
+        f" > /etc/nsml/s3.credentials\numask 022\n{own}",
+    )
+    if number > 1:
+        lab.on(
+            machine,
+            "install -d -m 700 -o nsml -g nsml /var/lib/nsml /var/lib/nsml/controlplane\n"
+            f"install -m 600 -o nsml -g nsml {shared}/platform.key /var/lib/nsml/controlplane",
+        )
+    check = "/opt/nsml/bin/nsml-controlplane --check --config /etc/nsml/controlplane.toml"
+    as_user = "setpriv --reuid nsml --regid nsml --init-groups"
+    assert "bad" not in lab.on(machine, f"cd /; {as_user} {check}")
+
+
+def _start_agent(lab: Lab, join_token: str) -> None:
+    lines = block("A GPU machine", "export NSML_DATA").replace("gpu.lab", "cp1.lab")
+    told = lines.replace("--systemd", f"--systemd --token-stdin <<< {join_token}")
+    lab.on("gpu", told + "echo 'simulate_gpus = 2' > $NSML_DATA/agent.site.toml")
+    lab.start("gpu", AGENT)

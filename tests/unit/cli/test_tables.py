@@ -152,6 +152,17 @@ def test_status_names_what_is_wrong(nsml, everything, state):
     assert shown["known_at"] == "1970-01-12T13:47:20.000Z"
 
 
+def test_status_does_not_fail_of_what_anybody_can_cause(nsml, everything, state):
+    refused = nodes_pb2.Condition(name="CONDITION_NAME_JOIN_REFUSED", meaning="refused")
+    state.conditions += [refused]
+    done = nsml("status")
+    assert done.code == 0
+    assert "notice JOIN_REFUSED" in done.stdout
+    assert json.loads(nsml("status", "-j").stdout)["conditions"][0]["is_notice"]
+    state.conditions += [nodes_pb2.Condition(name="CONDITION_NAME_NODES_SILENT")]
+    assert nsml("status", check=False).code == 1
+
+
 def test_a_list_without_the_ended_ones_says_so(nsml, everything, state):
     state.lacks_ended = True
     done = nsml("ps", "-a", check=False)
