@@ -38,7 +38,7 @@ from controlplane.access.listeners import (
 )
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.table import TABLE
-from controlplane.access.wrapping import Wrapper
+from controlplane.access.wrapping import ByName, Wrapper
 from controlplane.claim import StartRefused
 from controlplane.config import (
     LEASE_ALONE_S,
@@ -354,7 +354,7 @@ async def _serve(
     plane = ControlPlane(replace(on, peers=peers), character, cluster.id)
     web = listeners.web(plane)
     door.open((*((web.calls,) if web else ()), *plane.interceptors()))
-    plane.add_services(server)
+    plane.add_services(ByName(server))
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
     answering = asyncio.create_task(web.serve() if web else _nothing(), name="web")
@@ -475,7 +475,7 @@ class _Door(Wrapper):
 def _add_standard_services(server: grpc.aio.Server) -> Any:
     """Health and reflection; the health servicer."""
     servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, ByName(server))
     services = sorted({method.split("/")[1] for method in TABLE})
     reflection.enable_server_reflection(services, server)
     return servicer

@@ -88,7 +88,9 @@ class Columns(NamedTuple):
 
 
 def columns_of(buckets: Sequence[Bucket]) -> Columns:
-    """Some buckets, at least one, column by column."""
+    """Some buckets column by column."""
+    if not buckets:
+        return Columns([array("d") for _ in range(COLUMNS)], {})
     *values, _ = zip(*buckets, strict=True)
     dots = {at: bucket.dots for at, bucket in enumerate(buckets) if bucket.dots}
     return Columns([array("d", column) for column in values], dots)
@@ -198,10 +200,29 @@ class Levels:
         self.count = 0
         self.start = 0.0
         self.filling: list[Dot] = []
-        self.open: list[list[Bucket]] = []
-        """By level from 1."""
         self.sealed: list[int] = []
         """Sealed rows of each level."""
+        self._open: list[list[Bucket]] = []
+        self._stored: list[Columns] | None = None
+        """What is open, as it was stored, until somebody needs the buckets: most reads do not."""
+
+    @property
+    def open(self) -> list[list[Bucket]]:
+        """The buckets without a full row, by level from 1."""
+        if self._stored is not None:
+            self._open, self._stored = [some.buckets() for some in self._stored], None
+        return self._open
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are."""
+        return len(self.sealed)
+
+    def columns(self, level: int) -> Columns:
+        """The open buckets of a level."""
+        if self._stored is not None:
+            return self._stored[level - 1]
+        return columns_of(self._open[level - 1])
 
     def add(self, chunk: int, points: Sequence[Told]) -> list[Row]:
         """Take the points of a chunk, the chunks in commit order; the rows that are full now.
@@ -245,16 +266,22 @@ class Levels:
             self.sealed[at] += 1
             level.clear()
 
-    def rest(self, level: int) -> Iterator[tuple[int, int, Bucket]]:
-        """Level, number and bucket of what no bucket of `level` or above holds yet, in commit order."""
-        for at in range(min(level - 1, len(self.open)) - 1, -1, -1):
-            buckets = self.open[at]
-            first = self.sealed[at] * ROW
-            for number in range(len(buckets) - len(buckets) % FACTOR, len(buckets)):
-                yield at + 1, first + number, buckets[number]
+    def rest(self, level: int) -> Iterator[tuple[int, int, Columns, int]]:
+        """What no bucket of `level` or above holds yet, in commit order, but for the points that fill a bucket.
+
+        Of each finer level: its number, the number of its first open bucket, the open ones, and where
+        those begin that are the rest.
+        """
+        for finer in range(min(level - 1, self.depth), 0, -1):
+            some = self.columns(finer)
+            count = len(some.values[0])
+            yield finer, self.sealed[finer - 1] * ROW, some, count - count % FACTOR
+
+    def points(self) -> Iterator[tuple[int, Bucket]]:
+        """The points that fill a bucket, each with its number in the series."""
         first = self.count - len(self.filling)
-        for number, (x, time, value, *_) in enumerate(self.filling):
-            yield 0, first + number, single(x, time, value)
+        for number, (x, time, value, *_) in enumerate(self.filling, first):
+            yield number, single(x, time, value)
 
     def encoded(self) -> bytes:
         """As it is stored."""
@@ -279,7 +306,7 @@ def levels_of(body: bytes) -> Levels:
     sizes = [(reader.whole(1 << 53), reader.whole(ROW - 1)) for _ in range(depth)]
     levels.filling = list(zip(*reader.columns(5, filling), strict=True))
     levels.sealed = [sealed for sealed, _ in sizes]
-    levels.open = [reader.buckets(count).buckets() for _, count in sizes]
+    levels._stored = [reader.buckets(count) for _, count in sizes]  # noqa: SLF001 - of this module
     reader.end()
     return levels
 
@@ -358,9 +385,9 @@ class _Reader:
     def buckets(self, length: int) -> Columns:
         values = self.columns(COLUMNS, length)
         places = values[-1]
-        kept = [at for at, place in enumerate(places) if place == _KEPT]
-        if not kept:
+        if _KEPT not in places:
             return Columns(values, {})
+        kept = [at for at, place in enumerate(places) if place == _KEPT]
         dots = list(zip(*self.columns(3, FIRST * len(kept)), strict=True))
         for at in kept:
             places[at] = 0.0

@@ -15,7 +15,6 @@ from controlplane.history.levels import (
     FIRST,
     ROW,
     Bucket,
-    columns_of,
     single,
     size_of,
     total_of,
@@ -211,7 +210,7 @@ class Look:
 
     def settle(self) -> None:
         """Go down to the level that is fine enough."""
-        top = len(self._levels.open)
+        top = self._levels.depth
         level = min(top, self._coarsest_for(self._levels.count)) if self._span.is_all else top
         level = max(level, min(top, self._finest))
         self._parts = self._touched(self._all(level))
@@ -311,12 +310,11 @@ class Look:
             rows = self._load(level, range(sealed)) if sealed else {}
             for row in range(sealed):
                 parts.put_all(level, row * ROW, rows[row])
-            if buckets := self._levels.open[level - 1]:
-                parts.put_all(level, sealed * ROW, columns_of(buckets))
-        for rest_level, number, bucket in self._levels.rest(level or 1):
-            parts.put_one(rest_level, number, bucket)
-            if bucket.dots:
-                parts.dots[number] = bucket.dots
+            parts.put_all(level, sealed * ROW, self._levels.columns(level))
+        for finer, first, some, begin in self._levels.rest(level or 1):
+            parts.put(finer, first, some, begin, len(some.values[0]))
+        for number, bucket in self._levels.points():
+            parts.put_one(0, number, bucket)
         return parts
 
     def _touched(self, parts: _Parts) -> _Parts:
@@ -343,7 +341,7 @@ class Look:
             before = at + 1
             level = self._parts.levels[at] - 1
             row, begin = divmod(self._parts.numbers[at] * FACTOR, ROW)
-            some = rows.get(level, {}).get(row) or columns_of(self._levels.open[level - 1])
+            some = rows.get(level, {}).get(row) or self._levels.columns(level)
             parts.put(level, row * ROW, some, begin, begin + FACTOR)
         parts.put_from(self._parts, before, len(self._parts))
         parts.dots |= self._parts.dots

@@ -35,10 +35,17 @@ class References:
             AmbiguousReference: it fits several of the caller's.
             NotFound: it fits nothing that the caller may see.
         """
-        session = await self._find(caller, parse_reference(text))
-        if session is None:
+        return _decoded(await self._found(caller, text))
+
+    async def find_id(self, caller: UserCaller, text: str) -> str:
+        """Like `find`, where only the id is needed: to decode a session takes as long as to look for it."""
+        return (await self._found(caller, text)).id
+
+    async def _found(self, caller: UserCaller, text: str) -> Session | SessionRecord:
+        found = await self._find(caller, parse_reference(text))
+        if found is None:
             raise _not_found(text)
-        return session
+        return found
 
     async def find_own(self, caller: UserCaller, text: str) -> Session:
         """Like `find`, for a change.
@@ -60,7 +67,8 @@ class References:
         Without `for_session` the one that is meant asks for itself. A node runs programs of many
         users: what one of them may see, another one's program must not get through it.
         """
-        session = await self._by_key(parse_reference(text))
+        found = await self._by_key(parse_reference(text))
+        session = None if found is None else _decoded(found)
         asking = self._state.session(for_session) if for_session else session
         stored = self._state.allocations.get(caller.node)
         held = {one.session_id for one in stored.value.replicas} if stored else set()
@@ -77,14 +85,20 @@ class References:
 
     async def by_id(self, session_id: str) -> Session | None:
         """A live or ended session, visible or not."""
-        return await self._by_key(SessionReference(id=session_id))
+        found = await self._by_key(SessionReference(id=session_id))
+        return None if found is None else _decoded(found)
 
     async def newest(self, session_id: str) -> Session | None:
         """Like `by_id`, as the store has it now: another control plane may have written it."""
         live = await self._state.renewed(session_id)
-        return live or await self._recorded(SessionReference(id=session_id))
+        if live is not None:
+            return live
+        row = await self._recorded(SessionReference(id=session_id))
+        return None if row is None else _decoded(row)
 
-    async def _find(self, caller: UserCaller, reference: SessionReference) -> Session | None:
+    async def _find(
+        self, caller: UserCaller, reference: SessionReference
+    ) -> Session | SessionRecord | None:
         owner = caller.user.name
         sees = partial(may_see, caller)
         if reference.id or reference.name:
@@ -98,7 +112,7 @@ class References:
 
     async def _by_key(
         self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
-    ) -> Session | None:
+    ) -> Session | SessionRecord | None:
         """The session of an id or a full name.
 
         One that is not seen is looked for everywhere, like one that is not there: else the time of an answer would tell
@@ -125,15 +139,15 @@ class References:
 
     async def _recorded(
         self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
-    ) -> Session | None:
+    ) -> SessionRecord | None:
         catalogue = self._history.catalogue
         if reference.id:
             row = await catalogue.session(reference.id)
         else:
             row = await catalogue.session_by_name(reference.name)
-        return _decoded(row) if row and sees(row) else None
+        return row if row and sees(row) else None
 
-    async def _recent(self, caller: UserCaller, count: int) -> Session | None:
+    async def _recent(self, caller: UserCaller, count: int) -> Session | SessionRecord | None:
         """The count-th last of the caller's own."""
         live = self._live(lambda session: session.owner == caller.user.name)
         page = await self._history.catalogue.sessions(
@@ -142,9 +156,9 @@ class References:
         ended = [row for row in page.sessions if row.id not in live]
         own: list[Session | SessionRecord] = [*live.values(), *ended]
         own.sort(key=_age, reverse=True)
-        return _decoded(own[count - 1]) if len(own) >= count else None
+        return own[count - 1] if len(own) >= count else None
 
-    async def _by_number(self, caller: UserCaller, number: int) -> Session | None:
+    async def _by_number(self, caller: UserCaller, number: int) -> Session | SessionRecord | None:
         owner, end = caller.user.name, f"/{number}"
         live = self._live(lambda one: one.owner == owner and one.name.endswith(end))
         page = await self._history.catalogue.sessions(
@@ -155,7 +169,7 @@ class References:
         if len(found) > 1:
             names = tuple(sorted(one.name for one in found))
             raise AmbiguousReference(str(number), names)
-        return _decoded(found[0]) if found else None
+        return found[0] if found else None
 
     def _live(self, fits: Callable[[Session], bool]) -> dict[str, Session]:
         sessions = (stored.value for stored in self._state.sessions.values())

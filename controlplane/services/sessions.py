@@ -270,10 +270,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         """Points."""
         who = require_user()
-        session = await self._do.references.find(who, request.session)
+        session_id = await self._do.references.find_id(who, request.session)
         after, name = _mark(getattr(request, "from")), who.user.name
         pages = self._do.followers.metrics(
-            name, session.id, names=tuple(request.names), after=after, follow=request.follow
+            name, session_id, names=tuple(request.names), after=after, follow=request.follow
         )
         async for page in pages:
             async with self._do.reading.turn(name):
@@ -300,14 +300,14 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             raise TooLarge(f"at most {MOST_SESSIONS:,} sessions at a time")
         who = require_user()
         named = dict.fromkeys(request.sessions)
-        found = [await self._do.references.find(who, text) for text in named]
-        for session in found:
+        found = [await self._do.references.find_id(who, text) for text in named]
+        for session_id in found:
             async with self._do.reading.turn(who.user.name):
-                page = await self._do.history.series.read(session.id, query)
-                made = partial(_series_parts, page.series, session.id)
+                page = await self._do.history.series.read(session_id, query)
+                made = partial(_series_parts, page.series, session_id)
                 parts = await beside(made, of=len(page.series) * query.width)
             said = pb.ReadSeriesResponse(
-                session_id=session.id,
+                session_id=session_id,
                 left_out_points=page.left_out,
                 left_out_series=page.more,
                 missing_reports=page.lost,
@@ -316,7 +316,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             for part in parts:
                 said.series.extend(part)
                 yield said
-                said = pb.ReadSeriesResponse(session_id=session.id)
+                said = pb.ReadSeriesResponse(session_id=session_id)
 
     @answering
     async def ListMetrics(  # noqa: N802
@@ -324,12 +324,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.ListMetricsResponse:
         """A page of the metrics by name, with counts."""
         who = require_user()
-        session = await self._do.references.find(who, request.session)
+        session_id = await self._do.references.find_id(who, request.session)
         async with self._do.reading.turn(who.user.name):
-            counts = await self._do.history.streams.metric_counts(session.id)
+            counts = await self._do.history.streams.metric_counts(session_id)
             made = partial(_metrics, counts, request.cursor)
             metrics, cursor = await beside(made, of=len(counts))
-        let_go_at = await self._do.history.streams.let_go_at(session.id)
+        let_go_at = await self._do.history.streams.let_go_at(session_id)
         return pb.ListMetricsResponse(
             metrics=metrics, next_cursor=cursor, let_go=timestamp(let_go_at)
         )

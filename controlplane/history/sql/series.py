@@ -619,7 +619,7 @@ class _Reading:
         if at < len(levels.sealed) and levels.sealed[at]:
             columns = self._rows(key, given.series_id, given.finest, [0])[0]
             first = columns.buckets()[0]
-        elif at < len(levels.open) and levels.open[at]:
+        elif at < levels.depth and levels.open[at]:
             first = levels.open[at][0]
         elif levels.filling:
             first = together(levels.filling[:1])
