@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import GetNodeResponse
 
 _MOST_NAMES = 5
+AT_ONCE = 16
+"""Nodes that are asked at one time."""
 
 
 def nodes_argument() -> Callable[[Any], Any]:
@@ -46,9 +48,16 @@ def chosen_nodes(app: App, words: Sequence[str]) -> list[GetNodeResponse]:
     """The nodes of these names and globs, as they are now."""
 
     async def look(client: Client) -> list[GetNodeResponse]:
-        return [await client.nodes.get(name) for name in await names_of(client, words)]
+        return await look_at(client, await names_of(client, words))
 
     return app.call(look)
+
+
+async def look_at(client: Client, names: Sequence[str]) -> list[GetNodeResponse]:
+    """These nodes as they are now, in this order."""
+    from nsml.concurrency import each_at_once
+
+    return await each_at_once(names, client.nodes.get, most=AT_ONCE)
 
 
 def nodes_words(names: Sequence[str]) -> str:

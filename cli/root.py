@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "status": ("cli.nodes:status", "Show the platform in a few lines."),
         "node": ("cli.nodes:node", "Nodes: list, drain, resume, fence."),
-        "image": ("cli.images:image", "Container images on nodes: list."),
+        "image": ("cli.images:image", "Container images on nodes: list, pull, remove."),
         "doctor": ("cli.doctor:doctor", "Check this machine and advise."),
         "up": ("cli.up:up", "Start a platform on this machine."),
         "down": ("cli.down:down", "Stop the platform on this machine."),

@@ -71,6 +71,7 @@ from controlplane.operations.listing import Listings
 from controlplane.operations.logs import Logs
 from controlplane.operations.media import Shown
 from controlplane.operations.members import Member, Members
+from controlplane.operations.node_images import NodeImages
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.overdue import Overdue
@@ -372,6 +373,9 @@ class ControlPlane:
             clock=clock,
         )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
+        self.node_images = NodeImages(
+            contacts=self.contacts, state=self.state, random_bytes=on.random_bytes
+        )
         self.references = References(state=self.state, history=history)
         self.admitted = AdmittedObjects(on.objects, self.admission, self.state)
         self.content = Content(
@@ -850,6 +854,7 @@ class ControlPlane:
                 history=on.history, rights=rights, rationing=Rationing(self.admission)
             ),
             tunnels=self.tunnels,
+            images=self.node_images,
             secrets=self.secrets,
             clock=on.clock,
             cluster_id=self.cluster_id,
@@ -890,6 +895,7 @@ class ControlPlane:
             states=self.node_states,
             joining=self._joining,
             identities=self.identities,
+            images=self.node_images,
         )
 
     def _accounts(self) -> AccountServicer:

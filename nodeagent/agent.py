@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -94,6 +94,11 @@ class Agent:
         )
         self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
         self._outbox = Outbox()
+        self._images_changed = asyncio.Event()
+        make = parts.image_orders
+        self._image_orders = (
+            None if make is None else make(self._outbox.wake.set, self._images_changed.set)
+        )
         self._cluster_id = ""
         self._contact_at = float("-inf")
         self._is_contact_refused = False
@@ -159,7 +164,12 @@ class Agent:
         self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
         ready = self._settings.data / "ready.json"
         try:
-            async with self._tunnels, self._replicas, TaskGroup() as group:
+            async with (
+                self._tunnels,
+                self._replicas,
+                self._image_orders or nullcontext(),
+                TaskGroup() as group,
+            ):
                 group.create_task(self._ingest.run())
                 group.create_task(self._devices.run())
                 group.create_task(self._measure())
@@ -294,6 +304,15 @@ class Agent:
     def open_tunnel(self, order: pb.OpenTunnel) -> None:
         """See control.Node."""
         self._tunnels.open(order)
+
+    def order_image(self, order: pb.ImageOrder) -> None:
+        """See control.Node; nothing where programs need no images."""
+        if self._image_orders is not None:
+            self._image_orders.obey(order)
+
+    def image_reports(self) -> list[pb.ImageReport]:
+        """See control.Node."""
+        return [] if self._image_orders is None else self._image_orders.taken()
 
     # Its inside.
 
@@ -454,11 +473,14 @@ class Agent:
 
     async def _list_images(self, images: Callable[[], Mapping[str, int]]) -> NoReturn:
         while True:
+            self._images_changed.clear()
             try:
                 self._stock.has_images(await self._parts.run_long(images))
             except Exception as error:  # noqa: BLE001 - what runs here needs its agent more
                 log.warning("images.not_listed", error=str(error))
-            await self._parts.clock.sleep(_LISTED_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LISTED_EVERY_S):
+                    await self._images_changed.wait()
 
     def _make_folders(self) -> list[tuple[str, int]]:
         """Returns the dataset versions that are here from earlier, and bytes of each."""

@@ -85,6 +85,14 @@ class Node(Protocol):
         """Dial a tunnel."""
         ...
 
+    def order_image(self, order: pb.ImageOrder) -> None:
+        """Do what is asked about an image; returns at once."""
+        ...
+
+    def image_reports(self) -> list[pb.ImageReport]:
+        """The answers to such orders that there are, each once."""
+        ...
+
 
 @dataclass(slots=True)
 class _Stream:
@@ -272,6 +280,8 @@ class Control:
                 self._acknowledged(message.acknowledged)
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
+            case "image_order":
+                self._node.order_image(message.image_order)
             case "control_planes":
                 await self._learn(message.control_planes)
             case kind:
@@ -318,6 +328,7 @@ class Control:
         if devices != stream.offered:
             messages.append(pb.ControlRequest(devices_changed=devices))
             stream.offered = devices
+        messages += [pb.ControlRequest(image_report=one) for one in self._node.image_reports()]
         messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))

@@ -14,6 +14,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.hooks import Hook
 from nodeagent.host_network import NetworkOffer
+from nodeagent.image_orders import ImageOrders
 from nodeagent.link import ChannelFactory
 from nodeagent.pressure import Store
 from nodeagent.probes.interface import DeviceProbe
@@ -63,6 +64,16 @@ class Meter(Protocol):
         ...
 
 
+class MakeImageOrders(Protocol):
+    """Makes what obeys orders about images."""
+
+    def __call__(
+        self, answered: Callable[[], object], changed: Callable[[], object]
+    ) -> ImageOrders:
+        """`answered` is called when there is an answer, `changed` when the node may have other images."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What the agent's machine is, but for its devices; found out once, at its start."""
@@ -93,7 +104,8 @@ class Parts:
     `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
     `relieve` makes room on the node's disks, where they are short of it, from what is given and its own.
     `disk_floor_bytes` is the room on the disk of the data folder at which sessions are ended.
-    `images` lists those on the machine, bytes by whole reference; None where programs need none.
+    `images` lists those on the machine, bytes by whole reference; None where programs need none. `image_orders`
+    makes what obeys orders about them.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     `engine` watches the engine of containers, where programs run in some.
@@ -121,6 +133,7 @@ class Parts:
     relieve: Callable[[Sequence[Store]], None] | None = None
     disk_floor_bytes: int = 0
     images: Callable[[], Mapping[str, int]] | None = None
+    image_orders: MakeImageOrders | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
     engine: EngineWatch | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None

@@ -9,7 +9,7 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,10 +42,11 @@ from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.host_network import NetworkOffer
+from nodeagent.image_orders import ImageOrders
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.network_rules import NetworkRules, NoNetwork
-from nodeagent.parts import Machine, Parts
+from nodeagent.parts import Machine, MakeImageOrders, Parts
 from nodeagent.pasta import probe_pasta
 from nodeagent.pressure import (
     KeepFree,
@@ -172,14 +173,14 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         ]
         reader = Setups(sandbox).reader
         hook: Hook = PythonHook(environments, in_own_thread, reader)
-        listed: Callable[[], Mapping[str, int]] | None = None
+        images: Images | None = None
         watch: EngineWatch | None = None
         if engine_place is not None:
             images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
             watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
             names = _image_names(engine_place, sandbox)
-            hook, listed = ImageHook(images, names, in_own_thread, reader, watch), images.listed
+            hook = ImageHook(images, names, in_own_thread, reader, watch)
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with (
             _rules_kept(networks, folders, clock),
@@ -207,7 +208,10 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 disk_floor_bytes=limits.disk_floor_bytes,
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
-                images=listed,
+                images=None if images is None else images.listed,
+                image_orders=None
+                if images is None
+                else _image_orders(settings, images, folders, clock),
                 writes=writes,
                 engine=watch,
                 has_grown=_has_containers_now(containers, pull)
@@ -691,6 +695,23 @@ async def _images(
     except (EngineError, OSError, TimeoutError) as error:
         log.warning("images.not_tidied", error=str(error))
     return images
+
+
+def _image_orders(
+    settings: Settings, images: Images, folders: ReplicaFolders, clock: Clock
+) -> MakeImageOrders:
+    def make(answered: Callable[[], object], changed: Callable[[], object]) -> ImageOrders:
+        return ImageOrders(
+            images,
+            most=(settings.builds_at_once, settings.user_builds_at_once),
+            is_used=lambda key: f"image {key}" in used_things(folders),
+            answered=answered,
+            changed=changed,
+            clock=clock,
+            run_long=in_own_thread,
+        )
+
+    return make
 
 
 def _image_names(place: EnginePlace, sandbox: Sandbox) -> ImageNames:

@@ -199,6 +199,13 @@ _NODES = {
     "ResumeNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "FenceNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
     "RemoveNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "PullImage": Row(
+        Door.USER,
+        "Nodes that run the caller's sessions; administrators any.",
+        Change(target="node", is_frequent=True),
+    ),
+    "GetImagePull": Row(Door.USER, "The caller's own pulls."),
+    "RemoveImage": Row(Door.ADMIN, "No rule beyond the door.", Change(target="node")),
     "GetCluster": Row(Door.USER, "Sums only, and why nodes take nothing."),
 }
 

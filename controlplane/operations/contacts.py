@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 _CLOCKS: Final = 5
 
 
+class ImageAction(enum.Enum):
+    """What an agent can be asked about an image."""
+
+    PULL = enum.auto()
+    LOOK = enum.auto()
+    REMOVE = enum.auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOrder:
     """What an agent is asked: to dial, with this id, for the socket of a replica's program."""
@@ -33,6 +42,16 @@ class TunnelOrder:
     only_checks: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOrder:
+    """What an agent is asked about an image, for the user of this id."""
+
+    order_id: str
+    action: ImageAction
+    image: str
+    owner_id: str
+
+
 class Link:
     """One agent's Control stream: what is to be sent down next.
 
@@ -40,6 +59,7 @@ class Link:
         acknowledged: committed reports that the agent need not repeat.
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
+        image_orders: what the agent is asked about images.
         control_planes: where all control planes serve agents, as far as we know.
         told_control_planes: what the agent was last told of that.
         ordered: what it was last told to run: session id, attempt, rank.
@@ -56,6 +76,7 @@ class Link:
         self.acknowledged: list[Report] = []
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
+        self.image_orders: list[ImageOrder] = []
         self.control_planes: tuple[str, ...] = ()
         self.told_control_planes: tuple[str, ...] = ()
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
@@ -79,6 +100,11 @@ class Link:
     def open_tunnel(self, order: TunnelOrder) -> None:
         """Ask the agent to dial a tunnel."""
         self.tunnels.append(order)
+        self._wake.set()
+
+    def order_image(self, order: ImageOrder) -> None:
+        """Ask the agent something about an image."""
+        self.image_orders.append(order)
         self._wake.set()
 
     def find_control_planes(self, addresses: tuple[str, ...]) -> None:

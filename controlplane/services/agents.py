@@ -19,6 +19,7 @@ from controlplane.operations.reports import apply_report
 from controlplane.services.convert.agents import (
     OrdersMessages,
     acknowledged_message,
+    image_message,
     stream_message,
     to_changed_offer,
     to_chunk,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.ingest import Ingestor
+    from controlplane.operations.node_images import NodeImages
     from controlplane.operations.orders import Orders
     from controlplane.operations.progress import ProgressReport
     from controlplane.operations.registration import Registrar
@@ -94,6 +96,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         registrar: Registrar,
         ingestor: Ingestor,
         tunnels: Tunnels,
+        images: NodeImages,
         secrets: UserSecrets,
         clock: Clock,
         cluster_id: str,
@@ -111,6 +114,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._registrar = registrar
         self._ingestor = ingestor
         self._tunnels = tunnels
+        self._images = images
         self._secrets = secrets
         self._clock = clock
         self._cluster_id = cluster_id
@@ -241,6 +245,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     case "progress":
                         said = to_progress(request.progress, link.node)
                         group.create_task(self._progress(said), name="control.progress")
+                    case "image_report":
+                        answer = request.image_report
+                        self._images.answered(link.node, answer.order_id, answer.status)
                     case "stock":
                         self._contacts.stocks(link, to_stock(request.stock))
                     case "orders_accepted":
@@ -320,6 +327,8 @@ def _news(link: Link) -> Iterator[agents_pb2.ControlResponse]:
         yield acknowledged_message(reports)
     while link.tunnels:
         yield tunnel_message(link.tunnels.pop(0))
+    while link.image_orders:
+        yield image_message(link.image_orders.pop(0))
     if link.control_planes != link.told_control_planes:
         link.told_control_planes = link.control_planes
         yield _control_planes(link.control_planes)

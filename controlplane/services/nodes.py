@@ -11,11 +11,12 @@ import structlog
 from controlplane.access.current import require_user
 from controlplane.domain.closed import closed_words, owner_words
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import NotFound, NotLeader
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Allocation, Resources
+from controlplane.operations.contacts import ImageAction
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.nodes import (
     condition_message,
@@ -39,6 +40,7 @@ from controlplane.services.errors import Context, answering
 from controlplane.services.parts import parts_of
 from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
+from nsml.v1.resources_pb2 import ImageState, ImageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.contacts import Contacts
     from controlplane.operations.members import Members
+    from controlplane.operations.node_images import NodeImages
     from controlplane.operations.node_states import NodeStates
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
@@ -105,6 +108,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         states: NodeStates,
         joining: Joining,
         identities: Identities,
+        images: NodeImages,
     ) -> None:
         self._state = state
         self._history = history
@@ -115,6 +119,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._states = states
         self._joining = joining
         self._identities = identities
+        self._images = images
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
@@ -224,6 +229,46 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             raise NotFound(f"there is no node {name}", attempt="nsml node ls")
         _log.info("node.removed", by=by, node=name, revoked=request.revoke)
         return pb.RemoveNodeResponse()
+
+    @answering
+    async def PullImage(  # noqa: N802
+        self, request: pb.PullImageRequest, _: Context
+    ) -> pb.PullImageResponse:
+        """Begin to fetch an image."""
+        status = await self._of_image(request.node, ImageAction.PULL, request.image)
+        return pb.PullImageResponse(status=status)
+
+    @answering
+    async def GetImagePull(  # noqa: N802
+        self, request: pb.GetImagePullRequest, _: Context
+    ) -> pb.GetImagePullResponse:
+        """How far that is."""
+        status = await self._of_image(request.node, ImageAction.LOOK, request.image)
+        return pb.GetImagePullResponse(status=status)
+
+    @answering
+    async def RemoveImage(  # noqa: N802
+        self, request: pb.RemoveImageRequest, _: Context
+    ) -> pb.RemoveImageResponse:
+        """Remove one that no session uses."""
+        status = await self._of_image(request.node, ImageAction.REMOVE, request.image)
+        return pb.RemoveImageResponse(status=status)
+
+    async def _of_image(self, node: str, action: ImageAction, image: str) -> ImageStatus:
+        if not self._facts.leads():
+            raise NotLeader("")  # the leader alone speaks to agents
+        who = require_user()
+        status = await self._images.ask(who, node, action, image)
+        if action is not ImageAction.LOOK:
+            outcome = ImageState.Name(status.state)
+            _log.info(
+                f"image.{action.name.lower()}",
+                by=who.user.name,
+                node=node,
+                image=image,
+                outcome=outcome,
+            )
+        return status
 
     @answering
     async def GetCluster(  # noqa: N802

@@ -221,6 +221,34 @@ class Images:
         except EngineError as error:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
+    def fetch(
+        self, named: str, say: Say, cancelled: threading.Event, *, owner: str
+    ) -> tuple[str, int]:
+        """Have the image here that a session of `owner` would get by this name: it by its digest, and its bytes.
+
+        `say` and what it raises as `provide`, and EngineError.
+        """
+        asker = _Asker(
+            owner=owner, say=say, cancelled=cancelled, waits=lambda _: None, use=lambda _: None
+        )
+        reference, _ = self.resolve(named, None)
+        image = self._base(reference, asker)
+        return pinned_name(reference, image), image.size_bytes
+
+    def discard(self, named: str, is_used: Callable[[str], bool]) -> tuple[bool, str]:
+        """Remove the image that a session would get by this name: whether it is gone, and why not.
+
+        `is_used` says whether somebody needs a key. Not there in the first place: (True, ""). Raises EnvironmentFailed, EngineError.
+        """
+        reference = self.resolve(named, None)[0]
+        key = self._base_key(reference)
+        image = find_image(self._engine, reference)
+        if image is not None and not self._has_pulled(key, image):
+            return False, "this agent did not pull it: docker rmi on the node removes it"
+        if not self.remove(key, lambda: is_used(key)):
+            return False, "a session or container uses it, or it is being pulled"
+        return True, "" if image is None else "removed"
+
     def stored(self) -> dict[str, float]:
         """When each that may be removed was last used: Unix seconds by key."""
         found = {record.stem: self._used_at(record.stem) for record in self.folder.glob("*.json")}
@@ -307,7 +335,7 @@ class Images:
         One that is here and was not pulled for sessions is somebody's own: it is used where the site
         allows that, or its registry lets this node have it too.
         """
-        key = hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
+        key = self._base_key(reference)
         found: list[StoredImage] = []
         is_due = self._settings.always_pulls and not is_made_here(reference)
 
@@ -347,6 +375,9 @@ class Images:
         )
         self.touch(key)
         return found[0]
+
+    def _base_key(self, reference: str) -> str:
+        return hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
 
     def _is_free_for_sessions(self, key: str, reference: str, image: StoredImage) -> bool:
         """Whether every user of this node may use an image that is here."""

@@ -468,6 +468,30 @@ class Nodes:
         request = pb.RemoveNodeRequest(name=name, revoke=revoke)
         await self._rpc.unary("NodeService/RemoveNode", request, pb.RemoveNodeResponse)
 
+    async def pull_image(self, name: str, image: str) -> resources.ImageStatus:
+        """Have a node fetch an image; `image_pull` says how far it is, and keeps it going."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.PullImageRequest(node=name, image=image)
+        answer = await self._rpc.unary("NodeService/PullImage", request, pb.PullImageResponse)
+        return answer.status
+
+    async def image_pull(self, name: str, image: str) -> resources.ImageStatus:
+        """How a pull of one's own stands."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.GetImagePullRequest(node=name, image=image)
+        answer = await self._rpc.unary("NodeService/GetImagePull", request, pb.GetImagePullResponse)
+        return answer.status
+
+    async def remove_image(self, name: str, image: str) -> resources.ImageStatus:
+        """Administrators: remove an image from a node, unless a session uses it."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.RemoveImageRequest(node=name, image=image)
+        answer = await self._rpc.unary("NodeService/RemoveImage", request, pb.RemoveImageResponse)
+        return answer.status
+
     async def cluster(self) -> nodes.GetClusterResponse:
         """The platform in one answer."""
         from nsml.v1 import nodes_pb2 as pb

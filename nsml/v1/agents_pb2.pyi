@@ -22,6 +22,13 @@ class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLICA_PHASE_EXITED: _ClassVar[ReplicaPhase]
     REPLICA_PHASE_FINALIZED: _ClassVar[ReplicaPhase]
 
+class ImageAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_ACTION_UNSPECIFIED: _ClassVar[ImageAction]
+    IMAGE_ACTION_PULL: _ClassVar[ImageAction]
+    IMAGE_ACTION_LOOK: _ClassVar[ImageAction]
+    IMAGE_ACTION_REMOVE: _ClassVar[ImageAction]
+
 class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CHANNEL_UNSPECIFIED: _ClassVar[Channel]
@@ -34,6 +41,10 @@ REPLICA_PHASE_RUNNING: ReplicaPhase
 REPLICA_PHASE_PAUSED: ReplicaPhase
 REPLICA_PHASE_EXITED: ReplicaPhase
 REPLICA_PHASE_FINALIZED: ReplicaPhase
+IMAGE_ACTION_UNSPECIFIED: ImageAction
+IMAGE_ACTION_PULL: ImageAction
+IMAGE_ACTION_LOOK: ImageAction
+IMAGE_ACTION_REMOVE: ImageAction
 CHANNEL_UNSPECIFIED: Channel
 CHANNEL_METRIC: Channel
 CHANNEL_LOG: Channel
@@ -50,7 +61,7 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock", "image_report")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +69,7 @@ class ControlRequest(_message.Message):
     DEVICES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STOCK_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
@@ -65,7 +77,8 @@ class ControlRequest(_message.Message):
     devices_changed: DevicesChanged
     progress: ProgressReport
     stock: StockReport
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ...) -> None: ...
+    image_report: ImageReport
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ..., image_report: _Optional[_Union[ImageReport, _Mapping]] = ...) -> None: ...
 
 class StockReport(_message.Message):
     __slots__ = ("things", "bytes_per_second")
@@ -220,18 +233,40 @@ class OrdersAccepted(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes")
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes", "image_order")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
     CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_ORDER_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     orders: Orders
     acknowledged: ReportsAcknowledged
     open_tunnel: OpenTunnel
     control_planes: ControlPlanes
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ...) -> None: ...
+    image_order: ImageOrder
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ..., image_order: _Optional[_Union[ImageOrder, _Mapping]] = ...) -> None: ...
+
+class ImageOrder(_message.Message):
+    __slots__ = ("order_id", "action", "image", "owner_id")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    action: ImageAction
+    image: str
+    owner_id: str
+    def __init__(self, order_id: _Optional[str] = ..., action: _Optional[_Union[ImageAction, str]] = ..., image: _Optional[str] = ..., owner_id: _Optional[str] = ...) -> None: ...
+
+class ImageReport(_message.Message):
+    __slots__ = ("order_id", "status")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    order_id: str
+    status: _resources_pb2.ImageStatus
+    def __init__(self, order_id: _Optional[str] = ..., status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
 
 class ControlPlanes(_message.Message):
     __slots__ = ("addresses",)

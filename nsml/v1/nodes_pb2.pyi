@@ -222,6 +222,48 @@ class NodeImage(_message.Message):
     bytes: int
     def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class PullImageRequest(_message.Message):
+    __slots__ = ("node", "image")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    image: str
+    def __init__(self, node: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+
+class PullImageResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _resources_pb2.ImageStatus
+    def __init__(self, status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
+
+class GetImagePullRequest(_message.Message):
+    __slots__ = ("node", "image")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    image: str
+    def __init__(self, node: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+
+class GetImagePullResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _resources_pb2.ImageStatus
+    def __init__(self, status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
+
+class RemoveImageRequest(_message.Message):
+    __slots__ = ("node", "image")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    image: str
+    def __init__(self, node: _Optional[str] = ..., image: _Optional[str] = ...) -> None: ...
+
+class RemoveImageResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _resources_pb2.ImageStatus
+    def __init__(self, status: _Optional[_Union[_resources_pb2.ImageStatus, _Mapping]] = ...) -> None: ...
+
 class FenceRefusal(_message.Message):
     __slots__ = ("message", "why", "attempt")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

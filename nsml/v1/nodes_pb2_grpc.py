@@ -68,6 +68,21 @@ class NodeServiceStub:
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.FromString,
                 _registered_method=True)
+        self.PullImage = channel.unary_unary(
+                '/nsml.v1.NodeService/PullImage',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.PullImageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.PullImageResponse.FromString,
+                _registered_method=True)
+        self.GetImagePull = channel.unary_unary(
+                '/nsml.v1.NodeService/GetImagePull',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.GetImagePullRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.GetImagePullResponse.FromString,
+                _registered_method=True)
+        self.RemoveImage = channel.unary_unary(
+                '/nsml.v1.NodeService/RemoveImage',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.FromString,
+                _registered_method=True)
         self.GetCluster = channel.unary_unary(
                 '/nsml.v1.NodeService/GetCluster',
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.GetClusterRequest.SerializeToString,
@@ -139,6 +154,32 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PullImage(self, request, context):
+        """Has a node fetch an image for the caller before a session needs it: by the same rules as for a session
+        that names it (allowed_images, limits, room on disk). Answers at once; GetImagePull says how far it is.
+        INVALID_ARGUMENT: it names no image. FAILED_PRECONDITION: the node runs no containers, or no sessions of the
+        caller. UNAVAILABLE: its agent is not connected, or does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetImagePull(self, request, context):
+        """How a pull of the caller stands; to be asked until its end, since one ends that nobody asks about for a minute.
+        Errors: as PullImage.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveImage(self, request, context):
+        """Removes an image that was fetched for sessions from a node, unless a session there uses it.
+        Callers: administrators, since an image is everybody's. Errors: as PullImage.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetCluster(self, request, context):
         """The platform in one answer: who leads, capacity, queue (`nsml status`).
         Errors: UNAUTHENTICATED alone; it answers while no leader is elected or the coordination store is gone,
@@ -180,6 +221,21 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.RemoveNode,
                     request_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'PullImage': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullImage,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.PullImageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.PullImageResponse.SerializeToString,
+            ),
+            'GetImagePull': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetImagePull,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.GetImagePullRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.GetImagePullResponse.SerializeToString,
+            ),
+            'RemoveImage': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveImage,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.SerializeToString,
             ),
             'GetCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCluster,
@@ -353,6 +409,87 @@ class NodeService:
             '/nsml.v1.NodeService/RemoveNode',
             nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.SerializeToString,
             nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullImage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/PullImage',
+            nsml_dot_v1_dot_nodes__pb2.PullImageRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.PullImageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetImagePull(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/GetImagePull',
+            nsml_dot_v1_dot_nodes__pb2.GetImagePullRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.GetImagePullResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveImage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/RemoveImage',
+            nsml_dot_v1_dot_nodes__pb2.RemoveImageRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.RemoveImageResponse.FromString,
             options,
             channel_credentials,
             insecure,

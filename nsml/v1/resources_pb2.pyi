@@ -32,6 +32,16 @@ class Keeping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KEEPING_NONE: _ClassVar[Keeping]
     KEEPING_WATCHED: _ClassVar[Keeping]
     KEEPING_GROUP: _ClassVar[Keeping]
+
+class ImageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_STATE_UNSPECIFIED: _ClassVar[ImageState]
+    IMAGE_STATE_PULLING: _ClassVar[ImageState]
+    IMAGE_STATE_PRESENT: _ClassVar[ImageState]
+    IMAGE_STATE_FAILED: _ClassVar[ImageState]
+    IMAGE_STATE_REMOVED: _ClassVar[ImageState]
+    IMAGE_STATE_ABSENT: _ClassVar[ImageState]
+    IMAGE_STATE_KEPT: _ClassVar[ImageState]
 VISIBILITY_UNSPECIFIED: Visibility
 VISIBILITY_PRIVATE: Visibility
 VISIBILITY_TEAM: Visibility
@@ -48,6 +58,13 @@ KEEPING_UNSPECIFIED: Keeping
 KEEPING_NONE: Keeping
 KEEPING_WATCHED: Keeping
 KEEPING_GROUP: Keeping
+IMAGE_STATE_UNSPECIFIED: ImageState
+IMAGE_STATE_PULLING: ImageState
+IMAGE_STATE_PRESENT: ImageState
+IMAGE_STATE_FAILED: ImageState
+IMAGE_STATE_REMOVED: ImageState
+IMAGE_STATE_ABSENT: ImageState
+IMAGE_STATE_KEPT: ImageState
 
 class Resources(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
@@ -118,3 +135,17 @@ class KeptLimits(_message.Message):
     disk: Keeping
     note: str
     def __init__(self, memory: _Optional[_Union[Keeping, str]] = ..., cpus: _Optional[_Union[Keeping, str]] = ..., processes: _Optional[_Union[Keeping, str]] = ..., disk: _Optional[_Union[Keeping, str]] = ..., note: _Optional[str] = ...) -> None: ...
+
+class ImageStatus(_message.Message):
+    __slots__ = ("image", "state", "words", "bytes", "fetched")
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    state: ImageState
+    words: str
+    bytes: int
+    fetched: bool
+    def __init__(self, image: _Optional[str] = ..., state: _Optional[_Union[ImageState, str]] = ..., words: _Optional[str] = ..., bytes: _Optional[int] = ..., fetched: _Optional[bool] = ...) -> None: ...

@@ -64,6 +64,7 @@ COMMANDS: Final[Mapping[str, Rule]] = {
     "node resume": Rule(Asks.INTERRUPTION, "stop", "changed"),
     "node fence": Rule(Asks.INTERRUPTION, "end", "changed"),
     "node rm": Rule(Asks.LOSS, "remove", "removed"),
+    "image rm": Rule(Asks.LOSS, "remove", "removed"),
     "admin user rm": Rule(Asks.LOSS, "remove", "removed"),
     "admin user token": Rule(Asks.LOSS, "revoke", "revoked"),
     "down": Rule(Asks.INTERRUPTION, "end", "stopped"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from nsml.v1 import resources_pb2 as pb
 from nsml.view.tables import Column
+from nsml.view.text import visible
 from nsml.view.units import memory_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nsml.v1.nodes_pb2 import NodeImage
 
 
@@ -30,3 +34,60 @@ COLUMNS: tuple[Column[ImageOnNode], ...] = (
 def record(item: ImageOnNode) -> dict[str, Any]:
     """Everything of it in raw values."""
     return {"name": item.image.name, "node": item.node, "bytes": item.image.bytes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageAnswer:
+    """What came of a pull or a removal on one node; `why` it could not even be asked for, "" where it was."""
+
+    node: str
+    status: pb.ImageStatus
+    why: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the node has it, or has not, as was asked for."""
+        return not self.why and self.status.state in _DONE
+
+
+_DONE: Final = frozenset({pb.IMAGE_STATE_PRESENT, pb.IMAGE_STATE_REMOVED, pb.IMAGE_STATE_ABSENT})
+_WORDS: Final[Mapping[pb.ImageState, str]] = {
+    pb.IMAGE_STATE_PULLING: "pulling",
+    pb.IMAGE_STATE_PRESENT: "present",
+    pb.IMAGE_STATE_FAILED: "failed",
+    pb.IMAGE_STATE_REMOVED: "removed",
+    pb.IMAGE_STATE_ABSENT: "absent",
+    pb.IMAGE_STATE_KEPT: "kept",
+}
+
+
+def answer_word(answer: ImageAnswer) -> str:
+    """In one word: `pulled`, `present`, `failed`, `removed`, `absent`, `kept`."""
+    if answer.why:
+        return "failed"
+    if answer.status.state == pb.IMAGE_STATE_PRESENT and answer.status.fetched:
+        return "pulled"
+    return _WORDS.get(answer.status.state, "unknown")
+
+
+def _size(answer: ImageAnswer) -> str:
+    return memory_text(answer.status.bytes) if answer.status.bytes else ""
+
+
+ANSWER_COLUMNS: tuple[Column[ImageAnswer], ...] = (
+    Column(key="node", title="Node", cell=lambda i, _: i.node, is_name=True),
+    Column(key="result", title="Result", cell=lambda i, _: answer_word(i)),
+    Column(key="size", title="Size", cell=lambda i, _: _size(i)),
+    Column(key="why", title="Why", cell=lambda i, _: visible(i.why or i.status.words)),
+)
+
+
+def answer_record(answer: ImageAnswer) -> dict[str, Any]:
+    """Everything of it in raw values."""
+    return {
+        "node": answer.node,
+        "image": answer.status.image,
+        "result": answer_word(answer),
+        "bytes": answer.status.bytes,
+        "why": answer.why or answer.status.words,
+    }

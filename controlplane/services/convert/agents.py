@@ -25,6 +25,7 @@ from controlplane.history.values import (
     ReplicaSample,
     StreamKey,
 )
+from controlplane.operations.contacts import ImageAction
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedOffer, Registration
 from controlplane.operations.reports import Report
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from controlplane.access.user_secrets import OpenedSecret
-    from controlplane.operations.contacts import TunnelOrder
+    from controlplane.operations.contacts import ImageOrder, TunnelOrder
     from controlplane.operations.orders import Assignment, Orders
 
 Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
@@ -308,6 +309,25 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
             ),
             service=order.service,
             only_checks=order.only_checks,
+        )
+    )
+
+
+_IMAGE_ACTIONS: Final = {
+    ImageAction.PULL: agents_pb2.IMAGE_ACTION_PULL,
+    ImageAction.LOOK: agents_pb2.IMAGE_ACTION_LOOK,
+    ImageAction.REMOVE: agents_pb2.IMAGE_ACTION_REMOVE,
+}
+
+
+def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
+    """What an agent is asked about an image."""
+    return agents_pb2.ControlResponse(
+        image_order=agents_pb2.ImageOrder(
+            order_id=order.order_id,
+            action=_IMAGE_ACTIONS[order.action],
+            image=order.image,
+            owner_id=order.owner_id,
         )
     )
 

@@ -34,6 +34,7 @@ LINES = {
     "node resume": ["held"],
     "node fence": ["gpu-1"],
     "node rm": ["gpu-1"],
+    "image rm": ["lab/torch:2"],
     "admin user rm": ["lee"],
     "admin user token": ["lee", "--revoke"],
 }
@@ -63,6 +64,7 @@ def platform(state):
     state.tokens["secret-of-lee"] = "lee"
     state.users["lee"] = accounts_pb2.User(name="lee", role=accounts_pb2.ROLE_MEMBER)
     state.nodes.append(nodes_pb2.Node(name="gpu-1", state=nodes_pb2.NODE_STATE_SILENT))
+    state.images["gpu-1"] = [nodes_pb2.NodeImage(name="lab/torch:2")]
     held = nodes_pb2.Node(name="held", state=nodes_pb2.NODE_STATE_HELD)
     held.hold.replicas.append(HELD)
     state.nodes.append(held)
@@ -73,7 +75,7 @@ def platform(state):
 def kept(state):
     """All that a command could have changed."""
     parts = (state.sessions, state.secrets, state.webhook, state.projects, state.users)
-    return str((parts, state.nodes, state.tokens, state.datasets, state.checkpoints))
+    return str((parts, state.nodes, state.tokens, state.datasets, state.checkpoints, state.images))
 
 
 def test_the_table_has_every_command_that_ends_or_destroys_something():

@@ -85,6 +85,8 @@ ARGUMENTS = {
     "gpumonitor": ["kim/mnist/1"],
     "status": [],
     "image ls": [],
+    "image pull": ["lab/torch:2", "--node", "gpu-1"],
+    "image rm": ["lab/torch:2", "-y"],
     "node ls": [],
     "doctor node": ["--data", "."],
     "doctor chaos": ["--check", "../recorded"],

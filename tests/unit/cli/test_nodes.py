@@ -3,7 +3,7 @@
 import json
 
 from cli.exits import ExitCode
-from nsml.v1 import nodes_pb2
+from nsml.v1 import nodes_pb2, resources_pb2
 from tests.unit.nsml.client.contract_server import EPOCH
 
 
@@ -163,5 +163,62 @@ def test_images_are_listed_by_node(nsml, state, everything):
     (row,) = json.loads(nsml("image", "ls", "gpu-1", "-j").stdout)["items"]
     assert (row["name"], row["node"], row["bytes"]) == ("lab/torch:2", "gpu-1", 3 << 30)
     assert nsml("image", "ls", "gpu-9", check=False).code == ExitCode.NOT_FOUND
+    assert nsml("image", "ls", "rack-*", check=False).code == ExitCode.NOT_FOUND
+    several(state, "gpu-2")
+    state.images["gpu-2"] = state.images["gpu-1"]
+    rows = json.loads(nsml("image", "ls", "gpu-*", "-j").stdout)["items"]
+    assert [row["node"] for row in rows] == ["gpu-1", "gpu-2"]
     state.images.clear()
     assert "no images on nodes" in nsml("image", "ls").stderr
+
+
+def containers(state, *names):
+    several(state, *names)
+    for node in state.nodes:
+        node.isolation = resources_pb2.ISOLATION_CONTAINER
+
+
+def results(listed):
+    return [(row["node"], row["result"]) for row in json.loads(listed.stdout)["items"]]
+
+
+def test_an_image_is_pulled_on_all_nodes_with_containers_or_on_those_that_are_named(
+    nsml, state, everything
+):
+    containers(state, "gpu-2", "rack-1")
+    state.nodes.append(nodes_pb2.Node(name="bare", state=nodes_pb2.NODE_STATE_READY))
+    pulled = nsml("image", "pull", "lab/new:1", "--node", "gpu-*", "-j")
+    assert results(pulled) == [("gpu-1", "pulled"), ("gpu-2", "pulled")]
+    assert "gpu-1: pulled" in pulled.stderr.splitlines()
+    again = nsml("image", "pull", "lab/new:1", "-j")
+    assert results(again) == [("gpu-1", "present"), ("gpu-2", "present"), ("rack-1", "pulled")]
+    dry = nsml("image", "pull", "lab/other:1", "--dry-run")
+    assert dry.stdout.split() == ["gpu-1", "gpu-2", "rack-1"]
+    assert not any(one.name == "lab/other:1" for one in state.images["gpu-1"])
+
+
+def test_a_pull_that_fails_says_why_and_its_exit_code_how_many(nsml, state, everything):
+    containers(state, "gpu-2")
+    state.unpullable["lab/no:1"] = "image lab/no:1 cannot be pulled: its registry limits"
+    failed = nsml("image", "pull", "lab/no:1", check=False)
+    assert failed.code == ExitCode.FAILED
+    assert failed.stdout.count("its registry limits") == 2
+    state.images["gpu-2"] = [nodes_pb2.NodeImage(name="lab/no:1")]
+    assert nsml("image", "pull", "lab/no:1", check=False).code == ExitCode.PARTLY
+    named = nsml("image", "pull", "lab/no:1", "--node", "gpu-9", check=False)
+    assert (named.code, "there is no node gpu-9" in named.stderr) == (ExitCode.NOT_FOUND, True)
+    state.nodes.clear()
+    assert nsml("image", "pull", "lab/no:1", check=False).code == ExitCode.NOT_FOUND
+
+
+def test_an_image_is_removed_from_the_nodes_that_list_it(nsml, state, everything):
+    containers(state, "gpu-2", "gpu-3")
+    state.images["gpu-3"] = list(state.images["gpu-1"])
+    dry = nsml("image", "rm", "lab/torch:2", "--dry-run")
+    assert dry.stdout.splitlines() == ["lab/torch:2 on gpu-1", "lab/torch:2 on gpu-3"]
+    removed = nsml("image", "rm", "lab/torch:2", "--node", "gpu-3", "-y", "-j")
+    assert results(removed) == [("gpu-3", "removed")]
+    state.images_in_use.append("lab/torch:2")
+    kept = nsml("image", "rm", "lab/torch:2", "-y", check=False)
+    assert (kept.code, "a session or container uses it" in kept.stdout) == (ExitCode.FAILED, True)
+    assert nsml("image", "rm", "lab/none:2", "-y", check=False).code == ExitCode.NOT_FOUND

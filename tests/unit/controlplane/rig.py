@@ -257,6 +257,7 @@ class Agent:
         self._coming = agents_pb2.Orders()
         self.acknowledged: list[agents_pb2.ReplicaReport] = []
         self.tunnels: list[agents_pb2.OpenTunnel] = []
+        self.image_orders: list[agents_pb2.ImageOrder] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self.further: Metadata = ()
@@ -296,6 +297,8 @@ class Agent:
                         self.acknowledged += response.acknowledged.reports
                     case "open_tunnel":
                         self.tunnels.append(response.open_tunnel)
+                    case "image_order":
+                        self.image_orders.append(response.image_order)
         except grpc.aio.AioRpcError as error:
             self.error = error
 

@@ -105,6 +105,11 @@ class Node:
 
     def open_tunnel(self, order: pb.OpenTunnel) -> None: ...
 
+    def order_image(self, order: pb.ImageOrder) -> None: ...
+
+    def image_reports(self) -> list[pb.ImageReport]:
+        return []
+
 
 class Pauses(SystemClock):
     """Long pauses are noted, and are none."""

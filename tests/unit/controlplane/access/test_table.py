@@ -74,6 +74,9 @@ DECLARED = {
         "ResumeNode": "A",
         "FenceNode": "A",
         "RemoveNode": "A",
+        "PullImage": "u",
+        "GetImagePull": "u",
+        "RemoveImage": "A",
         "GetCluster": "u",
     },
     "nsml.v1.SessionService": {

@@ -118,6 +118,8 @@ class State:
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.images: dict[str, list[nodes_pb2.NodeImage]] = {}
+        self.unpullable: dict[str, str] = {}
+        self.images_in_use: list[str] = []
         self.hidden_on_nodes = 0
         self.stops_slowly = False
         self.fence_refusal: nodes_pb2.FenceRefusal | None = None
@@ -829,6 +831,54 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
             fence_refusal=self.state.fence_refusal,
             images=self.state.images.get(request.name, ()),
         )
+
+    def PullImage(self, request, context):
+        self._find(request.node, context)
+        held = self.state.images.setdefault(request.node, [])
+        if any(one.name == request.image for one in held):
+            return nodes_pb2.PullImageResponse(status=self._present(request, fetched=False))
+        if request.image in self.state.unpullable:
+            status = resources_pb2.ImageStatus(
+                image=request.image,
+                state=resources_pb2.IMAGE_STATE_FAILED,
+                words=self.state.unpullable[request.image],
+            )
+            return nodes_pb2.PullImageResponse(status=status)
+        pulling = resources_pb2.ImageStatus(
+            image=request.image,
+            state=resources_pb2.IMAGE_STATE_PULLING,
+            words="1 of 2 layers, 1 of 3 MB",
+        )
+        return nodes_pb2.PullImageResponse(status=pulling)
+
+    def GetImagePull(self, request, context):
+        self._find(request.node, context)
+        held = self.state.images.setdefault(request.node, [])
+        held.append(nodes_pb2.NodeImage(name=request.image, bytes=3 << 20))
+        return nodes_pb2.GetImagePullResponse(status=self._present(request, fetched=True))
+
+    def _present(self, request, *, fetched):
+        return resources_pb2.ImageStatus(
+            image=request.image,
+            state=resources_pb2.IMAGE_STATE_PRESENT,
+            bytes=3 << 20,
+            fetched=fetched,
+        )
+
+    def RemoveImage(self, request, context):
+        self._find(request.node, context)
+        status = resources_pb2.ImageStatus(
+            image=request.image, state=resources_pb2.IMAGE_STATE_REMOVED
+        )
+        held = self.state.images.get(request.node, [])
+        if request.image in self.state.images_in_use:
+            status.state = resources_pb2.IMAGE_STATE_KEPT
+            status.words = "a session or container uses it, or it is being pulled"
+        elif any(one.name == request.image for one in held):
+            held[:] = [one for one in held if one.name != request.image]
+        else:
+            status.state = resources_pb2.IMAGE_STATE_ABSENT
+        return nodes_pb2.RemoveImageResponse(status=status)
 
     def DrainNode(self, request, context):
         node = self._find(request.name, context)
