@@ -84,7 +84,8 @@ class BringUp:
     def _start(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
         folder, title = self._folder, TITLES[name]
         clear_leftovers(folder, name)
-        file = folder.write_settings(name, settings)
+        log = processes.log_of(name, folder.path)
+        file = folder.write_settings(name, {**settings, "log_file": log})
         self._app.say(f"{title:<14} starting")
         launched = processes.launch(
             name, ["--config", str(file)], folder=folder.path, environ=self._app.environ

@@ -41,6 +41,7 @@ class Choosing:
         self._sort = sort.removeprefix("-")
         self._is_down = sort.startswith("-") or not sort
         self._key = ""
+        self._known: ordering.Keys | None = None
 
     async def know(self, client: Client) -> None:
         """Learn who asks, where that matters."""
@@ -79,19 +80,20 @@ class Choosing:
 
     def arranged(self, found: Sequence[Session], now: float) -> list[Session]:
         """Sessions that came newest first in their order; as they came, where nothing of that name is there to sort by."""
+        every = [Filtered(one) for one in found]
+        self._known = ordering.keys_of(every) if self.looks_closer else None
         if not self._sort:
             return list(found)
-        every = [Filtered(one) for one in found]
-        self._key = self._key_among(every)
+        self._key = self._key_among(self._known)
         if not self._key:
             return list(found)
         values = [ordering.value_of(one, self._key, now) for one in every]
         return [found[place] for place in ordering.order(values, is_down=self._is_down)]
 
-    def _key_among(self, every: Sequence[Filtered]) -> str:
-        known = ordering.keys_of(every)
+    def _key_among(self, known: ordering.Keys | None) -> str:
+        columns = known.columns if known is not None else []
         for key in (self._sort, ordering.SUMMARY + self._sort, ordering.ARGUMENT + self._sort):
-            if key in known.columns:
+            if key in columns:
                 return key
         return ""
 
@@ -109,8 +111,9 @@ class Choosing:
         )
 
     def columns(self, app: App) -> Sequence[Column[Session]]:
-        """All columns; what is sorted by is seen, and marked."""
-        found = [*COLUMNS, *_asked(app)]
+        """All columns; what is sorted by is seen, and marked, and what is filtered by is seen."""
+        keys = [key for one in self.filters for key in one.asked]
+        found = [*ordering.with_filtered(COLUMNS, keys, self._known), *_asked(app)]
         if not self._key:
             return found
         return ordering.marked(found, self._key, is_down=self._is_down)

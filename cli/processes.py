@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsml.client.contexts import write_private
+from nsml.log_files import put_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_S = 0.02
-LONGEST_LOG_BYTES: Final = 32 << 20
-"""A longer log is put aside at the next start."""
 _LAST_WORDS = 4000
 
 
@@ -116,6 +114,11 @@ class Launched:
         return "\n".join(words[-3:])
 
 
+def log_of(name: str, folder: Path) -> Path:
+    """What `nsml-NAME` writes."""
+    return folder / f"{name}.log"
+
+
 def launch(
     name: str, arguments: Sequence[str], *, folder: Path, environ: Mapping[str, str]
 ) -> Launched:
@@ -123,8 +126,8 @@ def launch(
 
     Its output is appended to `folder/NAME.log`, and `folder/NAME.pid` records who it is.
     """
-    log = folder / f"{name}.log"
-    _rotate(log)
+    log = log_of(name, folder)
+    put_aside(log)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "ab") as output:
         offset = output.seek(0, os.SEEK_END)
@@ -144,13 +147,6 @@ def launch(
         folder / f"{name}.pid", json.dumps({"pid": process.pid, "start_ticks": ticks}) + "\n"
     )
     return Launched(name, process, log, offset)
-
-
-def _rotate(log: Path) -> None:
-    """Put a long log aside as NAME.log.1, in place of the one before; what programs write meanwhile is bounded."""
-    with suppress(OSError):
-        if log.stat().st_size > LONGEST_LOG_BYTES:
-            log.replace(log.with_name(f"{log.name}.1"))
 
 
 def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from controlplane.domain.limits import UserLimits
 from controlplane.domain.values import Priority
 from controlplane.store.interface import DEFAULT_QUOTA_BYTES
 from nsml import settings
+from nsml.log_files import LONGEST_LOG_BYTES
 from nsml.settings import SettingsError
 from nsml.view.units import lacks_unit, parse_duration
 
@@ -70,7 +71,8 @@ OWN: Final = frozenset(
             "http_sessions",
             "http_refused",
         ),
-        *("accept_empty", "metrics_token_file", "visdom_python", "log_level"),
+        *("accept_empty", "metrics_token_file", "visdom_python"),
+        *("log_level", "log_file", "log_file_bytes"),
     }
 )
 """Settings in which control planes of one platform may differ: of their machines, and of the way to what they
@@ -339,6 +341,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
 
+    log_file: Path | None = None
+    """The file that standard error is appended to, if it is to be rotated: `nsml up` sets it."""
+
+    log_file_bytes: int = LONGEST_LOG_BYTES
+    """Bytes at which that file is renamed to `NAME.1`, in place of the one before, and begun anew."""
+
     @property
     def shared(self) -> dict[str, str]:
         """Settings that all control planes of a platform should have alike, by name; those alone that are set."""
@@ -418,6 +426,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ),
             *_shared_ports(self),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
+            ("log_file_bytes", self.log_file_bytes > 0, "more than 0"),
             ("notice_s", 0 <= self.notice_s <= 3600, "0 to 3600"),
             (
                 "half_life_days",

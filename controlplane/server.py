@@ -534,7 +534,9 @@ def _do(arguments: Sequence[str] | None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
-        write_json_lines(settings.log_level)
+        write_json_lines(
+            settings.log_level, file=settings.log_file, most_bytes=settings.log_file_bytes
+        )
         if chosen.check:
             _check(settings)
         if chosen.secrets_key:

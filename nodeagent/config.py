@@ -19,6 +19,7 @@ from nodeagent.shim.namespaces import FIRST_OWNER
 from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
 from nsml.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
+from nsml.log_files import LONGEST_LOG_BYTES
 from nsml.settings import SettingsError
 
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
@@ -245,6 +246,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     longest_backoff_s: float = 3.0
     """Longest pause between two attempts to reach the control plane."""
 
+    log_file: Path | None = None
+    """The file that standard error is appended to, if it is to be rotated: `nsml up` and `nsml join` set it."""
+
+    log_file_bytes: int = LONGEST_LOG_BYTES
+    """Bytes at which that file is renamed to `NAME.1`, in place of the one before, and begun anew."""
+
     @property
     def servers(self) -> tuple[str, ...]:
         """The control planes that are configured."""
@@ -355,6 +362,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "the name of a unit, NAME.service",
             ),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
+            ("log_file_bytes", self.log_file_bytes > 0, "more than 0"),
             ("log_bytes_per_s", self.log_bytes_per_s >= 0, "not negative"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (

@@ -135,7 +135,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         JournalLocked: another agent uses the data folder.
         JournalError: the journal cannot be used.
     """
-    write_json_lines()
+    write_json_lines(file=settings.log_file, most_bytes=settings.log_file_bytes)
     # Who may read what is said where it is made; what programs are given, others read by default.
     os.umask(0o022)
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import structlog
 
+from nsml.log_files import LONGEST_LOG_BYTES, RotatedOutput
 from nsml.log_limits import LogLimits
 from nsml.lossy import LossyText
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+    from pathlib import Path
 
 QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 """Set before gRPC is imported: its C core would write lines of its own to standard error."""
@@ -24,9 +26,15 @@ def quiet_grpc() -> None:
     os.environ.setdefault(*QUIET_GRPC)
 
 
-def write_json_lines(level: str = "info") -> None:
-    """Write what this program logs, and what libraries log from `warning` on."""
-    stream = cast("TextIO", LossyText(sys.stderr))
+def write_json_lines(
+    level: str = "info", *, file: Path | None = None, most_bytes: int = LONGEST_LOG_BYTES
+) -> None:
+    """Write what this program logs, and what libraries log from `warning` on.
+
+    `file`: what standard error is appended to, if it is one that is to be rotated at so many bytes.
+    """
+    error = sys.stderr if file is None else RotatedOutput(sys.stderr, file, most_bytes)
+    stream = cast("TextIO", LossyText(cast("TextIO", error)))
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

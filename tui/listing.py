@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from nsml.v1.sessions_pb2 import Session
+from nsml.view.filtering import complete
 from nsml.view.ordering import (
     AGING,
     ARGUMENT,
@@ -21,9 +22,11 @@ from nsml.view.ordering import (
     marked,
     order,
     value_of,
+    with_filtered,
 )
 from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
 from nsml.view.shell import shell_line
+from nsml.view.tables import kept
 from nsml.view.units import thousandths
 from tui.model import tally_of
 
@@ -37,6 +40,8 @@ NEWEST: Final = "created"
 """What is sorted by where nothing else was chosen, the newest first."""
 _HELD: Final = partial(held_text, simulated=SIMULATED_SHORT)
 _TEXT_CELLS: Final = 12
+_ARGUMENT_CELLS: Final = 12
+"""To which arguments are cut before optional columns are left out: most have room there with their value."""
 
 
 class By(StrEnum):
@@ -176,13 +181,14 @@ def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[
     else:
         found = list(COLUMNS)
     found = [_arguments(one, same) if one.key == "args" else _short(one) for one in found]
+    found = with_filtered(found, complete(listing.filter).asked)
     return found if listing.is_plain else marked(found, listing.sort, is_down=listing.is_down)
 
 
 def _wanted(one: Column[Session]) -> Column[Session]:
     """One that was chosen: it is cut rather than left out."""
     cells = one.shrinks_to and min(one.shrinks_to, _TEXT_CELLS)
-    return one._replace(is_optional=False, shrinks_to=cells)
+    return kept(one)._replace(shrinks_to=cells)
 
 
 def _short(one: Column[Session]) -> Column[Session]:
@@ -195,6 +201,7 @@ def _arguments(one: Column[Session], same: Mapping[str, str | bool]) -> Column[S
     one = one._replace(
         cell=lambda session, _: arguments_text(session, same),
         within=lambda session, _, cells: arguments_within(session, cells, same),
+        shrinks_to=_ARGUMENT_CELLS,
     )
     if not same:
         return one

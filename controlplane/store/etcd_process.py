@@ -24,6 +24,7 @@ import structlog
 from controlplane.store.companion import Companion
 from controlplane.store.etcd_members import Member, refuse_unsound
 from controlplane.store.interface import StoreRefused, StoreUnavailable
+from nsml.log_files import copy_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,6 +194,7 @@ class EtcdProcess:
         """Start it again whenever it dies: its data is on disk, and clients resume."""
         while True:
             await self._clock.sleep(0.2)
+            copy_aside(self._folder / "etcd.log")
             if self.pid is None:
                 code = None if self._process is None else self._process.returncode
                 self._log.error("etcd.died", code=code, last_words=self._last_words())

@@ -108,6 +108,12 @@ class Filter:
         """The names of all numbers that are compared."""
         return [term.compared for terms in self._alternatives for term in terms if term.compared]
 
+    @property
+    def asked(self) -> Sequence[str]:
+        """All keys and names of numbers that it asks for."""
+        found = (term.key or term.compared for terms in self._alternatives for term in terms)
+        return list(dict.fromkeys(filter(None, found)))
+
     def _asking(self, key: str) -> Iterable[_Term]:
         terms = (term for terms in self._alternatives for term in terms)
         return (term for term in terms if term.key == key and not term.is_negated)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
-from nsml.view.tables import Column
+from nsml.view.tables import Column, kept
 from nsml.view.text import fit, fit_middle, width
 from nsml.view.units import begins_as_number, number_text, number_within
 
@@ -91,6 +91,13 @@ _VALUES: Final[Mapping[str, Callable[[Session, float], Value]]] = {
 }
 """What is compared where it is not the text that is shown."""
 _BY_KEY: Final = {column.key: column for column in COLUMNS}
+_FILTERED_COLUMNS: Final[Mapping[str, str]] = {
+    "age": "created",
+    "gpu": "gpus",
+    "model": "gpu_model",
+    "node": "nodes",
+}
+"""Where a filter key has another name than the column that shows it."""
 AGING: Final = frozenset({"running"})
 """Columns by which the order changes though no session does."""
 
@@ -204,15 +211,30 @@ def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> li
     return found
 
 
+def with_filtered(
+    columns: Sequence[Column[Session]], keys: Iterable[str], known: Keys | None = None
+) -> list[Column[Session]]:
+    """These with those of filter keys kept; `known`: numbers that are compared get a column of their own."""
+    wanted = [_FILTERED_COLUMNS.get(key, key) for key in keys]
+    found = [kept(one) if one.key in wanted else one for one in columns]
+    there = {one.key for one in found}
+    values = known.columns if known is not None else ()
+    for name in reversed(wanted):
+        of_value = (key for key in (SUMMARY + name, ARGUMENT + name) if key in values)
+        key = name if name in there else next(of_value, "")
+        if key and key not in there and (one := column(key)):
+            there.add(key)
+            cells = one.shrinks_to and max(one.shrinks_to, width(one.title))
+            found.insert(1, kept(one)._replace(shrinks_to=cells, least=cells or one.least))
+    return found
+
+
 def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
     shorter = one.title_within or (lambda cells: fit(one.title, cells))
     cells = one.shrinks_to and max(one.shrinks_to, _SORTED_CELLS)
-    return one._replace(
+    return kept(one)._replace(
         title=one.title + mark,
         title_within=lambda cells: shorter(cells - 1) + mark,
-        is_wide=False,
-        is_optional=False,
-        stays=True,
         shrinks_to=cells,
         least=cells or one.least,
     )
@@ -263,7 +285,7 @@ def arguments_text(session: Session, same: Mapping[str, str | bool] = _NONE) -> 
 
 
 def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool] = _NONE) -> str:
-    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; at last the name of the first: no number is cut."""
+    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is no room for the first: no number is cut."""
     words = _words(_differing(session, same))
     text = " ".join(words)
     if width(text) <= cells:
@@ -273,9 +295,8 @@ def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool
         if width(text) <= cells:
             return text
     key, _, value = words[0].partition("=")
-    if begins_as_number(value):
-        return fit(key, cells - width(_MORE)) + _MORE
-    return fit(words[0], cells)
+    can_be_cut = width(key) + 1 < cells and not begins_as_number(value)
+    return fit(words[0] if can_be_cut else _MORE.strip(), cells)
 
 
 def words_of(given: Mapping[str, str | bool]) -> str:

@@ -355,10 +355,9 @@ def _args_within(
 ) -> str:
     """The options that have room there, each with its value: `--lr 0.1 …`; those first that are not in all rows.
 
-    At last the name of the first, since no number is cut.
+    No option is without its value, and no number is cut: where there is no room for the first, `…`.
     """
-    known = same.get(_program(session), frozenset())
-    options = sorted(_options(command_words(session)), key=lambda words: tuple(words) in known)
+    options = _differing_first(session, same)
     text = ""
     for words in options:
         longer = f"{text} {shell_line(words)}".lstrip()
@@ -367,19 +366,50 @@ def _args_within(
     if text:
         return text + _MORE
     key, *values = options[0]
-    is_cut = values and not any(map(begins_as_number, values))
-    return "" if is_cut else fit(key + _MORE, cells)
+    can_be_cut = width(key) + 1 < cells and not any(map(begins_as_number, values))
+    return "" if can_be_cut else fit(_MORE.strip(), cells)
+
+
+def _differing_first(session: Session, same: Mapping[str, frozenset[_Option]]) -> list[list[str]]:
+    known = same.get(_program(session), frozenset())
+    return sorted(_options(command_words(session)), key=lambda words: tuple(words) in known)
+
+
+def _first_option_cells(session: Session, same: Mapping[str, frozenset[_Option]]) -> int:
+    options = _differing_first(session, same)
+    more = width(_MORE) if len(options) > 1 else 0
+    return width(shell_line(options[0])) + more if options else 0
+
+
+def _first_value_cells(session: Session) -> int:
+    pairs = _summary_pairs(session)
+    more = width(_MORE) if len(pairs) > 1 or session.summary_left_out else 0
+    return width("".join(pairs[0])) + more if pairs else 0
 
 
 def columns_for(
     sessions: Sequence[Session], columns: Sequence[Column[Session]] | None = None
 ) -> list[Column[Session]]:
-    """The columns of a list of sessions: what has no room in arguments is what is the same in all of a program."""
-    within = partial(_args_within, same=_same_options(sessions))
+    """The columns of a list of sessions: what has no room in arguments is what is the same in all of a program.
+
+    Optional columns are left out before arguments and summaries are cut below their first value.
+    """
+    same = _same_options(sessions)
+    args = max((_first_option_cells(one, same) for one in sessions), default=0)
+    values = max(map(_first_value_cells, sessions), default=0)
     return [
-        one._replace(within=within) if one.within is _args_within else one
+        one._replace(within=partial(_args_within, same=same), shrinks_to=_wanting(one, args))
+        if one.within is _args_within
+        else one._replace(shrinks_to=_wanting(one, values))
+        if one.within is _summary_within
+        else one
         for one in columns or COLUMNS
     ]
+
+
+def _wanting(one: Column[Session], cells: int) -> int:
+    """What a column is cut to: at least what it needs to show something, within reason."""
+    return max(one.shrinks_to or 0, min(cells, _TEXT_CELLS))
 
 
 def _same_options(sessions: Sequence[Session]) -> dict[str, frozenset[_Option]]:

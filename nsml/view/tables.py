@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _GAP = "  "
+_ELLIPSIS = "…"
 _NOTHING = "-"
 """A cell in which there is nothing to say."""
 _NAME_CELLS = 16
@@ -51,7 +52,7 @@ class Column(NamedTuple, Generic[T]):
     title_within: Callable[[int], str] | None = None
     """The title in so many cells, of one that is not to be cut at its end."""
     stays: bool = False
-    """Never left out, however narrow the terminal is: what is sorted by."""
+    """Never left out, however narrow the terminal is: what was asked for, as a sort key, by a filter or by --fields."""
 
 
 def pick(
@@ -68,8 +69,13 @@ def pick(
     """
     if fields:
         by_key = {column.key: column for column in columns}
-        return [by_key[field] for field in fields]
+        return [kept(by_key[field]) for field in fields]
     return [column for column in columns if _is_chosen(column, items, wide=wide)]
+
+
+def kept(column: Column[T]) -> Column[T]:
+    """The column as somebody asked for it: shown, and never left out."""
+    return column._replace(is_wide=False, is_optional=False, stays=True)
 
 
 def _is_chosen(column: Column[T], items: Sequence[T], *, wide: bool) -> bool:
@@ -121,12 +127,13 @@ def lay_out(
         max(widest, width(column.title), (least or {}).get(column.key, 0))
         for column, widest in zip(columns, texts, strict=True)
     ]
-    kept, cut = _fitting(columns, widths, room)
-    if hidden := len(_missed(columns, rows, kept)):
-        kept, cut = _fitting(columns, widths, room - sign)
-        hidden = len(_missed(columns, rows, kept))
-    chosen = [columns[index] for index in kept]
-    uncut = {columns[at].key for at, cells in zip(kept, cut, strict=True) if texts[at] <= cells}
+    is_empty = _emptiness(columns, items, rows, now)
+    places, cut = _fitting(columns, widths, room, is_empty)
+    if hidden := len(_missed(columns, rows, places)):
+        places, cut = _fitting(columns, widths, room - sign, is_empty)
+        hidden = len(_missed(columns, rows, places))
+    chosen = [columns[place] for place in places]
+    uncut = {columns[at].key for at, cells in zip(places, cut, strict=True) if texts[at] <= cells}
     return Layout(chosen, cut, hidden, frozenset(uncut))
 
 
@@ -143,21 +150,64 @@ def _missed(
 
 
 def _fitting(
-    columns: Sequence[Column[T]], widths: Sequence[int], room: int
+    columns: Sequence[Column[T]],
+    widths: Sequence[int],
+    room: int,
+    is_empty: Callable[[int, int], bool],
 ) -> tuple[list[int], list[int]]:
     """The places of the columns that fit, and the cells of each."""
     places = list(range(len(columns)))
     while True:
-        chosen = [columns[place] for place in places]
-        cut = [widths[place] for place in places]
-        kept = _narrow(chosen, cut, room)
-        cut = [cut[index] for index in kept]
+        places, cut = _legible(columns, places, widths, room, is_empty)
         droppable = [
             place for place in places[1:] if not columns[place].is_name and not columns[place].stays
         ]
         if not droppable or not _excess(cut, room):
-            return [places[index] for index in kept], cut
+            return places, cut
         places.remove(max(droppable, key=lambda place: (widths[place], place)))
+
+
+def _legible(
+    columns: Sequence[Column[T]],
+    places: Sequence[int],
+    widths: Sequence[int],
+    room: int,
+    is_empty: Callable[[int, int], bool],
+) -> tuple[list[int], list[int]]:
+    """Of these places those of the columns that stay, and the cells of each: one that has no room for anything goes.
+
+    The last goes first: the others have its room then.
+    """
+    chosen = list(places)
+    while True:
+        cut = [widths[place] for place in chosen]
+        stay = _narrow([columns[place] for place in chosen], cut, room)
+        found = [(chosen[index], cut[index]) for index in stay]
+        empty = [
+            place
+            for place, cells in found
+            if not columns[place].is_name and not columns[place].stays and is_empty(place, cells)
+        ]
+        if not empty:
+            return [place for place, _ in found], [cells for _, cells in found]
+        chosen.remove(empty[-1])
+
+
+def _emptiness(
+    columns: Sequence[Column[T]], items: Sequence[T], rows: Sequence[Sequence[str]], now: float
+) -> Callable[[int, int], bool]:
+    """Whether the column of a place shows in so many cells nothing of what it has, but that there is something."""
+
+    def is_empty(place: int, cells: int) -> bool:
+        is_cut = False
+        for item, row in zip(items, rows, strict=True):
+            shown = _cut(columns[place], item, row[place], now, cells).strip()
+            if shown not in {"", _NOTHING, _ELLIPSIS}:
+                return False
+            is_cut = is_cut or shown == _ELLIPSIS
+        return is_cut
+
+    return is_empty
 
 
 class Rendered(NamedTuple):
@@ -195,26 +245,29 @@ def render(
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     widths = _widths(columns, rows, header=header)
-    kept = list(range(len(columns)))
+    places = list(range(len(columns)))
     if is_whole and room is not None:
         narrowed = list(widths)
         fits = _shrink(columns, narrowed, room) or _shrink(columns, narrowed, room, part=2)
         widths = narrowed if fits else widths
     elif room is not None:
-        kept = _narrow(columns, widths, room)
-        if items and _excess([widths[index] for index in kept], room):
+        is_empty = _emptiness(columns, items, rows, now)
+        places, cut = _legible(columns, places, widths, room, is_empty)
+        if items and (_excess(cut, room) or any(map(is_empty, places, cut))):
             return Rendered(_stacked(columns, items, now=now, room=room, paint=paint))
-    layout = Layout([columns[index] for index in kept], [widths[index] for index in kept])
+        for place, cells in zip(places, cut, strict=True):
+            widths[place] = cells
+    layout = Layout([columns[place] for place in places], [widths[place] for place in places])
     lines = []
     if header:
         lines.append(_line(layout.titles(), layout.widths))
         lines.append(_line(["-" * cells for cells in layout.widths], layout.widths))
     for item, row in zip(items, rows, strict=True):
-        texts = [_cut(columns[index], item, row[index], now, widths[index]) for index in kept]
+        texts = [_cut(columns[place], item, row[place], now, widths[place]) for place in places]
         colours = [column.colour(item) if column.colour else "" for column in layout.columns]
         lines.append(_line(texts, layout.widths, colours, paint))
     lines = lines if rows or room is None else [fit(line, room) for line in lines]
-    return Rendered(lines, [columns[place].title for place in _missed(columns, rows, kept)])
+    return Rendered(lines, [columns[place].title for place in _missed(columns, rows, places)])
 
 
 def _widths(

@@ -247,7 +247,7 @@ class SessionsScreen(Frame):
     def _chosen_columns(self) -> list[Column[Session]]:
         """The columns, which are others only where they were chosen anew: a table lays others out."""
         listing = self._listing
-        asked = (listing.sort, listing.is_down, listing.columns, self._same)
+        asked = (listing.sort, listing.is_down, listing.columns, listing.filter, self._same)
         if self._columns[0] != asked:
             self._columns = asked, columns_of(listing, self._same)
         return self._columns[1]

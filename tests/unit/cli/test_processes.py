@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from cli.bringup import LEAST_ROOM_BYTES, BringUp, stop_program, too_full
 from cli.exits import CommandError
 from cli.local import Choices, DataFolder
 from cli.processes import Program, StartFailed
+from nsml import log_files
 
 
 def spawn(code: str, **options) -> subprocess.Popen[bytes]:
@@ -144,7 +146,7 @@ def test_launching_waits_for_the_programs_own_word(tmp_path: Path, monkeypatch) 
 
 
 def test_a_long_log_is_put_aside_at_a_start(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "LONGEST_LOG_BYTES", 10)
+    monkeypatch.setattr(processes, "put_aside", partial(log_files.put_aside, most_bytes=10))
     monkeypatch.setattr(processes, "program", lambda _: [sys.executable, "-c", "print('new')"])
     log, aside = tmp_path / "x.log", tmp_path / "x.log.1"
     for written, kept in ((b"short\n", None), (b"longer than ten\n", b"longer than ten\n")):

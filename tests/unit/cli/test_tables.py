@@ -258,6 +258,45 @@ def test_args_show_what_differs(nsml, state, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (("--sort", "train/loss"), "train/loss▴"),
+        (("--sort", "memo"), "Memo▴"),
+        (("--filter", "memo:*try"), "Memo"),
+        (("--filter", "train/loss<1"), "train/loss"),
+        (("--filter", "priority:normal"), "Priority"),
+    ],
+)
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_what_was_asked_for_is_shown_and_no_column_that_shows_nothing(
+    nsml, state, monkeypatch, words, title, columns
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for number, rate in enumerate(("0.1", "0.05"), start=1):
+        session = state.add(
+            f"kim/digits/{number}",
+            memo="first try",
+            summary={"train/loss": 0.08176, "train/accuracy": 0.9694},
+        )
+        session.spec.args[:] = ["--epochs", "20", "--lr", rate]
+        state.put(session)
+    heads, _, *rows = nsml("ps", *words, terminal=True, NO_COLOR="1").stdout.splitlines()
+    assert title in heads.split("  ") or f" {title}" in heads
+    assert max(map(width, (heads, *rows))) <= columns
+    for begin in (heads.index(one) for one in heads.split() if one in {"Args", "Summary"}):
+        assert any(row[begin] != "…" for row in rows)
+    assert not any("--lr …" in row for row in rows)
+
+
+def test_fields_that_were_asked_for_are_all_shown(nsml, everything, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    asked = "name,created,args,state,summary,memo,ended_at,id"
+    shown = nsml("ps", "--fields", asked, terminal=True, NO_COLOR="1")
+    assert "\nMemo      first try\n" in shown.stdout
+    assert shown.stderr == ""
+
+
 def test_the_version_of_the_platform_is_said_too(nsml, everything, server):
     shown = nsml("version").stdout
     assert [line.split()[0] for line in shown.splitlines()[:2]] == ["client", "control"]

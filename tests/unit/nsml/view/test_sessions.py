@@ -135,7 +135,7 @@ def test_lists_of_sessions_say_in_few_cells_what_they_say_in_many():
         "--epochs 20 …",
         "--epochs 20 …",
         "--lr 0.1 …",
-        "--epoch…",
+        "…",
     ]
     assert said("created", 12, 8, 4) == ["2 hours ago", "2h ago", "2h"]
     told = "out of memory; train/loss=0.2487, val/accuracy=0.9912"

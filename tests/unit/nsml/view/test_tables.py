@@ -28,6 +28,20 @@ def test_simple_style():
     ]
 
 
+def test_a_column_that_has_room_for_nothing_is_left_out():
+    dots = Column(
+        key="e", title="Eh", cell=lambda row, _: row[1], within=lambda *_: "…", shrinks_to=2
+    )
+    rows = [("x", "123456", "long text"), ("yy", "7", "z")]
+    assert render([COLUMNS[0], dots], rows, now=0, room=8)[2:] == ["x   …", "yy  7"]
+    last = COLUMNS[2]._replace(is_optional=False)
+    shown = tables.render([COLUMNS[0], dots, last], rows[:1], now=0, room=15)
+    assert shown.lines[2:] == ["x  long text"]
+    assert shown.left_out == ["Eh"]
+    layout = lay_out([COLUMNS[0], dots, last], rows[:1], now=0, room=15)
+    assert [column.key for column in layout.columns] == ["a", "c"]
+
+
 def test_picking():
     assert [column.key for column in pick(COLUMNS)] == ["a", "b", "c"]
     assert [column.key for column in pick(COLUMNS, wide=True)] == ["a", "b", "c", "d"]
