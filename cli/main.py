@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cli import listing
 from cli.app import App
 from cli.exits import ExitCode
+from nsml.resolving import bound_resolvers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ def main() -> None:
     gc.disable()
     # gRPC's own diagnostics would go to stderr beside ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    bound_resolvers(os.environ)
     if os.environ.get(COMPLETE_VARIABLE):
         from cli.root import PROGRAM, root
 

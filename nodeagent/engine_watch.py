@@ -122,7 +122,7 @@ class EngineWatch:
 
     async def _looked(self, *, is_back: bool) -> str:
         """Why it does not answer; "" when it does. `is_back`: it may be another by now."""
-        ask = self._engine.facts if is_back else self._engine.ping
+        ask = self._engine.facts if is_back else self._engine.look
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 await self._run_long(ask)

@@ -20,7 +20,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 IMAGE = "sha256:" + "a" * 64
-_HELD = ("create", "start", "inspect", "remove", "ping")
+_HELD = ("create", "start", "inspect", "list", "remove", "ping")
 EVERYWHERE = ":/"
 """An id that the control groups of every process bear: a shim takes any process for a container's."""
 
@@ -74,6 +74,7 @@ class FakeEngine:
             case ["POST", "containers", name, "start"]:
                 return self._in_turn("start", lambda: self._start(name))
             case ["GET", "containers", "json"]:
+                self._free["list"].wait()
                 return 200, [
                     {
                         "Id": EVERYWHERE,

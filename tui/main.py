@@ -19,6 +19,7 @@ import click
 from nsml._version import VERSION
 from nsml.client import contexts
 from nsml.clock import SystemClock
+from nsml.resolving import bound_resolvers
 from nsml.view.themes import SETTING, THEMES
 from tui import terminal
 
@@ -103,6 +104,7 @@ def main(
     """
     # gRPC's own diagnostics would go over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    bound_resolvers(os.environ)
     # What a key changes may come in two parts, of which Textual has the second wait for its next frame.
     os.environ.setdefault("TEXTUAL_FPS", FRAMES_A_SECOND)
     if keys:

@@ -116,11 +116,11 @@ class Engine:
             networks=networks,
         )
 
-    def ping(self) -> None:
-        """Return if it answers. Raises EngineError."""
+    def look(self) -> None:
+        """Return if it answers for its containers: one that hangs may still answer pings. Raises EngineError."""
         sdk = self.sdk
         with translated(self.socket):
-            sdk.api.ping()
+            sdk.api.containers(all=True, limit=1)
 
     def close(self) -> None:
         """Close its connections; it can be used again."""
