@@ -53,6 +53,28 @@ class _Completed(click.ParamType[str]):
         return names(app, self.name, incomplete) if isinstance(app, App) else []
 
 
+class _Filter(click.ParamType[str]):
+    """Words of the filter language, completed by its keys and by the states."""
+
+    name = "filter"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The last word with each key, or state behind `state:`, that it may be."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        from nsml.view.filtering import completions
+
+        before, _, last = incomplete.rpartition(" ")
+        lead = f"{before} " if before else ""
+        return [CompletionItem(lead + one) for one in completions(last)]
+
+
+FILTER = _Filter()
+
+
 class _Size(click.ParamType[int]):
     name = "size"
 

@@ -15,6 +15,7 @@ from nsml.view import ordering
 from nsml.view.filtered import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
 from nsml.view.sessions import COLUMNS, record
+from nsml.view.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,4 +140,5 @@ def _understood(text: str) -> Filter:
             f"--filter: {error.message}",
             code=ExitCode.USAGE,
             why=f"{text}\n{' ' * error.place}^",
+            advice="\n".join(f"--filter {shell_word(one)}" for one in error.advice),
         ) from error

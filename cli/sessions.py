@@ -10,6 +10,7 @@ import click
 from cli.app import App
 from cli.arguments import (
     DATASET,
+    FILTER,
     PROJECT,
     WholeRange,
     is_glob,
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
         "nsml ps -a -d mnist",
         "nsml ps --project vision",
         "nsml ps -n 3 -o wide",
+        "nsml ps state:running user:@me",
         "nsml ps --filter 'state:run user:kim lr>=1e-3 !baseline'",
         "nsml ps -a --sort -val/acc --fields name,summary.val/acc,arg.lr",
         "nsml ps -w",
         "nsml ps -a -o name",
     ],
 )
+@click.argument("words", type=FILTER, nargs=-1, metavar="[FILTER]...")
 @click.option("-a", "--all", "include_ended", is_flag=True, help="Ended ones as well.")
 @click.option("-n", "--last", type=WholeRange(1), metavar="N", help="The last N, ended or not.")
 @click.option("-d", "--data", "--dataset", "dataset", type=DATASET, help="With this dataset.")
@@ -51,13 +54,21 @@ if TYPE_CHECKING:
 @click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
 @click.option("--mine", is_flag=True, help="Your own only.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="In these states.")
-@click.option("--filter", "filters", multiple=True, metavar="FILTER", help="By the words above.")
+@click.option(
+    "--filter",
+    "filters",
+    type=FILTER,
+    multiple=True,
+    metavar="FILTER",
+    help="By the words above; also without --filter.",
+)
 @click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
 @click.option("--sort", default="", metavar="KEY", help="By this; -KEY: the greatest first.")
 @pass_app
 def ps(
     app: App,
     *,
+    words: tuple[str, ...],
     include_ended: bool,
     last: int | None,
     dataset: str | None,
@@ -72,13 +83,14 @@ def ps(
 ) -> int:
     """List sessions: those that live, or with -a all.
 
-    --filter takes words such as state:run,queued user:@me ds:mnist name:'kim/*/1*' lr>=1e-3 age<2h;
+    FILTER is words such as state:run,queued user:@me ds:mnist name:'kim/*/1*' lr>=1e-3 age<2h;
     other words are looked for in name, memo, arguments, summary and state. All of them must fit; ! turns one
     round, and | stands between alternatives. --sort takes a column of --fields, summary.val/acc, arg.lr,
     or val/acc and lr alone; --fields takes these, too. nsml-tui knows the same words.
     """
     from cli.choosing import Choosing
 
+    filters = (*words, *filters)
     if search and is_glob(search) and not search.startswith("*"):
         # The platform knows full names alone: what it finds beside short forms is left out here.
         filters, search = (*filters, f"name:{search}"), f"*{search}"

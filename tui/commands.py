@@ -9,7 +9,7 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsml.view.filtered import KEYS
+from nsml.view.filtering import completions
 from nsml.view.shell import shell_line, shell_split, shell_word
 from nsml.view.themes import THEMES
 
@@ -298,6 +298,8 @@ def offered(
             return []
         others = (name for name in sessions() if name not in words)
         return _holding(last, others, f"{lead} ")
+    if words[:1] == ["ps"]:
+        return [f"{lead} {one}" for one in completions(last)][:MOST_OFFERED]
     return _begun(last, _words_behind(words, contexts), f"{lead} ")
 
 
@@ -313,8 +315,6 @@ def _words_behind(words: Sequence[str], contexts: Callable[[], Iterable[str]]) -
             return THEMES
         case ["ctx"]:
             return contexts()
-        case ["ps", *_]:
-            return [f"{key}:" for key in KEYS]
         case [name]:
             return _following(name)
     return ()

@@ -224,6 +224,8 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "node": lambda one: [each.node for each in one.replicas],
     "model": lambda one: (one.spec.gpu_model,),
     "priority": lambda one: (priority_word(one),),
+    "pod": lambda one: (one.spec.pod,),
+    "id": lambda one: (one.id,),
     "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
 }
 KEYS: Final = tuple(_VALUES)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 import sys
+from difflib import get_close_matches
 from fnmatch import translate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -31,19 +32,31 @@ LONGEST: Final = 1_000
 _MOST_REMEMBERED: Final = 1_000
 """Values of which is remembered whether a term means them: thousands of sessions share a few."""
 _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
-_COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)(.+)")
-_BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)")
+_COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)(.+)")
+_BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)")
 """A comparison with nothing."""
-_KEYED: Final = re.compile(r"([a-z]+):(.*)", re.IGNORECASE)
+_KEYED: Final = re.compile(r"([a-z_]+):(.*)", re.IGNORECASE)
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
     "=": operator.eq,
+    "==": operator.eq,
 }
 
-_ALIASES: Final[Mapping[str, str]] = {"dataset": "ds"}
+_ALIASES: Final[Mapping[str, str]] = {
+    "status": "state",
+    "owner": "user",
+    "data": "ds",
+    "dataset": "ds",
+    "nodes": "node",
+    "gpus": "gpu",
+    "gpu_model": "model",
+}
+"""What other tools and our own columns call a key."""
+_INSTEAD: Final[Mapping[str, str]] = {"created": "age<2h", "started": "age<2h", "ended": "age<2h"}
+"""What to type in place of keys that there are not."""
 _Narrow: TypeAlias = "Callable[[Sheet, Sequence[int], float], list[int]]"
 """Of some places of a sheet those that are meant, at a moment."""
 
@@ -55,13 +68,21 @@ class FilterError(ValueError):
         place: where in the text, from 0 on.
         begins: where that term begins.
         ends: where it ends.
+        advice: terms that may be meant.
     """
 
-    def __init__(self, message: str, place: int) -> None:
+    def __init__(self, message: str, place: int, *, advice: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
+        self.advice = advice
         self.place = self.begins = place
         self.ends = sys.maxsize
+
+    @property
+    def text(self) -> str:
+        """The message and the advice on one line."""
+        tries = " or ".join(self.advice)
+        return f"{self.message}; try {tries}" if tries else self.message
 
 
 class _Term(NamedTuple):
@@ -129,6 +150,18 @@ class Filter:
         return parts[0] if len(parts) == 1 else sorted({place for part in parts for place in part})
 
 
+def completions(word: str) -> Sequence[str]:
+    """What a word that is being typed may become: a key, or behind `state:` (and a comma) a state."""
+    key, colon, value = word.partition(":")
+    if not colon:
+        return [f"{one}:" for one in (*KEYS, *_ALIASES) if one.startswith(key)]
+    if _ALIASES.get(key, key) != "state":
+        return ()
+    before, comma, last = value.rpartition(",")
+    states = (one.word.casefold() for state, one in STATE_WORDS.items() if state)
+    return [f"{key}:{before}{comma}{one}" for one in states if one.startswith(last.casefold())]
+
+
 def complete(text: str, *, me: str = "") -> Filter:
     """The filter of those terms that are understood: one that is being typed takes nothing away, and adds nothing."""
     while True:
@@ -190,7 +223,10 @@ def _term(text: str, place: int, me: str) -> _Term:
     if keyed := _KEYED.fullmatch(body):
         key, values = _ALIASES.get(keyed[1].casefold(), keyed[1].casefold()), keyed[2]
         if key not in KEYS:
-            raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
+            meant = (
+                [_INSTEAD[key]] if key in _INSTEAD else [f"{one}:{values}" for one in _near(key)]
+            )
+            raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place, advice=meant)
         if not values:
             raise FilterError(f"{key}: of what?", place + len(text))
         globs = [_unquoted(value) for value in values.split(",")]
@@ -206,11 +242,23 @@ def _term(text: str, place: int, me: str) -> _Term:
         number = _duration(value) if key == "age" else number_in(value)
         if number is None:
             what = "a time such as 2h" if key == "age" else "a number"
-            raise FilterError(f"{value!r} is not {what}", place + text.index(sign) + len(sign))
+            at = place + text.index(sign) + len(sign)
+            raise FilterError(f"{value!r} is not {what}", at, advice=_keyed(key, sign, value))
         name = _unquoted(key)
         return _Term(_compares(name, _OPERATORS[sign], number), is_negated, compared=name)
     word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
     return _Term(_has(word), is_negated)
+
+
+def _keyed(key: str, sign: str, value: str) -> Sequence[str]:
+    """`memo:rq` of `memo=rq`."""
+    known = _ALIASES.get(key.casefold(), key.casefold())
+    return [f"{known}:{value}"] if known in KEYS and sign in {"=", "=="} else []
+
+
+def _near(key: str) -> Sequence[str]:
+    found = get_close_matches(key, [*KEYS, *_ALIASES], n=1)
+    return [_ALIASES.get(one, one) for one in found]
 
 
 def _states_meant(globs: Iterable[str], place: int) -> list[str]:

@@ -160,7 +160,7 @@ class SessionsScreen(Frame):
             self._filter = Filter(self._listing.filter)
         except FilterError as error:
             self._listing = msgspec.structs.replace(self._listing, filter="")
-            self.dashboard.say(f"the filter that was kept is left out: {error.message}")
+            self.dashboard.say(f"the filter that was kept is left out: {error.text}")
         with field.prevent(Input.Changed):
             field.value = self._filter.text
         self.table.focus()
@@ -370,7 +370,7 @@ class SessionsScreen(Frame):
             self._filter = Filter(event.value, me=self.dashboard.user)
         except FilterError as failed:
             error.display = True
-            self._wrong = f" {' ' * failed.place}^\n {visible(failed.message)}"
+            self._wrong = f" {' ' * failed.place}^\n {visible(failed.text)}"
             error.update(Text(self._wrong))
             self._filter = complete(event.value, me=self.dashboard.user)
         self._listing = msgspec.structs.replace(self._listing, filter=self._filter.text.strip())

@@ -135,6 +135,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["model", "pull", "kim/mnist/1", "44"], 5, "no checkpoint '44'"),
         (["ps", "--filter", "stat:run"], 2, "--filter: no key 'stat'; there are state, "),
         (["ps", "--filter", "user:'kim"], 2, "--filter: a quote (') that nothing closes"),
+        (["ps", "--filter", "memo=rq"], 2, "try: --filter memo:rq"),
         (["ps", "--filter", "lr>high"], 2, "'high' is not a number"),
         (["ps", "--sort", "staet"], 2, "--sort state"),
         (["ps", "--state", "runing"], 2, "state:running"),

@@ -33,6 +33,7 @@ def names(result):
         (["-u", "lee"], ["lee/cifar/1"]),
         (["--state", "succeeded"], ["kim/mnist/2"]),
         (["--filter", "state:run user:lee"], ["lee/cifar/1"]),
+        (["status:running", "user:lee"], ["lee/cifar/1"]),
         (["--project", "vision", "-a"], ["kim/mnist/2"]),
         (["--project", "kim"], ["kim/mnist/1"]),
         (["--filter", "project:lee"], ["lee/cifar/1"]),

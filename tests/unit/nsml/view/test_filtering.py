@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtered import MOST_COLUMNS, Filtered, Sheet
-from nsml.view.filtering import LONGEST, Filter, FilterError, complete, states_of
+from nsml.view.filtering import LONGEST, Filter, FilterError, complete, completions, states_of
 
 NOW = 1_700_010_000.0
 
@@ -36,6 +36,7 @@ ONE = session(
         "MNIST 둘째",
         '"둘째 시도"',
         "state:run",
+        "status:running owner:kim id:kim/mnist/1 gpus:2",
         "state:running,pnd",
         "state:runn",
         "State:Running",
@@ -45,7 +46,7 @@ ONE = session(
         "-baseline",
         "!state:end,fai",
         "val/acc>0.9",
-        "lr>=0.02 lr<=2e-2 lr=0.02",
+        "lr>=0.02 lr<=2e-2 lr=0.02 lr==0.02",
         "--lr<1",
         "gpu>=2 gpus=2",
         "age>1h age<1d",
@@ -111,6 +112,40 @@ def test_what_says_nothing_is_told_with_its_place(text, place, words):
     with pytest.raises(FilterError, match=words) as failed:
         Filter(text)
     assert failed.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("memo=rq", ["memo:rq"]),
+        ("status=running", ["state:running"]),
+        ("owner==kim", ["user:kim"]),
+        ("memo>rq", []),
+        ("lr=rq", []),
+        ("stat:run", ["state:run"]),
+        ("created:2h", ["age<2h"]),
+        ("colour:red", []),
+    ],
+)
+def test_what_may_be_meant_is_told(text, advice):
+    with pytest.raises(FilterError) as failed:
+        Filter(text)
+    assert failed.value.advice == advice
+    assert failed.value.text.endswith(f"; try {advice[0]}" if advice else failed.value.message)
+
+
+@pytest.mark.parametrize(
+    ("word", "offered"),
+    [
+        ("st", ["state:", "status:"]),
+        ("status:run", ["status:running"]),
+        ("state:run,su", ["state:run,succeeded"]),
+        ("user:k", []),
+        ("loss", []),
+    ],
+)
+def test_keys_and_states_are_completed(word, offered):
+    assert list(completions(word)) == offered
 
 
 def test_a_state_is_meant_by_all_of_it_or_else_by_how_it_begins():
