@@ -85,10 +85,15 @@ def join(
     address = contexts.parse_server(server)
     with folder.locked():
         before = folder.choices()
-        _check_free_for(folder, before, address)
-        wanted = before or Choices(
-            coordination="", server=address, node=name or node_name(), admin=user_name()
-        )
+        if before is None:
+            wanted = Choices(
+                coordination="", server=address, node=name or node_name(), admin=user_name()
+            )
+        elif before.server == address:
+            wanted = before
+        else:
+            token = _token_of_same_platform(app, folder, before, address, token)
+            wanted = replace(before, server=address)
         if simulate_gpus is not None:
             wanted = replace(wanted, simulate_gpus=simulate_gpus)
         if isolation is not None:
@@ -139,15 +144,27 @@ def _tell_units(app: App, choices: Choices, units: Sequence[Path]) -> None:
     app.write(f"  systemctl enable --now {AGENT_UNIT}")
 
 
-def _check_free_for(folder: DataFolder, before: Choices | None, address: str) -> None:
-    if before is None or before.server == address:
-        return
+def _token_of_same_platform(
+    app: App, folder: DataFolder, before: Choices, address: str, token: str | None
+) -> str:
+    """The join token with which a node joins again at another control plane of its platform.
+
+    The digest in the token says which platform it is of. Raises CommandError for another one.
+    """
+    from nsml.client import trust
+
+    advice = "nsml join ... --data ANOTHER_FOLDER"
+    if before.is_joined:
+        if token is not None:
+            token = _join_token(app, token)
+            told = trust.parse_join_token(token).authority_digest
+            authority = trust.NodeFiles.within(folder.trust).authority
+            if authority.exists() and told == trust.digest_of(authority.read_text("utf-8")):
+                return token
+        again = f"nsml join {address} --token-stdin < FILE   if that is another control plane of its platform"
+        advice = f"nsml join {before.server}\n{again}\n{advice}   if it is another platform"
     owner = f"the node of {before.server}" if before.is_joined else "a platform of its own"
-    raise CommandError(
-        f"{folder.path} holds {owner}",
-        code=ExitCode.CONFLICT,
-        advice="nsml join ... --data ANOTHER_FOLDER",
-    )
+    raise CommandError(f"{folder.path} holds {owner}", code=ExitCode.CONFLICT, advice=advice)
 
 
 def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -> Choices:

@@ -89,7 +89,7 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
         "ends by itself once their agents are heard; where a machine is gone for good: nsml node fence",
     ),
     ConditionName.STORE_MEMBER_AWAY: (
-        "everything goes on; with one more member of etcd away nothing may be decided any more",
+        "everything goes on while most members of etcd answer; without most of them nothing is decided",
         "ends by itself once that member answers again",
     ),
     ConditionName.SETTINGS_DIFFER: (

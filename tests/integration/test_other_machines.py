@@ -267,4 +267,16 @@ def test_a_node_of_units_is_joined_and_nothing_is_started(machine: Machine, tmp_
     assert str(node.data / "agent.toml") in units[0].read_text(encoding="utf-8")
     assert REPLICAS_UNIT in units[0].read_text(encoding="utf-8")
     assert units[1].read_text(encoding="utf-8") == REPLICAS
+    # Another address of the platform is as good, as where the first control plane is gone; that of another is not.
+    other = join[1].replace("127.0.0.1", "localhost")
+    refused = node.nsml("join", other, "--systemd")
+    assert refused.returncode == 6, refused.stderr
+    assert f"nsml join {other} --token-stdin" in refused.stderr
+    again = node.nsml("join", other, "--systemd", "--token-stdin", stdin=token)
+    assert again.returncode == 0, again.stderr
+    assert "localhost:" in (node.data / "agent.toml").read_text(encoding="utf-8")
+    foreign = f"{token.strip()[:-8]}00000000"
+    refused = node.nsml(*join, stdin=foreign)
+    assert refused.returncode == 6, refused.stderr
+    assert "holds the node of localhost" in refused.stderr
     assert node.leftovers() == []
