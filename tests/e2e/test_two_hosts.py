@@ -80,8 +80,12 @@ def trained(platform: Platform, code: Path, reducer: str) -> None:
     assert len(digests[0]) == 1
 
 
-@pytest.mark.parametrize("reducer", [pytest.param("ring", marks=pytest.mark.variant), "gloo"])
-@pytest.mark.long("two agents, and packages of numpy and torch on each")
+@pytest.mark.parametrize(
+    "reducer",
+    # Torch is downloaded once and installed on both: a minute of two processors.
+    ["ring", pytest.param("gloo", marks=pytest.mark.variant)],
+)
+@pytest.mark.long("two agents, and packages of numpy, or of torch, on each")
 def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     one, other = hosts
     # the first agent reaches its control plane on the loopback: where others reach it must be said
