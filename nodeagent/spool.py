@@ -308,20 +308,31 @@ class RecordFile:
         """Items of the whole frames at the front of `data`, and whether a bad one stopped it."""
         parsed = _Parsed(self.stream, self.cursor)
         base, position, is_damaged = self.cursor.offset, 0, False
-        while position + HEADER.size <= len(data) and parsed.count < limits.records:
+        # Nearly all records follow one another: of those nothing is asked but their number.
+        run: list[bytes] = []
+        number, room, size = parsed.number, limits.records, HEADER.size
+        while position + size <= len(data) and len(run) < room:
             length, checksum, seq = HEADER.unpack_from(data, position)
-            end = position + HEADER.size + length
+            begin = position + size
+            end = begin + length
             if length > MAX_PAYLOAD:
                 is_damaged = True
                 break
             if end > len(data):
                 break
-            payload = data[position + HEADER.size : end]
-            if not _is_valid(payload, checksum, seq) or seq > _furthest(parsed.number):
+            payload = data[begin:end]
+            if not _is_valid(payload, checksum, seq) or seq > _furthest(number):
                 is_damaged = True
                 break
-            parsed.add(seq, payload, base + position)
+            if seq == number + 1 and not parsed.lost:
+                run.append(payload)
+                number = seq
+            else:
+                parsed.extend(run)
+                parsed.add(seq, payload, base + position)
+                run, number, room = [], parsed.number, limits.records - parsed.count
             position = end
+        parsed.extend(run)
         self.cursor = parsed.end(base + position)
         return parsed.items, is_damaged
 
@@ -392,27 +403,34 @@ class _Parsed:
         self._stream = stream
         self._records: list[bytes] = []
         self._first = cursor.last + 1
-        self._last, self._lost, self._credit = cursor.last, cursor.lost, cursor.gap_credit
+        self._last, self.lost, self._credit = cursor.last, cursor.lost, cursor.gap_credit
 
     @property
     def number(self) -> int:
         """The sequence number of the last frame."""
-        return self._last + self._lost
+        return self._last + self.lost
+
+    def extend(self, payloads: list[bytes]) -> None:
+        """Frames that follow the last one and one another, while nothing is `lost`."""
+        self._records += payloads
+        self.count += len(payloads)
+        self._last += len(payloads)
+        self._credit = min(self._credit + len(payloads), MAX_GAP_CREDIT)
 
     def add(self, seq: int, payload: bytes, offset: int) -> None:
         """The next frame, which begins at `offset`; nothing is done with a repeated one."""
         if seq <= self.number:
             return
-        missing = self._lost + seq - self.number - 1
+        missing = self.lost + seq - self.number - 1
         if missing and self._credit >= GAP_COST:
             self.end(offset)
-            first, self._last, self._lost = self._last + 1, self._last + missing, 0
+            first, self._last, self.lost = self._last + 1, self._last + missing, 0
             self._credit -= GAP_COST
             self._first = self._last + 1
             reason = "records are missing from their file"
             self.items.append(_gap(self._stream, first, self._cursor(offset), reason))
         else:
-            self._lost = missing
+            self.lost = missing
         self._records.append(payload)
         self.count += 1
         self._last += 1
@@ -434,7 +452,7 @@ class _Parsed:
         return cursor
 
     def _cursor(self, offset: int) -> Cursor:
-        return Cursor(last=self._last, offset=offset, lost=self._lost, gap_credit=self._credit)
+        return Cursor(last=self._last, offset=offset, lost=self.lost, gap_credit=self._credit)
 
 
 class SpoolFollower:

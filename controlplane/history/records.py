@@ -206,10 +206,13 @@ def numbers_in(  # noqa: C901 - a call for each part would cost a tenth of the w
             number = value if type(value) is float else _number(value)
             if number is None:
                 continue
-            if len(name) <= MAX_NAME_CHARS:
-                found.setdefault(name, []).append((step, time, number))
-            else:
-                left_out += 1
+            points = found.get(name)
+            if points is None:
+                if len(name) > MAX_NAME_CHARS:
+                    left_out += 1
+                    continue
+                points = found[name] = []
+            points.append((step, time, number))
     return Numbers(found, dropped, left_out)
 
 
