@@ -46,6 +46,7 @@ _PACKAGE = re.compile(
     r"[a-z0-9][a-z0-9+.-]{0,98}[a-z0-9+.](?::[a-z0-9-]{0,20}[a-z0-9])?(?:=[A-Za-z0-9.+~:-]{0,99}[A-Za-z0-9+~])?"
 )
 """A Debian package, with an architecture or a version; one with "-" behind it apt would remove."""
+_PINNED = re.compile(r"===?\s*[^\s*,=<>!~()]+\s*\)?$")
 _INCLUDES = re.compile(r"(?:-r\s*=?\s*|--requirement[\s=]\s*)(\S.*)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?![A-Za-z0-9._-]*:)")
@@ -99,6 +100,12 @@ class Requirements:
         return any("://" in line for line in self.lines)
 
     @property
+    def are_pinned(self) -> bool:
+        """Whether every package that they name is of one version, or of one URL."""
+        named = [line for line in self.lines if not line.startswith("-")]
+        return all(map(_is_pinned, named)) and all("=" in one for one in self.packages)
+
+    @property
     def names(self) -> frozenset[str]:
         """The names of the packages in their one form, without versions: `scikit-learn`."""
         return frozenset(name for line in self.lines if (name := name_of(line)))
@@ -150,6 +157,12 @@ def read_requirements(
         image=_image({"setup.py": setup, "requirements.txt": listed}),
         notes=tuple(notes),
     )
+
+
+def _is_pinned(line: str) -> bool:
+    """Whether a line with a package is of one version or URL, its conditions and hashes aside."""
+    asked = re.sub(r"\s--hash[= ]\S+", "", line).partition(";")[0].strip()
+    return "://" in asked or _PINNED.search(asked) is not None
 
 
 def name_of(requirement: str) -> str:
