@@ -48,7 +48,13 @@ from nodeagent.engine.images import (
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
-from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import (
+    Builds,
+    EnvironmentCancelled,
+    EnvironmentFailed,
+    LastWords,
+    WithoutPlaces,
+)
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
@@ -533,6 +539,7 @@ class Images:
                 raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
 
         words = LastWords(asker.say)
+        heard = WithoutPlaces(words)
         try:
             container = BuildContainer(
                 name=self._container(key),
@@ -548,12 +555,13 @@ class Images:
                 self._engine,
                 container,
                 base,
-                say=words,
+                say=heard,
                 look=look,
                 keep=lambda made: self._keep(made, base, key, written),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        heard.end()
         if is_out_of_memory:
             is_own = turn.memory_bytes == settings.memory_bytes
             setting = "build_memory_bytes" if is_own else "builds_memory_bytes"

@@ -52,6 +52,7 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 _NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?![A-Za-z0-9._-]*:)")
 _FILE_NAMED = re.compile(r"/([A-Za-z0-9][A-Za-z0-9._]*)-[^/]*\.(?:whl|zip|tar\.gz|tgz)")
 _INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"}
+_WEB = ("https://", "http://")
 _PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
 _RELEASE = "write the name and version of a release, or the https URL of its wheel"
 _NOT_INSTALLED = (
@@ -291,7 +292,7 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
         option, values = "", []
     if option in _PLAIN_OPTIONS and not values:
         return line
-    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
+    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(_WEB):
         return line
     here = "" if may_build else " here"
     raise RequirementsRefused(
