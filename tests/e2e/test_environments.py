@@ -47,7 +47,9 @@ def platform(request, mirror):
     with contained_platform() as running:
         yield running
         records = (running.folder / "data" / "agent" / "images").glob("*.json")
-        references = [re.findall(r"nsml-env:[0-9a-f]{32}", one.read_text()) for one in records]
+        references = [
+            re.findall(r"nsml-env:[0-9a-f]{32}(?:\.[0-9]+)?", one.read_text()) for one in records
+        ]
     for reference in references:
         if reference:
             remove_image(Engine(SOCKET), reference[0])
