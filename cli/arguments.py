@@ -360,8 +360,12 @@ class _SecretUse(click.ParamType[tuple[str, str]]):
         return name, variable
 
 
-class _Image(click.ParamType[str]):
-    name = "image"
+class _Image(_Completed):
+    """A reference of an image; `advice` for one that is none."""
+
+    def __init__(self, advice: str) -> None:
+        super().__init__("image")
+        self._advice = advice
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from nsml.images import RULE, is_reference, why_never_pulled
@@ -375,7 +379,7 @@ class _Image(click.ParamType[str]):
                 param,
                 ctx,
                 why=why,
-                advice="nsml run    without --image, for what the code or the node names",
+                advice=self._advice,
             )
         return str(value)
 
@@ -465,7 +469,8 @@ SIZE_BOUND = _Bound(MEMORY)
 SESSION_BOUND = _Bound(WholeRange(1))
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
-IMAGE = _Image()
+IMAGE = _Image("nsml run    without --image, for what the code or the node names")
+IMAGE_ON_NODES = _Image("nsml image ls")
 VARIABLES_FILE = _VariablesFile()
 SECRET_USE = _SecretUse()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import IMAGE, NODE, is_glob
+from cli.arguments import IMAGE_ON_NODES, NODE, is_glob
 from cli.choosing_nodes import AT_ONCE, look_at, names_of, nodes_words
 from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
@@ -16,14 +16,16 @@ from cli.group import Group, command, pass_app
 from cli.output import write_list
 
 if TYPE_CHECKING:
+    from asyncio import Semaphore
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from nsml.client.calls import Client
+    from nsml.client.errors import ClientError
     from nsml.v1.nodes_pb2 import Node
     from nsml.view.images import ImageAnswer, ImageOnNode
 
-_ASK_EVERY_S = 1.0
+_ASK_EVERY_S, _ASKED_A_SECOND = 1.0, 32
 _TELL_EVERY_S = 5.0
 _SILENT_FOR_S = 60.0
 """How long a node that pulls may not answer."""
@@ -80,7 +82,7 @@ async def _on_nodes(client: Client, words: Sequence[str]) -> list[ImageOnNode]:
         "nsml image pull lab/train:3 --node 'rack2-*'",
     ],
 )
-@click.argument("name", type=IMAGE, metavar="IMAGE")
+@click.argument("name", type=IMAGE_ON_NODES, metavar="IMAGE")
 @_nodes_option("Only this node, or nodes that fit a glob")
 @click.option("--dry-run", is_flag=True, help="List the nodes that would be asked, and do nothing.")
 @pass_app
@@ -102,7 +104,7 @@ def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
         app.say("nothing was done (--dry-run)")
         return ExitCode.OK
     app.say(f"pulling {name} on {nodes_words(chosen)}")
-    answers = app.call(partial(_pulled, app=app, image=name, nodes=chosen))
+    answers = app.call(partial(_pulled, app=app, image=name, nodes=chosen, are_named=bool(nodes)))
     write_list(
         app,
         answers,
@@ -119,7 +121,7 @@ def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
     reads=True,
     examples=["nsml image rm lab/train:3", "nsml image rm lab/train:3 --node gpu-7 -y"],
 )
-@click.argument("name", type=IMAGE, metavar="IMAGE")
+@click.argument("name", type=IMAGE_ON_NODES, metavar="IMAGE")
 @_nodes_option("Only from this node, or nodes that fit a glob")
 @confirmed
 @pass_app
@@ -149,15 +151,16 @@ def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
 
 
 def _code(answers: Sequence[ImageAnswer]) -> ExitCode:
-    done = sum(one.is_done for one in answers)
-    if done == len(answers):
+    asked = [one for one in answers if not one.is_skipped]
+    done = sum(one.is_done for one in asked)
+    if done and done == len(asked):
         return ExitCode.OK
     return ExitCode.PARTLY if done else ExitCode.FAILED
 
 
 async def _with_containers(client: Client, words: Sequence[str]) -> list[str]:
     """The nodes that are asked: those named, else all that could fetch an image now."""
-    from nsml.v1.nodes_pb2 import NODE_STATE_SILENT
+    from nsml.v1.nodes_pb2 import NODE_STATE_FENCED, NODE_STATE_SILENT
 
     if words:
         found = await look_at(client, await names_of(client, words))
@@ -165,7 +168,7 @@ async def _with_containers(client: Client, words: Sequence[str]) -> list[str]:
     able = [
         one.name
         for one in await client.nodes.every()
-        if _has_containers(one) and one.state != NODE_STATE_SILENT
+        if _has_containers(one) and one.state not in {NODE_STATE_SILENT, NODE_STATE_FENCED}
     ]
     if not able:
         raise CommandError(
@@ -203,54 +206,93 @@ async def _having(client: Client, image: str, words: Sequence[str]) -> list[str]
 
 
 async def _pulled(
-    client: Client, *, app: App, image: str, nodes: Sequence[str]
+    client: Client, *, app: App, image: str, nodes: Sequence[str], are_named: bool
 ) -> list[ImageAnswer]:
+    import asyncio
+
     from nsml.concurrency import each_at_once
 
-    return await each_at_once(
-        nodes, lambda node: _pulled_on(client, app, image, node), most=len(nodes)
-    )
+    room = asyncio.Semaphore(AT_ONCE)
+    every_s = max(_ASK_EVERY_S, len(nodes) / _ASKED_A_SECOND)
+
+    async def on(node: str) -> ImageAnswer:
+        pull = _Pull(client, app, image, node, room, is_named=are_named)
+        while (answer := await pull.ask()) is None:
+            await client.clock.sleep(every_s)
+        return answer
+
+    return await each_at_once(nodes, on, most=len(nodes))
 
 
-async def _pulled_on(client: Client, app: App, image: str, node: str) -> ImageAnswer:
-    """Ask a node until its pull has ended; says how far it is."""
-    from nsml.client.errors import ClientError, NotSignedIn, Unavailable
-    from nsml.v1 import resources_pb2 as pb
-    from nsml.view.images import ImageAnswer, answer_word
+class _Pull:
+    """A pull on one node, which goes on while it is asked how it stands."""
 
-    status = pb.ImageStatus(image=image, state=pb.IMAGE_STATE_ABSENT)
-    told, told_at = "", client.clock.monotonic()
-    heard_at = told_at
-    while True:
+    def __init__(
+        self,
+        client: Client,
+        app: App,
+        image: str,
+        node: str,
+        room: Semaphore,
+        *,
+        is_named: bool,
+    ) -> None:
+        self._client = client
+        self._app = app
+        self._image = image
+        self._node = node
+        self._room = room
+        self._is_named = is_named
+        self._has_begun = False
+        self._told = ""
+        self._told_at = self._answered_at = client.clock.monotonic()
+
+    async def ask(self) -> ImageAnswer | None:
+        """What came of it, or None while it goes on; says how far it is."""
+        from nsml.client.errors import ClientError, NotSignedIn, StateConflict, Unavailable
+        from nsml.v1.resources_pb2 import IMAGE_STATE_ABSENT, IMAGE_STATE_PULLING
+        from nsml.view.images import ImageAnswer, answer_word
+
+        nodes, now = self._client.nodes, self._client.clock.monotonic()
         try:
-            if status.state == pb.IMAGE_STATE_ABSENT:  # at first, and after a restart of its agent
-                status = await client.nodes.pull_image(node, image)
-            else:
-                status = await client.nodes.image_pull(node, image)
-            heard_at = client.clock.monotonic()
+            async with self._room:
+                ask = nodes.image_pull if self._has_begun else nodes.pull_image
+                status = await ask(self._node, self._image)
         except NotSignedIn:
             raise
         except ClientError as error:
-            is_late = client.clock.monotonic() > heard_at + _SILENT_FOR_S
-            has_begun = status.state == pb.IMAGE_STATE_PULLING
-            if not isinstance(error, Unavailable) or not has_begun or is_late:
-                why = ": ".join(filter(None, [str(error), error.why]))
-                return ImageAnswer(node=node, status=pb.ImageStatus(image=image), why=why)
-        if status.state not in {pb.IMAGE_STATE_PULLING, pb.IMAGE_STATE_ABSENT}:
-            answer = ImageAnswer(node=node, status=status)
-            app.say(f"{node}: {answer_word(answer)}")
+            is_late = now > self._answered_at + _SILENT_FOR_S
+            if isinstance(error, Unavailable) and self._has_begun and not is_late:
+                return None  # another control plane, or the agent again, is on its way
+            is_no_place = isinstance(error, StateConflict) and not self._is_named
+            return _not_asked(self._node, self._image, error, is_skipped=is_no_place)
+        self._answered_at = now
+        # unknown to an agent that was restarted: begun again
+        self._has_begun = status.state != IMAGE_STATE_ABSENT
+        if status.state not in {IMAGE_STATE_PULLING, IMAGE_STATE_ABSENT}:
+            answer = ImageAnswer(node=self._node, status=status)
+            self._app.say(f"{self._node}: {answer_word(answer)}")
             return answer
-        now = client.clock.monotonic()
-        if status.words not in {"", told} and now >= told_at + _TELL_EVERY_S:
-            app.say(f"{node}: {status.words}")
-            told, told_at = status.words, now
-        await client.clock.sleep(_ASK_EVERY_S)
+        if status.words not in {"", self._told} and now >= self._told_at + _TELL_EVERY_S:
+            self._app.say(f"{self._node}: {status.words}")
+            self._told, self._told_at = status.words, now
+        return None
+
+
+def _not_asked(
+    node: str, image: str, error: ClientError, *, is_skipped: bool = False
+) -> ImageAnswer:
+    from nsml.v1.resources_pb2 import ImageStatus
+    from nsml.view.images import ImageAnswer
+
+    why = ": ".join(filter(None, [str(error), error.why]))
+    status = ImageStatus(image=image)
+    return ImageAnswer(node=node, status=status, why=why, is_skipped=is_skipped)
 
 
 async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[ImageAnswer]:
     from nsml.client.errors import ClientError, Denied, NotSignedIn
     from nsml.concurrency import each_at_once
-    from nsml.v1.resources_pb2 import ImageStatus
     from nsml.view.images import ImageAnswer
 
     async def on(node: str) -> ImageAnswer:
@@ -259,8 +301,7 @@ async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[
         except (Denied, NotSignedIn):
             raise
         except ClientError as error:
-            why = ": ".join(filter(None, [str(error), error.why]))
-            return ImageAnswer(node=node, status=ImageStatus(image=image), why=why)
+            return _not_asked(node, image, error)
 
     return await each_at_once(nodes, on, most=AT_ONCE)
 

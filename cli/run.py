@@ -109,6 +109,7 @@ class Wish:
     gpu_model: str
     pod: str
     network: str
+    refreshes: bool
     project: str
     visibility: str
     sends_code: bool
@@ -225,6 +226,12 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     type=IMAGE,
     metavar="IMAGE",
     help="Container image; only nodes that run containers take it.",
+)
+@click.option(
+    "--refresh",
+    "refreshes",
+    is_flag=True,
+    help="Build what the requirements ask for anew, instead of using what nodes built before.",
 )
 @click.option(
     "--time-limit",
@@ -442,6 +449,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
         gpu_model=given["gpu_model"] or "",
         pod=given["pod"] or "",
         network=given["network"] or "",
+        refreshes=given["refreshes"],
         project=given["project"] or "",
         visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
@@ -668,6 +676,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         gpu_model=wish.gpu_model,
         pod=wish.pod,
         network=network_named(wish.network),
+        refresh_environment=wish.refreshes,
     )
     if wish.shm_bytes or wish.disk_bytes or wish.process_count:
         spec.limits.shm_bytes = wish.shm_bytes

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,9 +51,11 @@ from nsml.folders import is_one_name
 from nsml.packages.requirements import Requirements
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
-from nsml.view.units import counted
+from nsml.view.units import ago, counted
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.image_names import ImageNames
     from nodeagent.environments.images import Images
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OLD_S = 24 * 3600.0
+"""What was built longer ago may have other packages than if it was built now."""
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -222,7 +227,7 @@ class PythonHook:
             if wanted.lines or _calls_python(draft.assignment.spec):
                 owner = owner_of(draft.assignment)
                 provide = partial(self._environments.provide, wanted, owner=owner)
-                draft.python = await _provided(self._run, provide, draft, "environment")
+                draft.python = await _provided(self._run, provide, draft, "environment", wanted)
         except (AccountsError, EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
@@ -270,7 +275,7 @@ class ImageHook:
             )
 
             async def made() -> None:
-                draft.image = await _provided(self._run, provide, draft, "image")
+                draft.image = await _provided(self._run, provide, draft, "image", wanted)
                 draft.names = await self._named(draft, draft.image)
 
             waits = partial(_waits, draft)
@@ -318,7 +323,9 @@ async def _required(
     return await uninterrupted(run, read, cancel=cancelled.set)
 
 
-async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind: str) -> T:
+async def _provided(
+    run: Offload, provide: Callable[..., T], draft: Draft, kind: str, wanted: Requirements
+) -> T:
     """What `provide` finds or makes: told in the log, noted as used, given up when cancelled."""
     cancelled = threading.Event()
     return await uninterrupted(
@@ -328,9 +335,24 @@ async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind:
             cancelled,
             waits=partial(_waits, draft),
             use=lambda key: note_use(draft.folder, f"{kind} {key}"),
+            built_after=_seconds(draft.assignment.built_after),
+            built=partial(_tell_age, draft, wanted),
         ),
         cancel=cancelled.set,
     )
+
+
+def _seconds(at: Timestamp) -> float:
+    return at.seconds + at.nanos / 1e9
+
+
+def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
+    """Say in the log how old it is, where it would have other packages if it was built now."""
+    age_s = time.time() - built_at
+    if built_at and age_s > _OLD_S and not wanted.are_pinned:
+        draft.log.note(
+            f"environment: built {ago(age_s)} from unpinned requirements; nsml run --refresh builds it anew"
+        )
 
 
 def _waits(draft: Draft, reason: str) -> None:

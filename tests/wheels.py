@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
+import http.server
 import io
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -45,6 +48,7 @@ def make_wheel(
     body: str = "",
     needs: str = "",
     *,
+    version: str = "1.0",
     files: Mapping[str, bytes] | None = None,
     modes: Mapping[str, int] | None = None,
 ) -> Path:
@@ -53,9 +57,9 @@ def make_wheel(
     `needs` are further lines of its metadata, `files` further files by their path in the archive, whatever
     that is; `modes` are their modes there, of a link or a set-id program, too.
     """
-    info = f"{name}-1.0.dist-info"
+    info = f"{name}-{version}.dist-info"
     wheel = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
     content = {
         f"{name}.py": body.encode(),
         **(files or {}),
@@ -69,7 +73,7 @@ def make_wheel(
         lines.writerow((path, f"sha256={digest}", len(data)))
     lines.writerow((f"{info}/RECORD", "", ""))
     content[f"{info}/RECORD"] = rows.getvalue().encode()
-    place = folder / f"{name}-1.0-py3-none-any.whl"
+    place = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in content.items():
             entry = zipfile.ZipInfo(path)
@@ -77,3 +81,36 @@ def make_wheel(
             entry.external_attr = (modes or {}).get(path, 0o100644) << 16
             archive.writestr(entry, data)
     return place
+
+
+@contextlib.contextmanager
+def index_of(folder: Path) -> Iterator[str]:
+    """The URL of an index on this machine with the wheels of a folder; its pages are made as they are asked for."""
+
+    class Pages(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.strip("/").rpartition("/")[2]
+            wheel = folder / name
+            if wheel.suffix == ".whl" and wheel.is_file():
+                content = wheel.read_bytes()
+            else:
+                wheels = sorted(folder.glob(f"{name.replace('-', '_')}-*.whl"))
+                links = [f'<a href="/{one.name}">{one.name}</a>' for one in wheels]
+                content = f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
+            self.send_response(200)
+            is_page = wheel.suffix != ".whl"
+            self.send_header("Content-Type", "text/html" if is_page else "application/zip")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_given: object) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        server.server_close()

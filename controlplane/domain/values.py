@@ -192,7 +192,8 @@ class SessionSpec:
 
     `preemptible`: its owner allows it to be ended without a save. `gpu_model` and `pod` keep it to
     devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
-    nodes that give its replicas that one; None: any.
+    nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
+    requirements before it was submitted is built anew.
     """
 
     entry: str = ""
@@ -215,6 +216,7 @@ class SessionSpec:
     gpu_model: str = ""
     pod: str = ""
     network: Network | None = None
+    refresh_environment: bool = False
 
     @property
     def may_be_preempted(self) -> bool:

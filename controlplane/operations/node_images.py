@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.closed import owner_words
-from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict, Unavailable
+from controlplane.domain.errors import (
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    StateConflict,
+    Unavailable,
+)
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Isolation
 from controlplane.operations.contacts import ImageAction, ImageOrder
@@ -30,6 +36,8 @@ ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has for an answer, which waits for no registry."""
 REMOVED_WITHIN_S: Final = 25.0
 """The same of a removal, for which an engine deletes files."""
+MOST_ASKED: Final = 64
+"""Orders of one user that wait for their answers."""
 MOST_WORDS: Final = 500
 _LONGEST_IMAGE: Final = 600
 
@@ -39,6 +47,7 @@ _log = structlog.get_logger("operations.node_images")
 @dataclass(slots=True)
 class _Asked:
     node: str
+    user: str
     answer: asyncio.Future[pb.ImageStatus] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -75,6 +84,7 @@ class NodeImages:
             InvalidRequest: it names no image, or no name of a node could look like this.
             NotFound: there is no such node.
             StateConflict: the node runs no containers, or no sessions of the caller.
+            LimitReached: the caller asks too many at once.
             Unavailable: its agent is not connected, or does not answer in time.
         """
         if not is_reference(image):
@@ -88,11 +98,14 @@ class NodeImages:
                 f"node {node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
+        user = who.user.id
+        if sum(1 for one in self._asked.values() if one.user == user) >= MOST_ASKED:
+            raise LimitReached(
+                f"you ask {MOST_ASKED} nodes about images at once, and no more is allowed"
+            )
         order_id = self._random_bytes(16).hex()
-        asked = self._asked[order_id] = _Asked(node)
-        link.order_image(
-            ImageOrder(order_id=order_id, action=action, image=image, owner_id=who.user.id)
-        )
+        asked = self._asked[order_id] = _Asked(node, user)
+        link.order_image(ImageOrder(order_id=order_id, action=action, image=image, owner_id=user))
         try:
             async with asyncio.timeout(self._within_s[action]):
                 return await asked.answer

@@ -228,6 +228,7 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         gpu_model=spec.gpu_model,
         pod=spec.pod,
         network=spec.network or "",
+        refresh_environment=spec.refresh_environment,
     )
 
 
@@ -258,6 +259,7 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         gpu_model=record.gpu_model,
         pod=record.pod,
         network=Network(record.network) if record.network else None,
+        refresh_environment=record.refresh_environment,
     )
 
 

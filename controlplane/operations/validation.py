@@ -97,6 +97,7 @@ class Submission:
     gpu_model: str = ""
     pod: str = ""
     network: Network | None = None
+    refresh_environment: bool = False
     limits: Limits = field(default_factory=Limits)
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
@@ -160,6 +161,7 @@ def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
         gpu_model=" ".join(wish.gpu_model.split()),
         pod=wish.pod,
         network=wish.network,
+        refresh_environment=wish.refresh_environment,
     )
 
 

@@ -59,6 +59,7 @@ class StoredImage:
     volumes: Sequence[str] = ()
     sources: Sequence[str] = ()
     size_bytes: int = 0
+    created_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,7 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
         volumes=sorted(config.get("Volumes") or ()),
         sources=found.get("RepoDigests") or (),
         size_bytes=int(found.get("Size") or 0),
+        created_at=_unix_s(found.get("Created")),
     )
 
 
@@ -141,9 +143,13 @@ def image_used_at(engine: Engine, reference: str) -> float:
     except NotThere:
         return 0.0
     times = (found.get("Created"), (found.get("Metadata") or {}).get("LastTagTime"))
-    # of what never was an engine says the year 1
-    known = [one for one in times if one and not one.startswith("0001")]
-    return max((datetime.fromisoformat(one).timestamp() for one in known), default=0.0)
+    return max(map(_unix_s, times))
+
+
+def _unix_s(time_said: str | None) -> float:
+    """Unix seconds of an engine's time, which is the year 1 of what never was; 0 then."""
+    is_known = time_said and not time_said.startswith("0001")
+    return datetime.fromisoformat(time_said).timestamp() if time_said and is_known else 0.0
 
 
 def image_sizes(engine: Engine) -> dict[str, int]:

@@ -21,6 +21,8 @@ from collections import deque
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from nodeagent.environments.installer import PLACES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -34,6 +36,8 @@ _LONGEST_TOLD = 300
 """Bytes of one line in the reason of a failure; the log has it whole."""
 _MOST_SAID_BYTES = 8 << 20
 _LAST_LINES = 3
+_LONGEST_LINE = 64 << 10
+_PLACES = tuple(one.encode() for one in PLACES)
 _TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
 """How pip, apt, compilers and our own steps begin the lines that say what is wrong."""
 
@@ -189,6 +193,35 @@ class LastWords:
         telling = _TELLING.match(line)
         if telling and telling[1] not in self._telling:
             self._telling.append(telling[1])
+
+
+class WithoutPlaces:
+    """Passes output on in whole lines, but for those in which pip says where this machine looks for packages."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._rest = b""
+
+    def __call__(self, piece: bytes) -> None:
+        """Take a piece of output."""
+        whole, newline, self._rest = (self._rest + piece).rpartition(b"\n")
+        lines = [
+            line for line in (whole + newline).splitlines(keepends=True) if not _is_place(line)
+        ]
+        if lines:
+            self._say(b"".join(lines))
+        if len(self._rest) > _LONGEST_LINE:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        if self._rest and not _is_place(self._rest):
+            self._say(self._rest)
+        self._rest = b""
+
+
+def _is_place(line: bytes) -> bool:
+    return line.removeprefix(b"WARNING: ").startswith(_PLACES)
 
 
 def _short(line: bytes) -> bytes:

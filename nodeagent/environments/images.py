@@ -48,7 +48,14 @@ from nodeagent.engine.images import (
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
-from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import (
+    Builds,
+    EnvironmentCancelled,
+    EnvironmentFailed,
+    LastWords,
+    WithoutPlaces,
+)
+from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
@@ -87,7 +94,7 @@ _UNREACHED = (
     "resolve",
     "connection",
 )
-_KEY = re.compile(r"[0-9a-f]{32}(?:-[a-z0-9]+)?")
+_KEY = re.compile(rf"[0-9a-f]{{32}}{SUFFIX}(?:-[a-z0-9]+)?")
 """Of a derived image; with a mark behind it of one that an agent was about to give its name."""
 
 log = structlog.get_logger()
@@ -125,6 +132,8 @@ class _Asker:
     cancelled: threading.Event
     waits: Waits
     use: Callable[[str], object]
+    built_after: float = 0.0
+    built: Callable[[float], object] = lambda _: None
 
 
 class Images:
@@ -201,16 +210,27 @@ class Images:
         waits: Waits = lambda _: None,
         use: Callable[[str], object],
         pinned: Callable[[str], object] = lambda _: None,
+        built_after: float = 0.0,
+        built: Callable[[float], object] = lambda _: None,
     ) -> str:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it, `pinned` the base image by its digest. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
+        could remove it, `pinned` the base image by its digest. What was built upon it before `built_after` is built anew, beside that; `built` gets when it was built: Unix
+        seconds. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
         """
         try:
-            asker = _Asker(owner=owner, waits=waits, say=say, cancelled=cancelled, use=use)
+            asker = _Asker(
+                owner=owner,
+                waits=waits,
+                say=say,
+                cancelled=cancelled,
+                use=use,
+                built_after=built_after,
+                built=built,
+            )
             base = self._base(reference, asker)
             pinned(pinned_name(reference, base))
             if not requirements.lines and not requirements.packages:
@@ -452,6 +472,7 @@ class Images:
             apt=apt,
             owner=asker.owner,
         )
+        key = self._current(key, asker.built_after)
         tag = _tag(key)
         found: list[StoredImage] = []
 
@@ -486,7 +507,15 @@ class Images:
         if not self._record(key).exists():
             self._remember(key, tag)
         self.touch(key)
+        asker.built(found[0].created_at)
         return found[0].id
+
+    def _current(self, key: str, built_after: float) -> str:
+        """The generation to use: the last one, or the next where that is too old, or there is none."""
+        last = last_of(key, tags_of(self._engine, DERIVED))
+        image = None if last is None else find_image(self._engine, _tag(last))
+        is_good = image is not None and image.created_at >= built_after
+        return last if last is not None and is_good else next_of(key, last)
 
     def _build(
         self,
@@ -510,6 +539,7 @@ class Images:
                 raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
 
         words = LastWords(asker.say)
+        heard = WithoutPlaces(words)
         try:
             container = BuildContainer(
                 name=self._container(key),
@@ -525,12 +555,13 @@ class Images:
                 self._engine,
                 container,
                 base,
-                say=words,
+                say=heard,
                 look=look,
                 keep=lambda made: self._keep(made, base, key, written),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        heard.end()
         if is_out_of_memory:
             is_own = turn.memory_bytes == settings.memory_bytes
             setting = "build_memory_bytes" if is_own else "builds_memory_bytes"

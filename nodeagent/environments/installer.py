@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LOCAL_SOURCES = "NSML_LOCAL_SOURCES"
 """Variable with the folders of the machine that pip may read wheels from, separated as in PATH."""
+PLACES = ("Looking in ", "Location ")
+"""How pip's lines begin that say where a machine looks for packages, which is nothing of the user's."""
 _MOST_TOLD = 4
 _NOT_FOUND = re.compile(r"No matching distribution found for ([^;]+)")
 _VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
@@ -91,7 +93,7 @@ class _Builder(venv.EnvBuilder):
 def _is_no_place(record: logging.LogRecord) -> bool:
     """Whether a line is other than where this machine looks for packages, which is nothing of the user's."""
     text = record.getMessage()
-    return not text.startswith(("Looking in ", "Location "))
+    return not text.startswith(PLACES)
 
 
 class _Errors(logging.Handler):

@@ -1,8 +1,8 @@
 """Python environments of sessions on nodes without containers: each combination built once a node.
 
 ```
-<agent data>/environments/<key>/         a virtual environment of one user's, the agent's and read-only
-<agent data>/environments/<key>.ready    written last; its mtime is the last use
+<agent data>/environments/<key>/         (built again: `<key>.2`) a virtual environment of one user's, the agent's and read-only
+<agent data>/environments/<key>.ready    written last, with the time; its mtime is the last use
 ```
 
 What users chose is never read here: pip has a sandbox (`sandbox.py`) in which it installs wheels only
@@ -21,12 +21,14 @@ import json
 import os
 import platform
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.environments import installer
 from nodeagent.environments.builds import Builds
+from nodeagent.environments.generations import last_of, next_of
 from nodeagent.environments.hostconfig import (
     fetching_variables,
     pip_folder,
@@ -95,15 +97,19 @@ class Environments:
         owner: str,
         waits: Waits = lambda _: None,
         use: Callable[[str], object] = lambda _: None,
+        built_after: float = 0.0,
+        built: Callable[[float], object] = lambda _: None,
     ) -> PythonEnvironment:
         """The environment for `requirements`, built if it is the first time; marks its use.
+
+        One that was built before `built_after` is built anew, beside that one. `built` gets when it was built. Both are Unix seconds.
 
         `owner` is the id of the user whose it is, and whose downloads a build goes on from. `say` gets what is
         to be seen in the session's log, `waits` why its build waits, `use` the key before anybody could remove it. Raises
         EnvironmentFailed with the last lines of that, EnvironmentCancelled soon after `cancelled` is set, and
         AccountsError and OSError where this machine lacks something.
         """
-        key = self.key(requirements, owner)
+        key = self._current(self.key(requirements, owner), built_after)
         place = self.folder / key
         ready = self._ready(key)
         limits = self._sandbox.limits
@@ -123,8 +129,24 @@ class Environments:
                 ticket=ticket,
             )
         os.utime(ready)
+        built(self._built_at(key))
         self._keep_private(place, requirements, owner)  # what an agent of another level built, too
         return PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
+
+    def _current(self, key: str, built_after: float) -> str:
+        """The generation to use: the last one, or the next where that is too old, or there is none."""
+        last = last_of(key, (mark.stem for mark in self.folder.glob(f"{key}*.ready")))
+        is_good = last is not None and self._built_at(last) >= built_after
+        return last if last is not None and is_good else next_of(key, last)
+
+    def _built_at(self, key: str) -> float:
+        """When it was built: Unix seconds; 0 where that is not known."""
+        with suppress(OSError):
+            # empty in what earlier versions built
+            if said := self._ready(key).read_text():
+                return float(said)
+            return (self.folder / key).stat().st_mtime
+        return 0.0
 
     def stored(self) -> dict[str, float]:
         """When each was last used: Unix seconds by key."""
@@ -187,7 +209,7 @@ class Environments:
             )
             # the mark must not outlive a power loss that the files before it do not
             flush_filesystem(place)
-            write_atomically(self._ready(place.name), b"")
+            write_atomically(self._ready(place.name), f"{time.time():.3f}".encode())
         except BaseException:
             with suppress(OSError):
                 remove_tree(place)

@@ -46,11 +46,13 @@ _PACKAGE = re.compile(
     r"[a-z0-9][a-z0-9+.-]{0,98}[a-z0-9+.](?::[a-z0-9-]{0,20}[a-z0-9])?(?:=[A-Za-z0-9.+~:-]{0,99}[A-Za-z0-9+~])?"
 )
 """A Debian package, with an architecture or a version; one with "-" behind it apt would remove."""
+_PINNED = re.compile(r"===?\s*[^\s*,=<>!~()]+\s*\)?$")
 _INCLUDES = re.compile(r"(?:-r\s*=?\s*|--requirement[\s=]\s*)(\S.*)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?![A-Za-z0-9._-]*:)")
 _FILE_NAMED = re.compile(r"/([A-Za-z0-9][A-Za-z0-9._]*)-[^/]*\.(?:whl|zip|tar\.gz|tgz)")
 _INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"}
+_WEB = ("https://", "http://")
 _PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
 _RELEASE = "write the name and version of a release, or the https URL of its wheel"
 _NOT_INSTALLED = (
@@ -97,6 +99,12 @@ class Requirements:
     def has_own_sources(self) -> bool:
         """Whether packages come from where its writer says, by a URL, not the machine's configuration alone."""
         return any("://" in line for line in self.lines)
+
+    @property
+    def are_pinned(self) -> bool:
+        """Whether every package that they name is of one version, or of one URL."""
+        named = [line for line in self.lines if not line.startswith("-")]
+        return all(map(_is_pinned, named)) and all("=" in one for one in self.packages)
 
     @property
     def names(self) -> frozenset[str]:
@@ -150,6 +158,12 @@ def read_requirements(
         image=_image({"setup.py": setup, "requirements.txt": listed}),
         notes=tuple(notes),
     )
+
+
+def _is_pinned(line: str) -> bool:
+    """Whether a line with a package is of one version or URL, its conditions and hashes aside."""
+    asked = re.sub(r"\s--hash[= ]\S+", "", line).partition(";")[0].strip()
+    return "://" in asked or _PINNED.search(asked) is not None
 
 
 def name_of(requirement: str) -> str:
@@ -278,7 +292,7 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
         option, values = "", []
     if option in _PLAIN_OPTIONS and not values:
         return line
-    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
+    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(_WEB):
         return line
     here = "" if may_build else " here"
     raise RequirementsRefused(

@@ -38,11 +38,15 @@ def record(item: ImageOnNode) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageAnswer:
-    """What came of a pull or a removal on one node; `why` it could not even be asked for, "" where it was."""
+    """What came of a pull or a removal on one node; `why` it could not even be asked for, "" where it was.
+
+    `is_skipped`: the node was not named, and takes none of the user's sessions.
+    """
 
     node: str
     status: pb.ImageStatus
     why: str = ""
+    is_skipped: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -62,9 +66,9 @@ _WORDS: Final[Mapping[pb.ImageState, str]] = {
 
 
 def answer_word(answer: ImageAnswer) -> str:
-    """In one word: `pulled`, `present`, `failed`, `removed`, `absent`, `kept`."""
+    """In one word: `pulled`, `present`, `skipped`, `failed`, `removed`, `absent`, `kept`."""
     if answer.why:
-        return "failed"
+        return "skipped" if answer.is_skipped else "failed"
     if answer.status.state == pb.IMAGE_STATE_PRESENT and answer.status.fetched:
         return "pulled"
     return _WORDS.get(answer.status.state, "unknown")

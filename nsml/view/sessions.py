@@ -1020,6 +1020,7 @@ def _queue_words(session: Session) -> list[str]:
         words += option_words(flag, name) if name else []
     if network := network_word(spec.network):
         words += ["--network", network]
+    words += ["--refresh"] if spec.refresh_environment else []
     if session.project not in {"", session.owner}:
         words += ["--project", session.project]
     if session.visibility in _SHARED:

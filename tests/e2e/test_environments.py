@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def platform(request, mirror):
     with contained_platform() as running:
         yield running
         records = (running.folder / "data" / "agent" / "images").glob("*.json")
-        references = [re.findall(r"nsml-env:[0-9a-f]{32}", one.read_text()) for one in records]
+        references = [
+            re.findall(r"nsml-env:[0-9a-f]{32}(?:\.[0-9]+)?", one.read_text()) for one in records
+        ]
     for reference in references:
         if reference:
             remove_image(Engine(SOCKET), reference[0])
@@ -68,6 +71,40 @@ def test_requirements_are_there_and_their_making_is_in_the_log(platform):
     assert said.splitlines()[-1] == "user code says hello"
     again = platform.nsml("run", "-f", cwd=code).stdout
     assert again == "user code says hello\n"
+
+
+def test_what_was_built_from_unpinned_requirements_is_built_anew_on_request(platform, mirror):
+    name = f"fresh{uuid.uuid4().hex[:8]}"
+    make_wheel(mirror, name, "TEXT = 'old'")
+    uses = f"import time\nimport {name}\nprint({name}.TEXT)\ntime.sleep(float(__import__('sys').argv[1]))\n"
+    code = code_with(platform, uses, requirements=f"{name}\n")
+    platform.nsml("run", "--", "600", cwd=code)
+    started = wait_for(
+        lambda: platform.nsml("logs", "@last").stdout.endswith("old\n"), what="the first runs"
+    )
+    assert started
+    first = platform.json("ps")["items"][0]["name"]
+    make_wheel(mirror, name, "TEXT = 'new'", version="2.0")
+    assert platform.nsml("run", "-f", "--", "0", cwd=code).stdout == "old\n"
+    refreshed = platform.nsml("run", "--refresh", "-f", "--", "0", cwd=code).stdout
+    assert refreshed.count("Installing 1 requirement") == 1
+    assert refreshed.endswith("new\n")
+    assert platform.nsml("run", "-f", "--", "0", cwd=code).stdout == "new\n"
+    assert [one["name"] for one in platform.json("ps")["items"]] == [first], "and runs on"
+    platform.nsml("stop", first)
+    for ready in (platform.folder / "data" / "agent" / "environments").glob("*.ready"):
+        ready.write_text(str(time.time() - 21 * 86_400))
+    said = platform.nsml("run", "-f", "--", "0", cwd=code).stdout
+    if (platform.folder / "data" / "agent" / "engine.mark").exists():
+        return  # an engine says itself when it made an image
+    assert said.splitlines()[0] == (
+        "nsml: environment: built 21 days ago from unpinned requirements; nsml run --refresh builds it anew"
+    )
+    pinned = code_with(platform, uses, requirements=f"{name}==2.0\n")
+    platform.nsml("run", "-f", "--", "0", cwd=pinned)
+    for ready in (platform.folder / "data" / "agent" / "environments").glob("*.ready"):
+        ready.write_text(str(time.time() - 21 * 86_400))
+    assert platform.nsml("run", "-f", "--", "0", cwd=pinned).stdout == "new\n"
 
 
 def test_what_cannot_be_had_ends_with_the_reason(platform):

@@ -17,7 +17,7 @@ import pytest
 
 from bench.platform import PROGRAMS, ROOT
 from cli.ports import Held
-from tests.e2e.platforms import user_of
+from tests.e2e.platforms import contained_platform, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
 
@@ -78,6 +78,15 @@ def turned(address: str, body: bytes) -> bytes:
         return connection.getresponse().read()
     finally:
         connection.close()
+
+
+@pytest.fixture(
+    scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.variant)]
+)
+def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
+    made = contained_platform() if request.param == "containers" else Platform(simulate_gpus=2)
+    with made as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.platforms import contained_platform
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
 
@@ -81,11 +82,16 @@ def shares_blocks(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "isolation", ["namespace", pytest.param("none", marks=pytest.mark.variant)]
+    "isolation", ["namespace", "container", pytest.param("none", marks=pytest.mark.variant)]
 )
 def test_what_was_saved_is_what_becomes_durable(isolation, tmp_path):
     """With accounts nothing that the program does reaches it; else its owner is told what was changed."""
-    with Platform(simulate_gpus=1, options=["--isolation", isolation]) as platform:
+    made = (
+        contained_platform()
+        if isolation == "container"
+        else Platform(simulate_gpus=1, options=["--isolation", isolation])
+    )
+    with made as platform:
         folder = write_program(tmp_path / "hostile", HOSTILE)
         name = platform.nsml("run", "-o", "name", cwd=folder).stdout.strip()
 

@@ -30,7 +30,7 @@ from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.pressure import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
-from tests.wheels import make_wheel
+from tests.wheels import index_of, make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -527,6 +527,39 @@ def test_who_uses_an_image_later_keeps_it_from_others(node: Node, tmp_path: Path
     assert not node.images.remove(key, lambda: False), "the other begins with it"
     assert node.ask("greeting").result(60) == image
     assert node.images.remove(key, lambda: False), "who used it last knows what needs it"
+
+
+@pytest.mark.parametrize("option", ["--index-url", "--extra-index-url", "--find-links"])
+def test_requirements_may_name_an_index_of_their_own(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """As in an environment: tests/unit/nodeagent/environments/test_virtualenvs.py."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    own = tmp_path / "own"
+    own.mkdir()
+    name = f"own{uuid.uuid4().hex[:8]}"
+    make_wheel(own, name, "TEXT = 'own'")
+    images = Images(node.folder, node.engine, ImageSettings(network="host"), mark=node.mark)
+    said = bytearray()
+    with index_of(own) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{url}/none")
+        place = f"{url}/{name}" if option == "--find-links" else url
+        lines = (f"{option} {place}", name)
+        image = node.ask(*lines, said=said, images=images).result(120)
+        for owner, is_same in (("kim", True), ("lee", False)):
+            found = images.provide(
+                node.base,
+                Requirements(lines=lines),
+                lambda _: None,
+                threading.Event(),
+                owner=owner,
+                use=node.used.append,
+            )
+            assert (found == image) is is_same, "what an index gave one user is given to no other"
+    assert node.runs(image, f"import {name}; print({name}.TEXT)") == "own\n"
+    assert b"Successfully installed" in said
+    assert b"Looking in" not in said
+    assert b"Location" not in said
 
 
 class _Registry(BaseHTTPRequestHandler):

@@ -354,6 +354,8 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
             for one in secrets.get((held.session_id, held.attempt, held.rank), ())
         ],
     )
+    if session.spec.refresh_environment:
+        message.built_after.FromNanoseconds(round(session.created_at * 1e9))
     if session.stop is not None:
         message.stop.CopyFrom(
             agents_pb2.StopOrder(

@@ -80,6 +80,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         gpu_model=spec.gpu_model,
         pod=spec.pod,
         network=to_network(spec.network),
+        refresh_environment=spec.refresh_environment,
         limits=Limits(
             shm_bytes=spec.limits.shm_bytes,
             disk_bytes=spec.limits.disk_bytes,
@@ -157,6 +158,7 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
         gpu_model=spec.gpu_model,
         pod=spec.pod,
         network=network_name(spec.network),
+        refresh_environment=spec.refresh_environment,
     )
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))

@@ -9,6 +9,7 @@ from cli.completion import names
 from nsml.client.contexts import Context, load, save
 from nsml.clock import SystemClock
 from nsml.local_peers import FIRST_SESSION_UID
+from nsml.v1 import resources_pb2
 from tests.listeners import listening_as, needs_root
 from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import TOKEN
@@ -184,11 +185,13 @@ def test_completion_scripts(nsml, shell):
 
 
 def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, state):
+    state.nodes[0].isolation = resources_pb2.ISOLATION_CONTAINER
     app = App(environ=nsml.environ, given_clock=SystemClock())
     assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
     assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
     assert [item.value for item in names(app, "model", "")] == ["Simulated-GPU"]
     assert [item.value for item in names(app, "pod", "p")] == ["p1"]
+    assert [item.value for item in names(app, "image", "lab/")] == ["lab/torch:2"]
     assert state.calls.count("ListSessions") == 1
     [cached] = (home / "cache" / "nsml").iterdir()
     os.utime(cached, (0, 0))

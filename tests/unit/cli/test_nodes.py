@@ -211,6 +211,18 @@ def test_a_pull_that_fails_says_why_and_its_exit_code_how_many(nsml, state, ever
     assert nsml("image", "pull", "lab/no:1", check=False).code == ExitCode.NOT_FOUND
 
 
+def test_a_node_of_somebody_elses_sessions_is_left_out_unless_it_is_named(nsml, state, everything):
+    containers(state, "gpu-2")
+    state.nodes[-1].owner_note = "runs only sessions of lee: its agent has no root"
+    assert results(nsml("image", "pull", "lab/new:1", "-j")) == [
+        ("gpu-1", "pulled"),
+        ("gpu-2", "skipped"),
+    ]
+    named = nsml("image", "pull", "lab/new:1", "--node", "gpu-2", "-j", check=False)
+    assert (named.code, results(named)) == (ExitCode.FAILED, [("gpu-2", "failed")])
+    assert "only sessions of lee" in named.stdout
+
+
 def test_an_image_is_removed_from_the_nodes_that_list_it(nsml, state, everything):
     containers(state, "gpu-2", "gpu-3")
     state.images["gpu-3"] = list(state.images["gpu-1"])

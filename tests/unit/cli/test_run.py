@@ -276,7 +276,8 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         *("run", "-d", "mnist@1", "-e", "train.py", "-g", "0.5", "-c", "1.5", "--memory", "2Gi"),
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
         *("--retry", "2", "--no-queue", "--team", "--priority", "High", "--preemptible"),
-        *("--gpu-model", "A100 80GB", "--pod", "p1", "--network", "Host", "--", "--flag", "-x"),
+        *("--gpu-model", "A100 80GB", "--pod", "p1", "--network", "Host", "--refresh"),
+        *("--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
     assert spec == pb.SessionSpec(
@@ -298,6 +299,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         gpu_model="A100 80GB",
         pod="p1",
         network=resources_pb2.NETWORK_HOST,
+        refresh_environment=True,
     )
 
 

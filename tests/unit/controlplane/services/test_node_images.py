@@ -11,6 +11,7 @@ from controlplane.domain.identity import Role
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import nodes_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.services.test_passing_on import two
 from tests.unit.controlplane.services.test_sessions import refused
 
 CONTAINERS = {"isolation": resources_pb2.ISOLATION_CONTAINER}
@@ -57,6 +58,15 @@ async def test_an_image_is_asked_for_and_the_agent_says_how_it_stands(rig: Rig) 
     await answers(agent, again, state=resources_pb2.IMAGE_STATE_FAILED, words="w" * 10_000)
     status = (await looking).status
     assert (status.state, len(status.words)) == (resources_pb2.IMAGE_STATE_FAILED, 500)
+
+
+async def test_the_leader_alone_asks_agents_for_whichever_control_plane_is_asked() -> None:
+    async with two() as (leader, standby):
+        kim = await standby.also(await leader.user("kim"))
+        agent = await (await leader.agent("a", **CONTAINERS)).connect()
+        pulling = asyncio.ensure_future(pull(kim))
+        await answers(agent, await ordered(agent), state=resources_pb2.IMAGE_STATE_PRESENT)
+        assert (await pulling).status.state == resources_pb2.IMAGE_STATE_PRESENT
 
 
 async def test_only_the_node_that_was_asked_answers_and_once(rig: Rig) -> None:
@@ -120,3 +130,19 @@ async def test_an_agent_that_says_nothing_is_not_waited_for_for_ever(
     order = await ordered(agent)
     await answers(agent, order, state=resources_pb2.IMAGE_STATE_PRESENT)
     assert rig.plane.node_images._asked == {}
+
+
+async def test_one_user_keeps_agents_busy_with_a_bounded_number_of_orders(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.operations.node_images.MOST_ASKED", 2)
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent("a", **CONTAINERS)).connect()
+    waiting = [asyncio.ensure_future(pull(kim)) for _ in range(2)]
+    await ordered(agent, 2)
+    assert (await refused(pull(kim)))[:2] == ("RESOURCE_EXHAUSTED", "LIMIT_REACHED")
+    other = asyncio.ensure_future(pull(lee))
+    await ordered(agent, 3)
+    for order in agent.image_orders:
+        await answers(agent, order, state=resources_pb2.IMAGE_STATE_PRESENT)
+    await asyncio.gather(*waiting, other)

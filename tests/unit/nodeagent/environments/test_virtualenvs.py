@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from nsml.packages.requirements import Requirements
 from nsml.packages.setup_reader import install_requires
 from nsml.v1 import agents_pb2 as pb
 from tests.sandboxes import USUAL, environments_in, isolation_here, sandbox_here, strongest
-from tests.wheels import make_wheel
+from tests.wheels import index_of, make_wheel
 
 
 @pytest.fixture
@@ -281,6 +283,75 @@ def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: P
     again = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
     assert (again, len(said)) == (made[0], before)
     assert made[0].folder.stat().st_ctime_ns == built_at
+
+
+def test_what_is_built_anew_lies_beside_the_old_one_and_is_found_from_then_on(
+    tmp_path: Path, index: Path
+) -> None:
+    make_wheel(index, "greeting", "TEXT = 'old'")
+    environments, wanted = environments_in(tmp_path), Requirements(lines=("greeting",))
+    built: list[float] = []
+
+    def provided(built_after: float = 0.0) -> Path:
+        used: list[str] = []
+        made = environments.provide(
+            wanted,
+            lambda _: None,
+            owner="kim",
+            use=used.append,
+            built_after=built_after,
+            built=built.append,
+        )
+        assert {made.folder.name} == set(used)
+        return made.folder
+
+    old = provided()
+    assert provided(built[0]) == old, "it is as new as that"
+    make_wheel(index, "greeting", "TEXT = 'new'", version="2.0")
+    assert provided() == old
+    asked_at = time.time()
+    new = provided(asked_at)
+    assert built[-1] >= asked_at > built[0]
+    assert provided(asked_at) == provided() == new, "the attempts after, and other sessions"
+    texts = [python(one, "import greeting; print(greeting.TEXT)") for one in (old, new)]
+    assert texts == ["old", "new"]
+    assert set(environments.stored()) == {old.name, new.name}
+    assert environments.remove(old.name, lambda: False)
+    assert provided() == new
+    assert environments.remove(new.name, lambda: False)
+    assert provided() == old, "by the first name again"
+
+
+@pytest.mark.parametrize("option", ["--index-url", "--extra-index-url", "--find-links"])
+def test_requirements_may_name_an_index_of_their_own(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """As in an image: tests/integration/test_images.py."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    own = tmp_path / "own"
+    own.mkdir()
+    make_wheel(own, "greeting", "TEXT = 'own'")
+    said: list[bytes] = []
+    with index_of(own) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{url}/none")
+        place = f"{url}/greeting" if option == "--find-links" else url
+        wanted = Requirements(lines=(f"{option} {place}", "greeting"))
+        made = environments_in(tmp_path).provide(wanted, said.append, owner="kim")
+    assert python(made.folder, "import greeting; print(greeting.TEXT)") == "own"
+    assert b"Looking in" not in b"".join(said)
+
+
+def test_an_environment_of_an_earlier_version_is_as_old_as_its_folder(
+    tmp_path: Path, index: Path
+) -> None:
+    make_wheel(index, "greeting", "")
+    environments, wanted = environments_in(tmp_path), Requirements(lines=("greeting",))
+    built: list[float] = []
+    give = partial(environments.provide, wanted, lambda _: None, owner="kim", built=built.append)
+    made = give().folder
+    made.with_name(f"{made.name}.ready").write_bytes(b"")
+    assert give().folder == made
+    assert built[1] == made.stat().st_mtime
 
 
 def test_an_index_may_be_a_folder_whose_pages_lead_to_files_beside_it(

@@ -833,7 +833,10 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
         )
 
     def PullImage(self, request, context):
-        self._find(request.node, context)
+        node = self._find(request.node, context)
+        if node.owner_note:
+            words = f"node {node.name} {node.owner_note}"
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, words, "STATE_CONFLICT")
         held = self.state.images.setdefault(request.node, [])
         if any(one.name == request.image for one in held):
             return nodes_pb2.PullImageResponse(status=self._present(request, fetched=False))

@@ -6,6 +6,7 @@ import pytest
 
 from nsml.packages.requirements import (
     ImageRefused,
+    Requirements,
     RequirementsRefused,
     canonical,
     name_of,
@@ -71,3 +72,53 @@ def test_the_name_of_a_requirement(requirement: str, name: str) -> None:
 def test_a_line_that_names_no_image_is_told_apart() -> None:
     with pytest.raises(ImageRefused):
         lines("#nsml: No Image\nsix")
+
+
+@pytest.mark.parametrize(
+    ("listed", "are_pinned"),
+    [
+        ("", True),
+        ("six==1.16.0", True),
+        ("six===1.16.0 --hash=sha256:ab", True),
+        ("six (==1.16.0)\ntorch == 2.1+cu118 ; python_version > '3'", True),
+        ("a @ https://h/a-1-py3-none-any.whl\n--pre", True),
+        ("https://h/p/b_c-1.0-py3-none-any.whl#sha256=0", True),
+        ("--extra-index-url https://x/y\nsix==1", True),
+        ("six", False),
+        ("six==1.*", False),
+        ("six>=1.16", False),
+        ("six~=1.16", False),
+        ("six!=1.16", False),
+        ("six>=1 ; python_version == '3.11'", False),
+        ("six==1\nattrs", False),
+    ],
+)
+def test_requirements_are_pinned_when_each_names_one_version(listed: str, are_pinned: bool) -> None:
+    assert Requirements(lines=lines(listed)).are_pinned is are_pinned
+
+
+def test_system_packages_are_pinned_by_version() -> None:
+    assert Requirements(packages=("libgl1=1.0",)).are_pinned
+    assert not Requirements(packages=("libgl1",)).are_pinned
+
+
+@pytest.mark.parametrize("may_build", [True, False])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https:evil.example/simple",
+        "-i file:///opt/index",
+        "--find-links /opt/wheels",
+        "--extra-index-url https://a/simple https://b/simple",
+        "--trusted-host evil.example",
+    ],
+)
+def test_an_index_is_named_by_a_whole_url_in_images_and_environments_alike(
+    line: str, *, may_build: bool
+) -> None:
+    with pytest.raises(RequirementsRefused):
+        read_requirements({"requirements.txt": line}.get, may_build=may_build)
+    for option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links"):
+        given = f"{option} https://a/simple"
+        read = read_requirements({"requirements.txt": given}.get, may_build=may_build)
+        assert (read.lines, read.has_own_sources) == ((given,), True)
