@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
@@ -137,11 +138,18 @@ class App:
     @property
     def room(self) -> int | None:
         """Width of the terminal that reads the result; None when it is no terminal."""
-        if not self.stdout.isatty():
+        return self._room_of(self.stdout)
+
+    def _room_of(self, stream: IO[str]) -> int | None:
+        if not stream.isatty():
             return None
         import shutil
 
-        return shutil.get_terminal_size().columns
+        if self.stdout.isatty() or self.environ.get("COLUMNS"):
+            return shutil.get_terminal_size().columns
+        with suppress(OSError, ValueError):  # another stream than that of the result
+            return os.get_terminal_size(stream.fileno()).columns
+        return None
 
     def has_colour(self, stream: IO[str]) -> bool:
         """Whether colours may be written to a stream."""
@@ -182,16 +190,35 @@ class App:
         """One line of the result."""
         self.stdout.write(text + "\n")
 
-    def say(self, text: str, *, lead: str = "") -> None:
-        """One line beside the result: on stderr, not with --quiet.
+    def write_text(self, text: str) -> None:
+        """One line of the result in words, folded at the width of a terminal."""
+        for line in self._folded(text, self.room):
+            self.write(line)
 
-        Whatever is in `text`, it is one line, and nothing of it acts on a terminal; `lead` comes before it as it is.
+    def say(self, text: str, *, mark: str = "", colour: str = "") -> None:
+        """One line beside the result: on stderr, not with --quiet; folded at the width of a terminal.
+
+        Whatever is in `text`, nothing of it acts on a terminal; `mark` comes before it, in its `colour`.
         """
-        if not self.flags.is_quiet:
-            from nsml.view.text import visible
+        if self.flags.is_quiet:
+            return
+        first, *rest = self.folded_words(f"{mark}{text}")
+        if colour and self.has_colour(self.stderr):
+            first = self.paint(mark, colour) + first[len(mark) :]
+        self.stderr.write("\n".join((first, *rest)) + "\n")
+        self.stderr.flush()
 
-            self.stderr.write(f"{lead}{visible(text)}\n")
-            self.stderr.flush()
+    def folded_words(self, text: str) -> list[str]:
+        """A line for stderr, made safe, in as many lines as its terminal needs; one where it is none."""
+        from nsml.view.text import visible
+
+        return self._folded(visible(text), self._room_of(self.stderr))
+
+    @staticmethod
+    def _folded(text: str, room: int | None) -> list[str]:
+        from nsml.view.text import folded
+
+        return [text] if room is None else folded(text, room)
 
     def say_once(self, text: str) -> None:
         """`say`, of what several reads of one command come upon."""

@@ -76,8 +76,8 @@ def node(app: App, *, data: Path | None) -> int:
         for finding in findings:
             if finding["advice"]:
                 word = finding["grade"]
-                painted = app.paint(word, _COLOURS[word]) if app.has_colour(app.stderr) else word
-                app.say(f" {finding['check']}: {finding['found']}", lead=painted)
+                told = f" {finding['check']}: {finding['found']}"
+                app.say(told, mark=word, colour=_COLOURS[word])
                 for number, line in enumerate(finding["advice"].splitlines()):
                     app.say(f"  {'     ' if number else 'try: '}{line}")
     is_bad = any(finding["grade"] == "bad" for finding in findings)

@@ -118,7 +118,7 @@ def join(
         with bring_up.undoing():
             agent = bring_up.ensure(AGENT, settings)
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
-    app.write(f"  platform       {choices.server}")
+    app.write_text(f"  platform       {choices.server}")
     tell_node(app, choices, agent)
 
 
@@ -133,10 +133,10 @@ def _write_units(app: App, folder: DataFolder, choices: Choices) -> list[Path]:
 
 def _tell_units(app: App, choices: Choices, units: Sequence[Path]) -> None:
     app.write("joined; nothing is started")
-    app.write(f"  platform       {choices.server}")
-    app.write(f"  node           {choices.node}")
+    app.write_text(f"  platform       {choices.server}")
+    app.write_text(f"  node           {choices.node}")
     for unit in units:
-        app.write(f"  unit           {unit}")
+        app.write_text(f"  unit           {unit}")
     app.write("next, as root:")
     files = " ".join(shell_word(str(unit)) for unit in units)
     app.write(f"  install -m 644 {files} /etc/systemd/system/")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from cli.app import App
     from cli.local import Choices, DataFolder
 
-_REASON_COLUMNS = 62
-"""Beside the 17 columns of a label, on a terminal of 80."""
 DATA = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -122,11 +119,11 @@ def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"{choices.node}, isolation {agent.get('isolation')}, {gpus}",
-        *(line for reason in reasons if reason for line in wrap(str(reason), _REASON_COLUMNS)),
+        *(str(reason) for reason in reasons if reason),
     ]
 
 
 def tell_node(app: App, choices: Choices, agent: Mapping[str, Any]) -> None:
     """Write what node this is, as the result of a command that started it."""
     for number, line in enumerate(node_lines(choices, agent)):
-        app.write(f"  {'' if number else 'node':<14} {visible(line)}")
+        app.write_text(f"  {'' if number else 'node':<14} {visible(line)}")

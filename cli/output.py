@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from nsml.view.tables import Column, Rendered, pick, render
-from nsml.view.text import escaped, folded, visible
+from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,8 +80,7 @@ def write_one(
     match app.format:
         case Format.TABLE | Format.WIDE:
             for line in lines:
-                for part in [line] if app.room is None else folded(line, app.room):
-                    app.write(part)
+                app.write_text(line)
         case Format.JSON:
             app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
         case Format.JSONL:

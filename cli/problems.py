@@ -190,7 +190,7 @@ def tell(app: App, problem: Problem) -> None:
     if is_for_programs:
         app.stderr.write(_json(problem) + "\n")
         return
-    first, *rest = _lines(problem)
+    first, *rest = (part for line in _lines(problem) for part in app.folded_words(line))
     if app.has_colour(app.stderr):
         first = app.paint(first, "red")
     app.stderr.write("\n".join((first, *rest)) + "\n")

@@ -493,18 +493,20 @@ def _tell_up(
 ) -> None:
     said = folder.said(CONTROL_PLANE)
     app.write("nsml is up" if is_news else "nsml already runs")
-    app.write(f"  control plane  {said.get('address')}")
-    app.write(f"  coordination   {_words_of(choices.coordination)}")
+    app.write_text(f"  control plane  {said.get('address')}")
+    app.write_text(f"  coordination   {_words_of(choices.coordination)}")
     for title, url in (("history", choices.history), ("objects", choices.objects)):
         if url:
-            app.write(f"  {title:<14} {without_password(url)}")
+            app.write_text(f"  {title:<14} {without_password(url)}")
     if choices.listen:
-        app.write(f"  other machines {choices.listen}, with TLS")
+        app.write_text(f"  other machines {choices.listen}, with TLS")
     if said.get("http"):
-        app.write(f"  http           {said['http']}  nsml dashboard; /healthz /readyz /metrics")
+        app.write_text(
+            f"  http           {said['http']}  nsml dashboard; /healthz /readyz /metrics"
+        )
     tell_node(app, choices, agent)
-    app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
-    app.write(f"  data           {folder.path}")
+    app.write_text(f"  you            {choices.admin}, context {CONTEXT_NAME}")
+    app.write_text(f"  data           {folder.path}")
     gpus = 1 if agent.get("devices") else 0
     steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml-tui", "nsml down"]
     if agent and not gpus:

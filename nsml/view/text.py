@@ -26,6 +26,14 @@ _MODE = r"\x1b\[\?[0-9;]{1,32}[hl]"
 _OPEN_ESCAPE = r"\x1b(\[\??[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
+_HANGING = 4
+"""Cells by which further lines of a text without a label are indented."""
+_COMMAND = r"(?:nsml(?! (?:is|already|here|knows|itself)\b)|nsml-tui|systemctl|sudo|chmod|export|unset|printf|docker) (?=\S)"
+"""How a command begins that people paste, and not a sentence about nsml."""
+_ARGUMENTS = r"""(?:'[^']*'|"[^"]*"|(?!  )[^'",;)])*"""
+_LABEL = rf"(?!{_COMMAND})(?:(?:\w{{1,8}} )?\S{{1,12}}:\s+|\S{{1,12}}(?: \S{{1,8}})?\s{{2,}})"
+_LEAD = re.compile(rf"[ ]{{0,4}}{_LABEL}|\s*")
+"""What further lines are indented by: a label such as `why: `, `note: ` or `data     `, else blanks."""
 _CONCEAL = "8"
 _JOINING = {"Mn", "Me", "Mc", "Cf"}
 _JOINER = "\u200d"
@@ -214,21 +222,40 @@ def _beginning(parts: Iterable[tuple[str, int]], cells: int) -> str:
 def folded(line: str, cells: int) -> list[str]:
     """A line `  name: words` in lines of at most `cells`, broken between words, the further ones under the first word.
 
-    A word that is longer than a line stays whole.
+    A word that is longer than a line stays whole, and so does a command: it is to be pasted.
     """
-    lead = re.match(r"\s*(?:\S{1,12}\s+)?", line)
-    indent = lead.end() if lead and line.startswith(" ") else 0
-    room = cells - indent
-    if width(line) <= cells or room < _LEAST_FOLDED:
+    lead = _LEAD.match(line)
+    begin = lead.end() if lead else 0
+    # Further lines never begin where ours do: a name in the text must not pass for one, such as `try: ...`.
+    indent = max(begin, _HANGING)
+    if width(line) <= cells or cells - indent < _LEAST_FOLDED:
         return [line]
     lines: list[str] = []
-    for word in line[indent:].split(" "):
-        if lines and width(lines[-1]) + 1 + width(word) <= room:
+    for word in _unbroken(line[begin:]):
+        here = cells - (begin if len(lines) == 1 else indent)
+        if lines and width(lines[-1]) + 1 + width(word) <= here:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
     first, *rest = lines
-    return [line[:indent] + first, *[" " * indent + one for one in rest]]
+    return [line[:begin] + first, *[" " * indent + one for one in rest]]
+
+
+def _unbroken(text: str) -> list[str]:
+    """The words of a text, those of a command together: all that begins with one, else up to a comma or the like."""
+    if re.match(_COMMAND, text):
+        return [text]
+    parts: list[str] = []
+    end = 0
+    for found in re.finditer(
+        rf"(?<=: ){_COMMAND}{_ARGUMENTS}|(?<= )nsml [a-z]+(?: --?[a-z-]+)*", text
+    ):
+        parts += [*text[end : found.start()].rstrip(" ").split(" "), found[0]]
+        end = found.end()
+        rest, _, _ = text[end:].partition(" ")  # such as a bracket
+        parts[-1] += rest
+        end += len(rest) + 1
+    return [*parts, *text[end:].split(" ")] if end <= len(text) else parts
 
 
 def wrapped(text: str, cells: int) -> list[str]:

@@ -243,7 +243,10 @@ class SessionScreen(ChartScreen):
             title.append(f" {visible(session.name)}  ")
             title.append(visible(state_text(session)), looks.style(self.app, word.colour))
             title.append(f"  {visible(session.memo)}")
-            tell(self.query_one("#words", Static), Text("\n".join(self._overview(session))))
+            words = self.query_one("#words", Static)
+            room = words.content_size.width
+            lines = [part for line in self._overview(session) for part in folded(line, room)]
+            tell(words, Text("\n".join(lines)))
         tell(self.query_one("#title", Static), title)
         draw_charts(self, self.query_one(Charts), row)
         draw_log(self, self.query_one(LogView), row)

@@ -98,7 +98,8 @@ def test_each_takes_yes_and_dry_run_and_shows_them(name, nsml):
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_each_does_nothing_where_nobody_can_be_asked(name, nsml, platform):
+def test_each_does_nothing_where_nobody_can_be_asked(name, nsml, platform, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     before = kept(platform)
     for flags in ({}, {"terminal": True}):
         words = [*name.split(), *LINES[name], *(["--no-input"] if flags else [])]

@@ -1,6 +1,7 @@
 import itertools
 import unicodedata
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -172,6 +173,46 @@ def test_a_fact_is_folded_under_its_first_word():
     assert folded(line, len(line)) == [line]
     assert folded(line, 12) == [line], "too narrow for anything"
     assert folded("  why: " + "x" * 50, 40) == ["  why: " + "x" * 50]
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        (
+            "note: packages of requirements.txt are installed first",
+            ["note: packages of requirements.txt are", "      installed first"],
+        ),
+        (
+            "       no containers: no engine answers there today",
+            ["       no containers: no engine answers", "       there today"],
+        ),
+        (
+            "  http  http://127.0.0.1:18555 nsml dashboard; more",
+            ["  http  http://127.0.0.1:18555", "        nsml dashboard; more"],
+        ),
+        (
+            "no images on nodes: none of them runs containers",
+            ["no images on nodes: none of them runs", "    containers"],
+        ),
+        ("  try: nsml logs kim/mnist/1 --rank 3 --attempt 2 -f", None),
+        ("       nsml logs kim/mnist/1 --rank 3 --attempt 2 -f", None),
+        ("nsml up                 start the platform of this machine", None),
+        (
+            "to wait for the end: nsml logs -f kim/mnist/123456, and then more",
+            ["to wait for the end:", "    nsml logs -f kim/mnist/123456, and", "    then more"],
+        ),
+        (
+            "(how the code differs: nsml diff kim/mnist/1 kim/mnist/2 --code)",
+            ["(how the code differs:", "    nsml diff kim/mnist/1 kim/mnist/2 --code)"],
+        ),
+        (
+            "nsml is down on this machine; the platform goes on",
+            ["nsml is down on this machine; the", "    platform goes on"],
+        ),
+    ],
+)
+def test_sentences_are_folded_and_commands_are_not(line, lines):
+    assert folded(line, 40) == (lines or [line])
 
 
 @given(st.text(alphabet="ab 가 ", max_size=80), st.integers(1, 60))
