@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from controlplane.access.files import read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
@@ -20,11 +22,11 @@ from controlplane.surroundings import (
     reached_store,
     standing_of,
 )
+from nsml.private_folders import foreign, words_of
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
 
     from controlplane.claim import Standing
     from controlplane.config import Settings
@@ -79,8 +81,10 @@ def _files(settings: Settings, now: float) -> Iterator[Finding]:
 def _secrets(settings: Settings) -> Iterator[Finding]:
     """Files that are for us alone."""
     names = ("etcd_key", "etcd_password_file", "s3_credentials", "metrics_token_file")
-    for name in names:
-        file = getattr(settings, name)
+    files = {name: getattr(settings, name) for name in names}
+    if passfile := dict(parse_qsl(urlsplit(settings.history).query)).get("passfile"):
+        files["history (passfile)"] = Path(passfile)
+    for name, file in files.items():
         if file is None:
             continue
         try:
@@ -96,19 +100,28 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 
 
 def _is_running(data: Path) -> bool:
-    if not (data / "lock").exists():
-        return False
     try:
+        if not (data / "lock").exists():
+            return False
         with FileLock(str(data / "lock")):
             return False
-    except (StoreLocked, OSError):
+    except StoreLocked:
         return True
+    except OSError:
+        return False  # the folder is not ours, which `_data` says
 
 
 def _data(data: Path) -> Iterator[Finding]:
     """Whether the folder can be made, or is there."""
-    there = next(one for one in (data, *data.parents) if one.exists())
-    if not there.is_dir():
+    try:
+        there = next(one for one in (data, *data.parents) if one.exists())
+        problem = foreign(there) if there == data else ""
+    except OSError as error:
+        yield Finding("bad", "data", words_of(error))
+        return
+    if problem:
+        yield Finding("bad", "data", f"{data}: {problem}")
+    elif not there.is_dir():
         yield Finding("bad", "data", f"{there} is no folder")
     elif there != data:
         yield Finding("ok", "data", f"{data} will be made at the start")
@@ -163,7 +176,9 @@ async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -
         return Finding("bad", subject, f"no answer within {WITHIN_S:.0f} s")
     except NsmlError as error:
         return Finding("bad", subject, f"{error}{f' ({error.why})' if error.why else ''}")
-    except (StartRefused, StoreError, OSError, ValueError) as error:
+    except OSError as error:
+        return Finding("bad", subject, words_of(error))
+    except (StartRefused, StoreError, ValueError) as error:
         return Finding("bad", subject, str(error))
     return Finding("warn", subject, warning) if warning else Finding("ok", subject, fine)
 

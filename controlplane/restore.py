@@ -6,6 +6,7 @@ so does the store, until the last step, which writes who the platform is.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -107,8 +108,16 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
     with FileLock(str(data / "lock")):
         standing = standing_of(settings)
         write_private(data / MARK, f"{path}\n".encode())
-        async with opened_ground(settings, standing, SystemClock()) as on:
-            done = await _Restoring(on, backup, standing, settings, private).run()
+        is_begun = False
+        try:
+            async with opened_ground(settings, standing, SystemClock()) as on:
+                restoring = _Restoring(on, backup, standing, settings, private)
+                cluster, objects_mark = await restoring.checked()
+                is_begun = True
+                done = await restoring.run(cluster, objects_mark)
+        finally:
+            if not is_begun:
+                _clear(data)
         write_private(data / "coordination", standing.coordination.kind.encode() + b"\n")
         write_private(data / "cluster", done.cluster_id.encode() + b"\n")
         (data / MARK).unlink()
@@ -133,14 +142,24 @@ class _Restoring:
         self._key_file = key_file_of(settings)
         self._private = dict(private)
 
-    async def run(self) -> Restored:
-        on, backup = self._on, self._backup
-        found = dict(records_in(backup.pieces("store")))
-        made = found.pop(records.CLUSTER, None)
+    async def checked(self) -> tuple[Cluster, str]:
+        """The platform of the backup, and the mark of objects that outlived it ("" of others); writes nothing.
+
+        Raises:
+            StartRefused: something is there already.
+            BackupError: there is no platform in the backup.
+        """
+        backup = self._backup
+        made = dict(records_in(backup.pieces("store"))).get(records.CLUSTER)
         if made is None:
             raise BackupError(f"{backup.path / 'store'} has no platform in it")
         cluster = records.decode_cluster(made)
-        objects_mark = await self._check_empty(cluster)
+        return cluster, await self._check_empty(cluster)
+
+    async def run(self, cluster: Cluster, objects_mark: str) -> Restored:
+        on, backup = self._on, self._backup
+        found = dict(records_in(backup.pieces("store")))
+        del found[records.CLUSTER]
         key_records = self._put_keys(cluster.id, found.pop(records.PLATFORM_KEYS, None))
         await on.store.commit(Transaction(success=(Put(key=RESTORING, value=b""),)))
         blobs = await _put_blobs(on.objects, backup)
@@ -269,6 +288,17 @@ def _check_empty(data: Path) -> None:
             f"{data} is not empty: it has {', '.join(there[:5])}; a platform is restored into an "
             "empty folder only"
         )
+
+
+def _clear(data: Path) -> None:
+    """Leave a folder as empty as it was: nothing has been restored into it, so that it can be tried again."""
+    for one in data.iterdir():
+        if one.name == "lock":
+            continue
+        if one.is_dir() and not one.is_symlink():
+            shutil.rmtree(one)
+        else:
+            one.unlink()
 
 
 def _private_files(backup: Backup, keys: Path | None, key_file: Path) -> Mapping[str, bytes]:

@@ -66,6 +66,7 @@ from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
+from nsml.private_folders import make_private_folder, words_of
 from nsml.program_logs import write_json_lines
 from nsml.urls import without_password
 
@@ -146,8 +147,7 @@ def _grpc_options() -> tuple[tuple[str, int], ...]:
 
 def _make_folder(data: Path) -> None:
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data.chmod(0o700)
+        make_private_folder(data)
     except OSError as error:
         raise StartRefused(f"cannot use the data folder {data}: {error.strerror}") from error
 
@@ -587,6 +587,8 @@ def _sentences(error: BaseException) -> Iterator[str]:
 
 def _sentence(error: BaseException) -> str:
     """What happened, with why and what to try where that is known."""
+    if isinstance(error, OSError):
+        return words_of(error)
     if not isinstance(error, NsmlError):
         return str(error)
     why = f" ({error.why})" if error.why else ""

@@ -23,7 +23,7 @@ import structlog
 from nodeagent.addresses import is_port_free
 from nodeagent.assignments import BUNDLE, DATASET, owner_of, read_assignment, used_things
 from nodeagent.checkpoints import Uploads
-from nodeagent.config import Settings, SettingsError, read_settings
+from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
 from nodeagent.control import Control, WrongPlatform
 from nodeagent.datasets import Trees
 from nodeagent.devices import DeviceWatch
@@ -514,7 +514,7 @@ class Agent:
 def main() -> NoReturn:
     """Run `nsml-agent --config FILE` until SIGTERM or SIGINT, or `nsml-agent doctor` once.
 
-    With `--check` it only looks at the settings: exit code 0, or 1 with what is wrong on stderr.
+    With `--check` it only looks at the settings and their files: exit code 0, or 1 with what is wrong on stderr.
     """
     if sys.argv[1:2] == ["doctor"]:
         from nodeagent.examination import main as examine  # noqa: PLC0415 - it looks at everything
@@ -529,7 +529,7 @@ def main() -> NoReturn:
     except SettingsError as error:
         sys.exit(f"nsml-agent: {error}")
     if arguments.check:
-        sys.exit()
+        sys.exit("\n".join(f"nsml-agent: {one}" for one in unreadable_files(settings)) or 0)
     outcome = asyncio.run(_serve(settings))
     if outcome == _START_AGAIN:
         # the same process, so that whoever watches over this agent need not know

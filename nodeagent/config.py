@@ -20,9 +20,10 @@ from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
 from nsml.local_peers import FIRST_SESSION_UID, SESSION_UID_COUNT
 from nsml.log_files import LONGEST_LOG_BYTES
+from nsml.private_folders import words_of
 from nsml.settings import SettingsError
 
-__all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
+__all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be", "unreadable_files"]
 
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
 
@@ -405,3 +406,17 @@ def settings_to_be(path: Path, environment: Mapping[str, str]) -> Settings:
     return settings.read_settings(
         Settings, path, environment, prefix=ENVIRONMENT_PREFIX, may_be_absent=True
     )
+
+
+def unreadable_files(settings: Settings) -> list[str]:
+    """The files that the settings name and that this user cannot read, each with the reason."""
+    found = []
+    for name in ("token_file", "authority_file", "certificate_file", "key_file", "registry_config"):
+        file: Path | None = getattr(settings, name)
+        if file is None:
+            continue
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            found.append(f"{name}: {words_of(error)}")
+    return found

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LOOK_S: Final = 5.0
 FILES_S: Final = 600.0
 """Between two looks at certificates in files."""
+READ_AT_START: Final = frozenset({"etcd_ca", "etcd_certificate", "s3_ca"})
+"""Settings with files that are in memory until the end of the program; PostgreSQL's are read at each connection."""
 
 _log = structlog.get_logger("loops.warning")
 
@@ -76,7 +78,10 @@ class Warnings:
         self._conditions.set_all(ConditionName.STORE_MEMBER_AWAY, away)
         if self._files and self._clock.monotonic() >= self._read_at + FILES_S:
             self._read_at = self._clock.monotonic()
-            self._of_files = await self._run(self._read)
+            read = await self._run(self._read)
+            # A file that is replaced helps no earlier than what reads it.
+            in_use = {one: end for one, end in self._of_files.items() if one in READ_AT_START}
+            self._of_files = read | in_use
         nodes, own = self._ends()
         ending = warnings.ending_certificates(nodes, {**own, **self._of_files}, self._wall.time())
         self._conditions.set_all(ConditionName.CERTIFICATE_ENDING, ending)

@@ -64,6 +64,46 @@ def test_one_control_plane_is_set_up_as_it_says(tmp_path: Path) -> None:
     assert ready["listen"] == "gpu.lab:18553"
 
 
+FOREIGN = """
+mkdir -p -m 755 /var/lib/foreign; touch /var/lib/foreign/lock
+install -m 600 /dev/null /run/pgpass; touch /run/agent.key; chmod 600 /run/agent.key
+cat > /run/controlplane.toml <<'END'
+data = "/var/lib/foreign"
+address = "127.0.0.1:0"
+history = "postgresql://nsml@127.0.0.1:1/nsml?passfile=/run/pgpass"
+END
+cat > /run/agent.toml <<'END'
+node = "gpu"
+server = "127.0.0.1:1"
+data = "/var/lib/foreign"
+END
+cd /
+as_user() { setpriv --reuid nsml --regid nsml --init-groups /opt/nsml/bin/$@ 2>&1 || true; }
+as_user nsml-controlplane --check --config /run/controlplane.toml
+as_user nsml-controlplane --config /run/controlplane.toml
+as_user nsml-agent --config /run/agent.toml
+echo 'authority_file = "/run/pgpass"' >> /run/agent.toml
+as_user nsml-agent --check --config /run/agent.toml
+"""
+
+
+def test_what_belongs_to_another_account_is_named(tmp_path: Path) -> None:
+    """As after a start by root, by mistake."""
+    with Lab(tmp_path, {"gpu": 11}) as lab:
+        lab.on("gpu", block("The control plane", "useradd").partition("cat >")[0])
+        lines = lab.on("gpu", FOREIGN).splitlines()
+    owner = "it belongs to root, and this program runs as nsml"
+    assert f"bad   data                    /var/lib/foreign: {owner}" in lines
+    assert "bad   history (passfile)      /run/pgpass: Permission denied" in lines
+    refused = f"cannot use the data folder /var/lib/foreign: {owner}"
+    assert [line for line in lines if refused in line] == [
+        f"nsml-controlplane: {refused}",
+        f"nsml-agent: {refused}",
+    ]
+    assert lines[-1] == "nsml-agent: authority_file: /run/pgpass: Permission denied"
+    assert "Errno" not in "".join(lines)
+
+
 ENDLESS = """
 import itertools, time
 for step in itertools.count():

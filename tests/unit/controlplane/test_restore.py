@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from controlplane import claim as claims
 from controlplane.access.platform_keys import KEY_FILE
-from controlplane.claim import Coordination, Standing
+from controlplane.claim import Coordination, Standing, StartRefused
 from controlplane.config import Settings
+from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
@@ -73,6 +75,26 @@ async def test_a_shared_platform_becomes_one_of_a_folder(tmp_path: Path, has_key
     # It is needed no more; but who laid it there may have no other to open older backups with.
     left = [one.read_bytes() for one in elsewhere.parent.iterdir()]
     assert left == ([] if has_keys else [key])
+
+
+async def test_what_is_refused_before_it_began_can_be_tried_again(tmp_path: Path) -> None:
+    """The database is away; then the store is not empty; then all is as it should be."""
+    async with surroundings() as on:
+        await claims.claim(on, tmp_path, SHARED, tmp_path / KEY_FILE)
+        backup = await backup_of(on, tmp_path / "b", {KEY_FILE: (tmp_path / KEY_FILE).read_bytes()})
+    settings = Settings(data=tmp_path / "data", coordination="embedded")
+    away = msgspec.structs.replace(settings, history="postgresql://nsml@127.0.0.1:1/nsml")
+    with pytest.raises(NsmlError, match="the history at"):
+        await restore(away, backup.path, None)
+    full = tmp_path / "full"
+    full.mkdir()
+    objects = open_shared(f"file://{full}", inline, service=S3Service(), environment={})
+    await objects.mark("another/x")
+    taken = msgspec.structs.replace(settings, objects=f"file://{full}")
+    with pytest.raises(StartRefused, match="belongs to another"):
+        await restore(taken, backup.path, None)
+    assert [one.name for one in settings.data.iterdir()] == ["lock"]
+    await restore(settings, backup.path, None)
 
 
 async def test_beside_objects_that_are_there_it_says_what_becomes_of_them(tmp_path: Path) -> None:

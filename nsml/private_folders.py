@@ -1,0 +1,51 @@
+"""Data folders of programs: each is its user's alone. What the system says of a file, for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a program's data folder where there is none, and close it to others.
+
+    Raises:
+        OSError: it cannot be made, or it belongs to somebody else; `strerror` says to whom.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if problem := foreign(folder):
+        raise PermissionError(errno.EPERM, problem, str(folder))
+    folder.chmod(0o700)
+
+
+def foreign(folder: Path) -> str:
+    """Why a program cannot have this folder: it belongs to somebody else; "" where it does not.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    owner = folder.stat().st_uid
+    who_we_are = getattr(os, "geteuid", None)
+    if who_we_are is None or who_we_are() in {0, owner}:
+        return ""
+    return f"it belongs to {_account(owner)}, and this program runs as {_account(who_we_are())}"
+
+
+def words_of(error: OSError) -> str:
+    """`PATH: Permission denied`: without Python's number."""
+    if error.errno is None:
+        return str(error)
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror}"
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
