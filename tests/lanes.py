@@ -26,6 +26,8 @@ UNIT, SIMULATION = TESTS / "unit", TESTS / "simulation"
 DASHBOARD = UNIT / "tui"
 LONG_S = 20.0
 """A test that is recorded to take longer needs a reason."""
+UNKNOWN_S = 30.0
+"""What a file without a record counts as, so that it does not come last."""
 FAST_CPU_S = 1.0
 """A test that is recorded to take more of a processor is not in the fast lane."""
 
@@ -49,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_wanted = LANES[config.getoption("--lane") or "all"]
     config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
     kept = [item for item in items if is_wanted(item)]
-    places = _order(list(dict.fromkeys(item.path for item in kept)))
+    places = _order(_seconds(items, kept))
     items[:] = sorted(kept, key=lambda item: places[item.path])
 
 
@@ -99,13 +101,13 @@ LANES: dict[str, Callable[[pytest.Item], Any]] = {
 }
 
 
-def _order(files: list[Path]) -> dict[Path, float]:
+def _order(seconds: dict[Path, float]) -> dict[Path, float]:
     """Put files that wait for programs among those that compute, the longest first, small ones last.
 
     Files of one kind after another would leave processors idle first and want more than there are
     then; a long one at the end would keep one worker while the others idle.
     """
-    longest = sorted(files, key=lambda file: -_seconds(file))
+    longest = sorted(seconds, key=lambda file: -seconds[file])
     small = [file for file in longest if file.is_relative_to(UNIT) and file.parent != DASHBOARD]
     places: dict[Path, float] = {file: 1.0 + number for number, file in enumerate(small)}
     for kind in (
@@ -116,9 +118,14 @@ def _order(files: list[Path]) -> dict[Path, float]:
     return places
 
 
-def _seconds(file: Path) -> float:
-    wall_s, _ = _FILES.get(file.relative_to(TESTS.parent).as_posix(), (0.0, 0.0))
-    return wall_s
+def _seconds(items: list[pytest.Item], kept: list[pytest.Item]) -> dict[Path, float]:
+    """What the kept tests of each file are recorded to take. A file without a record may be long."""
+    names = {item.path: item.path.relative_to(TESTS.parent).as_posix() for item in kept}
+    seconds = {file: _FILES.get(name, (UNKNOWN_S, 0.0))[0] for file, name in names.items()}
+    for item in set(items).difference(kept):
+        if item.path in seconds:
+            seconds[item.path] -= _TESTS.get(item.nodeid, (0.0, 0.0))[0]
+    return seconds
 
 
 _RECORD: dict[str, dict[str, tuple[float, float]]] = json.loads(RECORD.read_text())

@@ -186,8 +186,8 @@ def server():
         yield running
 
 
-@pytest.mark.long("a database that recovers, and agents that wait longer after each refusal")
-def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, tmp_path):
+@pytest.mark.long("who reads what is away tries again for half a minute")
+def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, tmp_path, pool):
     with (
         server.database() as url,
         Platform(simulate_gpus=2, options=["--history", by_file(url, tmp_path)]) as platform,
@@ -197,15 +197,17 @@ def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, 
             wait_for(lambda one=one: lines(platform, one) > 10, what=f"{one} prints")
         server.kill()
         shows(platform, "HISTORY_GONE")
+        # As a program of its own, meanwhile: it tries again for half a minute.
+        asks = pool.submit(platform.nsml, "logs", ending, check=False)
         release(platform, ending)
         wait_for(lambda: live(platform)[ending] == "FINALIZING", what="its end is told")
         held = [device["sessions"] for device in platform.json("gpustat")["items"]]
         assert sorted(held) == [[], [going]]
         assert live(platform)[going] == "RUNNING"
-        refused = platform.nsml("logs", ending, check=False)
+        assert platform.nsml("ps", "-a", check=False).returncode == 9
+        refused = asks.result(180)
         assert refused.returncode == 3
         assert "the platform's history does not answer" in refused.stderr
-        assert platform.nsml("ps", "-a", check=False).returncode == 9
         server.start()
         shows(platform)
         wait_for(lambda: item(platform, ending)["state"] == "SUCCEEDED", what="it has ended")

@@ -40,7 +40,7 @@ def test_a_platform_of_one_control_plane_does_it_too(seed: int) -> None:
 
 
 def test_nothing_is_repeated_when_nothing_goes_wrong() -> None:
-    outcome = simulate(1, faults={})
+    outcome = simulate(1, sessions=50, faults={})
     assert outcome.broken_calls == 0
     assert {end.split()[1] for end in outcome.programs.split(", ")} == {"EXITED", "STOPPED"}
 
