@@ -161,3 +161,31 @@ def test_the_first_report_as_python_ends(tmp_path: Path, is_in_session: bool) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "lived\n", "")
     if is_in_session:
         assert reported(tmp_path)["end"] == 1
+
+
+EVERY_CALL = """
+import os, sys, nsml
+before = set(sys.modules)
+pixels = [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]]]
+nsml.report(step=1, loss=0.5, val={"a": [1, 2]})
+nsml.image("i", pixels, 1)
+nsml.feature_map("f", pixels, 1)
+nsml.video("v", [pixels, pixels], 1)
+nsml.audio("a", [0.0, 0.5], 1)
+nsml.text("t", "x", 1)
+nsml.histogram("h", [1, 2], 1)
+nsml.embedding("e", [[1, 2]], 1, labels=["x"])
+nsml.table("b", [{"x": 1}], 1)
+nsml.bind(save=lambda folder: open(os.path.join(folder, "w"), "w").close(), load=lambda folder: None)
+nsml.save("one")
+nsml.load("one")
+nsml.bind(save=None, load=None, model={"a": 1})
+nsml.save("two")
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_in_a_session_no_call_loads_anything_any_more(tmp_path: Path) -> None:
+    """A handler that calls in the middle of a call would find half a module."""
+    ended = run(tmp_path, EVERY_CALL, is_in_session=True)
+    assert ended.stdout.strip() == "[]", ended.stderr
