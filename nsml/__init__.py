@@ -109,6 +109,12 @@ _FUNCTIONS = {
     "copy": "_extras",
 }
 _SUBMODULES = ("constants", "decoder", "encoder")
+_LOADED_BY_CALLS = (
+    *("fcntl", "hashlib", "signal", "socket", "tempfile", "nsml._agent", "nsml._distributions"),
+    *("nsml._objects", "nsml._pictures", "nsml._sounds", "nsml._tables"),
+)
+"""What single functions load on their first call; in a session it is loaded with the rest, since a signal handler
+that calls them in the middle of that would find half a module."""
 _RECORDING = frozenset(
     ("audio", "embedding", "feature_map", "histogram", "image", "report", "table", "text", "video")
 )
@@ -169,3 +175,8 @@ if os.environ.get("NSML_RUN_DIR"):
     for _name, _where in _FUNCTIONS.items():
         if _where == "_session":
             __getattr__(_name)
+    for _name in _LOADED_BY_CALLS:
+        try:  # noqa: SIM105 - contextlib is not loaded yet
+            __import__(_name)
+        except ImportError:
+            pass  # this Python has no such module: the call that needs it says so

@@ -11,13 +11,16 @@ from contextlib import contextmanager, suppress
 
 from nsml._copies import copy_tree, make_private, seal_of
 from nsml._notice import notice
+from nsml._path_text import path_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional, Tuple
+    from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 _DRAFT = ".tmp-"
 _LONGEST = 180
+_MOST_NAMED = 100
+"""Of what checkpoints leave out that is named in the log."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -27,6 +30,7 @@ class Checkpoints:
     def __init__(self, root: str) -> None:
         self.root = root
         self._seals: Dict[str, Tuple[str, List[str]]] = {}  # of what this process saved, by folder
+        self._left_out: Set[str] = set()  # what the log was told of
 
     def begin(self) -> Draft:
         """An empty draft with a number that no other process has.
@@ -47,7 +51,7 @@ class Checkpoints:
                 os.rmdir(path)
                 continue
             os.mkdir(os.path.join(path, "model"))
-            return Draft(self.root, path, number)
+            return Draft(self.root, path, number, self._left_out)
 
     def newest(self, name: str) -> Optional[str]:
         """The `model` folder of the newest checkpoint of that name, relative to the root."""
@@ -88,7 +92,7 @@ class Checkpoints:
             return False
         model = os.path.join(self.root, folder)
         try:
-            found = [path for path, _ in _files(model)]
+            found = [path for path, _ in _files(model)[0]]
             # The half of the content alone: what the agent does to make files its own is no change.
             return found != paths or seal_of(model, paths)[64:] != seal[64:]
         except OSError:
@@ -118,10 +122,11 @@ class Checkpoints:
 class Draft:
     """A checkpoint that is being written; it counts from `commit` on."""
 
-    def __init__(self, root: str, path: str, number: int) -> None:
+    def __init__(self, root: str, path: str, number: int, left_out: Set[str]) -> None:
         self._root = root
         self._path = path
         self._number = number
+        self._left_out = left_out
         self.model = os.path.join(path, "model")
 
     def commit(self, name: str) -> Tuple[str, List[Tuple[str, int]]]:
@@ -134,7 +139,8 @@ class Draft:
             OSError: the disk refused; the draft is still there to be discarded.
         """
         self._adopt_siblings()
-        files = _files(self.model)
+        files, others = _files(self.model)
+        self._name_left_out(others)
         _close_to_writers(self.model, [path for path, _ in files])
         files = [(path, os.stat(os.path.join(self.model, path)).st_size) for path, _ in files]
         for path, _ in files:
@@ -151,9 +157,33 @@ class Draft:
         """Remove what was written of it."""
         remove_tree(self._path)
 
+    def settle(self) -> None:
+        """Have a folder again where the save function put a file in its place.
+
+        Raises:
+            OSError: there is no folder any more, and no file either.
+        """
+        if os.path.islink(self.model):
+            raise NotADirectoryError("the save function put a link in place of the folder")
+        if os.path.isfile(self.model):
+            aside = os.path.join(self._path, ".file")
+            os.rename(self.model, aside)
+            os.mkdir(self.model)
+            os.rename(aside, os.path.join(self.model, "model"))
+        if not os.path.isdir(self.model):
+            raise FileNotFoundError("the save function removed the folder that it was given")
+
     def is_empty(self) -> bool:
         """Whether nothing was written under `model`."""
         return not os.listdir(self.model)
+
+    def _name_left_out(self, others: List[str]) -> None:
+        """Say once in the log what is not saved."""
+        new = [name for name in others if name not in self._left_out]
+        if new and len(self._left_out) < _MOST_NAMED:
+            self._left_out.update(new[:_MOST_NAMED])
+            more = f" and {len(new) - 3} more" if new[3:] else ""
+            notice(f"left out of checkpoints, no regular files: {', '.join(new[:3])}{more}")
 
     def _adopt_siblings(self) -> None:
         """Take in files named after the folder: `numpy.savez(path)` writes `path.npz` beside it."""
@@ -187,9 +217,9 @@ def _entries(folder: str) -> List[str]:
         return []
 
 
-def _files(folder: str) -> List[Tuple[str, int]]:
-    """Regular files below `folder` with their sizes, sorted; anything else is named and left out."""
-    found = []
+def _files(folder: str) -> Tuple[List[Tuple[str, int]], List[str]]:
+    """Regular files below `folder` with their sizes, and all that is neither file nor folder; sorted."""
+    found, others = [], []
     for base, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
         for name in names + links:
@@ -199,8 +229,8 @@ def _files(folder: str) -> List[Tuple[str, int]]:
             if stat.S_ISREG(facts.st_mode):
                 found.append((relative, facts.st_size))
             else:
-                notice(f"{relative} is left out of the checkpoint: it is no regular file")
-    return sorted(found)
+                others.append(path_text(relative))
+    return sorted(found), sorted(others)
 
 
 def _close_to_writers(folder: str, files: List[str]) -> None:

@@ -123,7 +123,7 @@ def _call(function: Function, path: str, objects: Dict[str, Any]) -> None:
 
 def _means_folder(error: Exception, folder: str) -> bool:
     """Whether a save failed because its path is a folder; torch and HDF5 say so only in words."""
-    if os.listdir(folder):
+    if not os.path.isdir(folder) or os.listdir(folder):
         return False
     if isinstance(error, OSError) and error.errno == errno.EISDIR:
         return True

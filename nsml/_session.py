@@ -329,9 +329,10 @@ class Session:
         return self._commit(draft, name, self.progress.done(is_midway=is_midway))
 
     def _commit(self, draft: Draft, name: str, done: List[int]) -> bool:
-        if draft.is_empty():
-            notice(f"the save function wrote no files below the folder it was given ({name})")
         try:
+            draft.settle()
+            if draft.is_empty():
+                notice(f"the save function wrote no files below the folder it was given ({name})")
             if any(done):
                 write_done(draft.model, done)
             folder, files = draft.commit(name)

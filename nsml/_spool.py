@@ -274,15 +274,14 @@ def _create(folder: str) -> Tuple[int, str]:
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     forks, number = _forks, _highest_number(folder)
-    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
-    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     while True:
         number += 1
         if number > MAX_FILES:
             raise OSError(errno.EMFILE, f"{MAX_FILES} processes have reported here already")
         path = os.path.join(folder, f"{number}.records")
         try:
-            fd = os.open(path, flags, 0o600)
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
         if forks != _forks:  # a signal handler has forked: the file is the parent's
@@ -290,11 +289,20 @@ def _create(folder: str) -> Tuple[int, str]:
             forks = _forks
             continue
         with suppress(OSError):
-            if os.write(fd, MAGIC) == len(MAGIC):
-                return _out_of_the_way(fd), _take_room(os.path.join(folder, f"{number}.lost"))
+            if _begin(fd, MAGIC):
+                appending = os.open(path, flags | os.O_APPEND)
+                os.close(fd)
+                lost_path = _take_room(os.path.join(folder, f"{number}.lost"))
+                return _out_of_the_way(appending), lost_path
         os.close(fd)
         os.unlink(path)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _begin(fd: int, data: bytes) -> bool:
+    """Write the beginning of a file, whether there was room; also twice, where a signal handler forks in between."""
+    written = os.pwrite(fd, data, 0) if hasattr(os, "pwrite") else os.write(fd, data)
+    return written == len(data)
 
 
 def _take_room(path: str) -> str:
@@ -307,11 +315,11 @@ def _take_room(path: str) -> str:
     except OSError:
         return ""
     try:
-        written = os.write(fd, b" " * LOST_BYTES)
+        has_room = _begin(fd, b" " * LOST_BYTES)
     except OSError:
-        written = 0
+        has_room = False
     os.close(fd)
-    if written == LOST_BYTES:
+    if has_room:
         return path
     with suppress(OSError):
         os.unlink(path)

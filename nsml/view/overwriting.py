@@ -115,11 +115,20 @@ def found_text(
     behind = line.find(b"\r", match[1])
     shown = line if behind < 0 or not line[behind:].strip(b"\r") else line[:behind]
     text = _alone(log, shown)
+    found = visible(line[slice(*match)].decode(errors="replace"))
+    if found not in _SGR.sub("", text) and _code_from(line, match[0]) >= match[1]:
+        # Erased, or overwritten from backspaces on: no carriage return ends this state.
+        text = _alone(log, line[: _code_from(line, match[1])])
     if cells is None or width(_SGR.sub("", text)) <= cells:
         return text
     text = _SGR.sub("", text)
-    found = visible(line[slice(*match)].decode(errors="replace"))
     return fit_around(text, max(text.find(found), 0), len(found), cells)
+
+
+def _code_from(line: bytes, begin: int) -> int:
+    """Where the first code from `begin` on stands that overwrites or erases; else the line's end."""
+    code = _OVERWRITES.search(line.decode("latin-1"), begin)
+    return code.start() if code else len(line)
 
 
 def _alone(log: ShownLog, line: bytes) -> str:

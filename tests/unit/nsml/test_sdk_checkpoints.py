@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -258,3 +259,68 @@ def test_holes_stay_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_c
     copy = tmp_path / "copy"
     assert copy.read_bytes() == (tmp_path / "sparse").read_bytes()
     assert copy.stat().st_blocks * 512 < 1 << 20
+
+
+def replace_by_file(folder: str) -> None:
+    shutil.rmtree(folder)
+    Path(folder).write_text("weights")
+
+
+def move_away(folder: str) -> None:
+    shutil.move(folder, f"{folder}/../../../elsewhere")
+
+
+def replace_by_link(folder: str) -> None:
+    shutil.rmtree(folder)
+    Path(folder).symlink_to("/")
+
+
+def remove_and_fail(folder: str) -> None:
+    shutil.rmtree(folder)
+    raise RuntimeError("of the program")
+
+
+def test_a_save_function_that_puts_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    session = Session(str(tmp_path), "anna/digits/3")
+    session.bind(save=replace_by_file)
+    session.save("best")
+    records = parse((tmp_path / "spool" / "1.records").read_bytes())[0]
+    assert [json.loads(payload)["files"] for _, payload in records] == [[["model", 7]]]
+    found: list[str] = []
+    session.load("best", lambda folder: found.append((Path(folder) / "model").read_text()))
+    assert found == ["weights"]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(move_away, "removed the folder"), (replace_by_link, "a link in place of the folder")],
+)
+def test_without_its_folder_a_checkpoint_is_lost_and_training_goes_on(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    function: Callable[[str], None],
+    why: str,
+) -> None:
+    session = Session(str(tmp_path), "anna/digits/3")
+    session.save("best", function)
+    assert why in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == []
+
+
+def test_what_a_save_function_raises_passes_through_without_the_folder_too(tmp_path: Path) -> None:
+    session = Session(str(tmp_path), "anna/digits/3")
+    with pytest.raises(RuntimeError, match="of the program"):
+        session.save("best", remove_and_fail)
+
+
+def test_what_is_left_out_is_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def save(folder: str) -> None:
+        (Path(folder) / "weights").write_text("1")
+        (Path(folder) / "newest").symlink_to("weights")
+
+    session = Session(str(tmp_path), "anna/digits/3")
+    session.bind(save=save, load=lambda folder: None)
+    session.save("a")
+    session.save("b")
+    session.load("b")
+    assert capfd.readouterr().err.count("newest") == 1

@@ -149,6 +149,42 @@ def test_the_first_report_at_any_moment(tmp_path: Path, program: str, is_in_sess
             assert found["loop"] >= 1
 
 
+FORK_AT_EACH_LINE = """
+import os, sys
+from nsml._spool import Spool
+spools = []
+os.register_at_fork(after_in_child=lambda: spools[-1].after_fork())
+parent = os.getpid()
+for number in range(120):
+    spools.append(Spool(f"{number}/spool"))
+    lines = iter(range(10_000))
+    def fork(frame, event, argument):
+        if not frame.f_code.co_filename.endswith("_spool.py"):
+            return None
+        if event == "line" and next(lines) == number:
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+            else:
+                spools[-1].append(b'{"values": {"child": 1}}')
+        return fork
+    sys.settrace(fork)
+    spools[-1].append(b'{"values": {"both": 1}}')
+    sys.settrace(None)
+    if os.getpid() != parent:
+        os._exit(0)
+print(next(lines))
+"""
+
+
+def test_a_fork_at_each_line_of_the_first_append_damages_no_file(tmp_path: Path) -> None:
+    done = run(tmp_path, FORK_AT_EACH_LINE, is_in_session=False)
+    assert int(done.stdout) < 120, "all lines were tried"
+    for number in range(120):
+        found = reported(tmp_path / str(number))
+        assert found["both"] in {1, 2}, number
+
+
 def test_processes_of_every_kind_report_first_of_all(tmp_path: Path) -> None:
     done = run(tmp_path, PROCESSES, is_in_session=True)
     assert done.stdout == "lived\n", done.stderr
@@ -161,3 +197,31 @@ def test_the_first_report_as_python_ends(tmp_path: Path, is_in_session: bool) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "lived\n", "")
     if is_in_session:
         assert reported(tmp_path)["end"] == 1
+
+
+EVERY_CALL = """
+import os, sys, nsml
+before = set(sys.modules)
+pixels = [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]]]
+nsml.report(step=1, loss=0.5, val={"a": [1, 2]})
+nsml.image("i", pixels, 1)
+nsml.feature_map("f", pixels, 1)
+nsml.video("v", [pixels, pixels], 1)
+nsml.audio("a", [0.0, 0.5], 1)
+nsml.text("t", "x", 1)
+nsml.histogram("h", [1, 2], 1)
+nsml.embedding("e", [[1, 2]], 1, labels=["x"])
+nsml.table("b", [{"x": 1}], 1)
+nsml.bind(save=lambda folder: open(os.path.join(folder, "w"), "w").close(), load=lambda folder: None)
+nsml.save("one")
+nsml.load("one")
+nsml.bind(save=None, load=None, model={"a": 1})
+nsml.save("two")
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_in_a_session_no_call_loads_anything_any_more(tmp_path: Path) -> None:
+    """A handler that calls in the middle of a call would find half a module."""
+    ended = run(tmp_path, EVERY_CALL, is_in_session=True)
+    assert ended.stdout.strip() == "[]", ended.stderr

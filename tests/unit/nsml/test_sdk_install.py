@@ -270,7 +270,6 @@ def test_importing_it_loads_next_to_nothing(sdk: Path, tmp_path: Path) -> None:
     assert outside.split() == ["nsml"]
     inside = run(["-c", program], sdk, tmp_path)
     assert "nsml._session" in inside.split(), "loaded before anything can interrupt it"
-    assert "nsml._extras" not in inside.split()
 
 
 def test_names_that_are_not_there_are_attribute_errors(sdk: Path, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class TestSaving:
         session.bind(save=save)
         session.save(1)
         assert records(tmp_path, "checkpoint")[0]["files"] == [["real", 1]]
-        assert "link is left out" in capfd.readouterr().err
+        assert "left out of checkpoints, no regular files: folder, link" in capfd.readouterr().err
 
     def test_numpy_adding_an_ending_to_the_folders_name_loses_nothing(
         self, session: Session, tmp_path: Path

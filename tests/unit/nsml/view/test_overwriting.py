@@ -173,6 +173,16 @@ def test_the_state_that_has_the_match():
     line = b"\rloss 1\rloss nan\rloss 3.5\r"
     for match, left in (((7, 15), "loss nan"), ((17, 21), "loss 3.5"), (None, "loss 3.5")):
         assert found_text(line, match, log=ShownLog(is_safe=True), cells=80) == left
+    for text, found, left in (
+        ("step 1: nan\x1b[2K\rstep 2: 0.5", "nan", "step 1: nan"),
+        ("save |\b/\b-\bdone", "/", "save /"),
+        ("save |\b/\b-\bdone", "save", "save done"),
+        ("loss 0.5\x1b[8Dloss 0.4\x1b[2K", "0.5", "loss 0.5"),
+        ("\x1b[31mred\x1b[0m\x1b[2K\rnew", "red", "red"),
+    ):
+        begin = text.index(found)
+        match = (begin, begin + len(found))
+        assert found_text(text.encode(), match, log=ShownLog(is_safe=True), cells=80) == left
     for begin, end in itertools.pairwise((10, 500, 900)):
         text = f"{'y' * begin}match{'y' * end}".encode()
         part = found_text(text, (begin, begin + 5), log=ShownLog(is_safe=True), cells=80)
