@@ -17,6 +17,7 @@ from nsml.view.units import (
     moment,
     number_text,
     size_text,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -131,6 +132,6 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
         "file_count": checkpoint.file_count,
         "saved_at": moment(seconds_of(checkpoint.saved_at)),
         "elapsed_s": checkpoint.elapsed_s,
-        "step": checkpoint.step if checkpoint.HasField("step") else None,
+        "step": whole(checkpoint.step) if checkpoint.HasField("step") else None,
         "summary": summary_of(checkpoint),
     }
