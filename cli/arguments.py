@@ -216,8 +216,9 @@ class _Moment(click.ParamType["datetime | timedelta"]):
         if isinstance(value, (datetime, timedelta)):
             return value
         text = str(value).strip()
+        app = ctx.find_object(App) if ctx is not None else None
         try:
-            at = typed(text)
+            at = typed(text, now=app.clock.time() if app is not None else None)
         except ValueError:
             if not re.match(r"\d{4}-|\d+:", text, re.ASCII):
                 try:
@@ -229,7 +230,7 @@ class _Moment(click.ParamType["datetime | timedelta"]):
                 f"{text[:_MOST_SHOWN]!r} is not a time",
                 param,
                 ctx,
-                why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in local time, or with +09:00 behind it",
+                why="a time is 10m or 2h for so long ago, 09:30 for today, or 2026-12-01T09:30 in local time, or with +09:00 behind it",
             ) from None
         if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
             self.fail(f"nothing was printed in the year {at.year}", param, ctx)

@@ -72,7 +72,12 @@ def _record(row: AuditRow) -> dict[str, Any]:
 )
 @click.option("--method", default="", metavar="METHOD", help="Only this method of the contract.")
 @click.option("--target", default="", metavar="NAME", help="Only changes of this thing.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Only since then: 24h, or a time.")
+@click.option(
+    "--since",
+    type=MOMENT,
+    metavar="TIME",
+    help="Only since then: 24h, or a local time such as 09:30.",
+)
 @click.option("--uploads", is_flag=True, help="Show successful uploads of blobs, too.")
 @click.option(
     "-n", "count", type=click.IntRange(1, _MOST), default=50, show_default=True, help="Most rows."

@@ -343,11 +343,8 @@ def _tell_code(app: App, sessions: Sequence[Session], differing: Sequence[Row]) 
 
 
 def _tell_same(app: App, rows: Sequence[Row]) -> None:
-    """What is common, on one line."""
+    """What is common."""
     from nsml.view import compare
-    from nsml.view.text import fit
 
-    if not rows:
-        return
-    line = visible(f"the same ({len(rows)}): {compare.same_text(rows)}")
-    app.say(line if app.room is None else fit(line, app.room))
+    if rows:
+        app.say(f"the same ({len(rows)}): {compare.same_text(rows)}")

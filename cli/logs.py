@@ -67,7 +67,7 @@ class _Rank(WholeRange):
     "--since",
     type=MOMENT,
     metavar="TIME",
-    help="Only what came since: 10m, or a local time such as 2026-12-01T09:30.",
+    help="Only what came since: 10m, or a local time such as 09:30 (today) or 2026-12-01T09:30.",
 )
 @click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
 @click.option(

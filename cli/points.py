@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from cli.exits import CommandError
 from cli.output import to_json
 from nsml.view.text import escaped, visible
+from nsml.view.units import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +109,7 @@ def _csv_row(session: str, point: MetricPoint) -> tuple[Any, ...]:
         point.attempt,
         point.rank,
         visible(point.name),
-        point.step if point.HasField("step") else None,
+        whole(point.step) if point.HasField("step") else None,
         _moment(point),
         point.number if point.HasField("number") else None,
         "" if point.HasField("number") else visible(escaped(point.json)),
@@ -139,7 +140,7 @@ def _number(value: float) -> str:
 
 
 def _json_line(session: str, point: MetricPoint) -> str:
-    step = _number(point.step) if point.HasField("step") else "null"
+    step = _number(whole(point.step)) if point.HasField("step") else "null"
     is_number = point.HasField("number")
     value = _number(point.number) if is_number else "null"
     return (

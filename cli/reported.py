@@ -17,7 +17,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.view.shell import operands, shell_line, shell_word
 from nsml.view.tables import Column
-from nsml.view.units import counted
+from nsml.view.units import counted, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -217,7 +217,7 @@ def event_record(event: Event) -> dict[str, Any]:
     return {
         "session": event.session,
         "metric": point.name,
-        "step": point.step if point.HasField("step") else None,
+        "step": whole(point.step) if point.HasField("step") else None,
         "value": _value(point),
         "time": moment(seconds_of(point.time)),
         "attempt": point.attempt,

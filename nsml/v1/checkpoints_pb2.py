@@ -26,33 +26,33 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nsml/v1/checkpoints.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x02\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.nsml.v1.CheckpointState\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\telapsed_s\x18\x08 \x01(\x01\x12(\n\x07summary\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x34\n\x10\x63ontent_saved_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05_step\"a\n\x16ListCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"X\n\x17ListCheckpointsResponse\x12(\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x13.nsml.v1.Checkpoint\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"J\n\x14GetCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x03 \x01(\t\"@\n\x15GetCheckpointResponse\x12\'\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x13.nsml.v1.Checkpoint\"\xc4\x01\n\x17\x43ommitCheckpointRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08why_lost\x18\x08 \x01(\t\"\x1a\n\x18\x43ommitCheckpointResponse\":\n\x18RemoveCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\",\n\x19RemoveCheckpointsResponse\x12\x0f\n\x07removed\x18\x01 \x03(\t*\x88\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43HECKPOINT_STATE_SAVED\x10\x01\x12\x1c\n\x18\x43HECKPOINT_STATE_DURABLE\x10\x02\x12\x19\n\x15\x43HECKPOINT_STATE_LOST\x10\x03\x32\xee\x02\n\x11\x43heckpointService\x12T\n\x0fListCheckpoints\x12\x1f.nsml.v1.ListCheckpointsRequest\x1a .nsml.v1.ListCheckpointsResponse\x12N\n\rGetCheckpoint\x12\x1d.nsml.v1.GetCheckpointRequest\x1a\x1e.nsml.v1.GetCheckpointResponse\x12W\n\x10\x43ommitCheckpoint\x12 .nsml.v1.CommitCheckpointRequest\x1a!.nsml.v1.CommitCheckpointResponse\x12Z\n\x11RemoveCheckpoints\x12!.nsml.v1.RemoveCheckpointsRequest\x1a\".nsml.v1.RemoveCheckpointsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19nsml/v1/checkpoints.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.nsml.v1.CheckpointState\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\telapsed_s\x18\x08 \x01(\x01\x12(\n\x07summary\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\r\x12\x34\n\x10\x63ontent_saved_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rsummary_names\x18\x0e \x03(\tB\x07\n\x05_step\"a\n\x16ListCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"X\n\x17ListCheckpointsResponse\x12(\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x13.nsml.v1.Checkpoint\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"J\n\x14GetCheckpointRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66or_session\x18\x03 \x01(\t\"@\n\x15GetCheckpointResponse\x12\'\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x13.nsml.v1.Checkpoint\"\xc4\x01\n\x17\x43ommitCheckpointRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x12\n\nfile_count\x18\x06 \x01(\r\x12,\n\x08saved_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08why_lost\x18\x08 \x01(\t\"\x1a\n\x18\x43ommitCheckpointResponse\":\n\x18RemoveCheckpointsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\",\n\x19RemoveCheckpointsResponse\x12\x0f\n\x07removed\x18\x01 \x03(\t*\x88\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43HECKPOINT_STATE_SAVED\x10\x01\x12\x1c\n\x18\x43HECKPOINT_STATE_DURABLE\x10\x02\x12\x19\n\x15\x43HECKPOINT_STATE_LOST\x10\x03\x32\xee\x02\n\x11\x43heckpointService\x12T\n\x0fListCheckpoints\x12\x1f.nsml.v1.ListCheckpointsRequest\x1a .nsml.v1.ListCheckpointsResponse\x12N\n\rGetCheckpoint\x12\x1d.nsml.v1.GetCheckpointRequest\x1a\x1e.nsml.v1.GetCheckpointResponse\x12W\n\x10\x43ommitCheckpoint\x12 .nsml.v1.CommitCheckpointRequest\x1a!.nsml.v1.CommitCheckpointResponse\x12Z\n\x11RemoveCheckpoints\x12!.nsml.v1.RemoveCheckpointsRequest\x1a\".nsml.v1.RemoveCheckpointsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.checkpoints_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHECKPOINTSTATE']._serialized_start=1133
-  _globals['_CHECKPOINTSTATE']._serialized_end=1269
+  _globals['_CHECKPOINTSTATE']._serialized_start=1156
+  _globals['_CHECKPOINTSTATE']._serialized_end=1292
   _globals['_CHECKPOINT']._serialized_start=102
-  _globals['_CHECKPOINT']._serialized_end=466
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=468
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=565
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=567
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=655
-  _globals['_GETCHECKPOINTREQUEST']._serialized_start=657
-  _globals['_GETCHECKPOINTREQUEST']._serialized_end=731
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=733
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=797
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=800
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=996
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=998
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=1024
-  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_start=1026
-  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_end=1084
-  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_start=1086
-  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_end=1130
-  _globals['_CHECKPOINTSERVICE']._serialized_start=1272
-  _globals['_CHECKPOINTSERVICE']._serialized_end=1638
+  _globals['_CHECKPOINT']._serialized_end=489
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=491
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=588
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=590
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=678
+  _globals['_GETCHECKPOINTREQUEST']._serialized_start=680
+  _globals['_GETCHECKPOINTREQUEST']._serialized_end=754
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=756
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=820
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=823
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=1019
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=1021
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=1047
+  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_start=1049
+  _globals['_REMOVECHECKPOINTSREQUEST']._serialized_end=1107
+  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_start=1109
+  _globals['_REMOVECHECKPOINTSRESPONSE']._serialized_end=1153
+  _globals['_CHECKPOINTSERVICE']._serialized_start=1295
+  _globals['_CHECKPOINTSERVICE']._serialized_end=1661
 # @@protoc_insertion_point(module_scope)

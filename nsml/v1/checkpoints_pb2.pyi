@@ -23,7 +23,7 @@ CHECKPOINT_STATE_DURABLE: CheckpointState
 CHECKPOINT_STATE_LOST: CheckpointState
 
 class Checkpoint(_message.Message):
-    __slots__ = ("name", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "elapsed_s", "summary", "step", "why_lost", "attempt", "content_saved_at")
+    __slots__ = ("name", "session", "state", "digest", "size_bytes", "file_count", "saved_at", "elapsed_s", "summary", "step", "why_lost", "attempt", "content_saved_at", "summary_names")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Checkpoint(_message.Message):
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     session: str
     state: CheckpointState
@@ -50,7 +51,8 @@ class Checkpoint(_message.Message):
     why_lost: str
     attempt: int
     content_saved_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ..., why_lost: _Optional[str] = ..., attempt: _Optional[int] = ..., content_saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    summary_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ..., why_lost: _Optional[str] = ..., attempt: _Optional[int] = ..., content_saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
     __slots__ = ("session", "for_session", "page_size", "cursor")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
-from nsml.view.sessions import moment_of, plain, seconds_of
+from nsml.view.sessions import moment_of, seconds_of, summary_of, summary_text
 from nsml.view.tables import Column
 from nsml.view.units import (
     ago,
@@ -17,6 +17,7 @@ from nsml.view.units import (
     moment,
     number_text,
     size_text,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -26,26 +27,30 @@ if TYPE_CHECKING:
 
 
 def _summary(checkpoint: Checkpoint, _now: float) -> str:
-    return _reported(checkpoint, number_text)
+    return _with_step(checkpoint, summary_text(checkpoint), number_text)
+
+
+def _summary_within(checkpoint: Checkpoint, _now: float, cells: int) -> str:
+    return summary_text(checkpoint, cells)
 
 
 def _exact_summary(checkpoint: Checkpoint, _now: float) -> str:
-    return _reported(checkpoint, exact_number_text)
+    values = (
+        f"{key}={_exact(value)}" for key, value in summary_of(checkpoint).items() if key != "step"
+    )
+    return _with_step(checkpoint, ", ".join(values), exact_number_text)
 
 
-def _reported(checkpoint: Checkpoint, text_of: Callable[[float], str]) -> str:
-    """The full last report, its step first."""
-    shown = [
-        f"{key}={_value(plain(v), text_of)}" for key, v in sorted(checkpoint.summary.fields.items())
-    ]
-    if checkpoint.HasField("step") and "step" not in checkpoint.summary.fields:
-        shown.insert(0, f"step={text_of(checkpoint.step)}")
-    return ", ".join(shown)
+def _with_step(checkpoint: Checkpoint, values: str, text_of: Callable[[float], str]) -> str:
+    """The last report as lists of sessions have it, and its step, which they leave out."""
+    step = checkpoint.step if checkpoint.HasField("step") else summary_of(checkpoint).get("step")
+    shown = f"step={text_of(step)}" if isinstance(step, int | float) else ""
+    return ", ".join(filter(None, (values, shown)))
 
 
-def _value(value: Any, text_of: Callable[[float], str]) -> str:
+def _exact(value: Any) -> str:
     if isinstance(value, float):
-        return text_of(value)
+        return exact_number_text(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -84,7 +89,14 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
     ),
     Column(key="elapsed", title="Elapsed", cell=lambda c, _: duration_text(c.elapsed_s)),
     # -o wide has all digits instead.
-    Column(key="summary", title="Summary", cell=_summary, tells=lambda _: False, shrinks_to=20),
+    Column(
+        key="summary",
+        title="Summary",
+        cell=_summary,
+        tells=lambda _: False,
+        shrinks_to=20,
+        within=_summary_within,
+    ),
     Column(key="exact_summary", title="Summary", cell=_exact_summary, is_wide=True, shrinks_to=20),
     Column(key="size", title="Size", cell=lambda c, _: size_text(c.size_bytes)),
     Column(
@@ -120,6 +132,6 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
         "file_count": checkpoint.file_count,
         "saved_at": moment(seconds_of(checkpoint.saved_at)),
         "elapsed_s": checkpoint.elapsed_s,
-        "step": checkpoint.step if checkpoint.HasField("step") else None,
-        "summary": {key: plain(v) for key, v in sorted(checkpoint.summary.fields.items())},
+        "step": whole(checkpoint.step) if checkpoint.HasField("step") else None,
+        "summary": summary_of(checkpoint),
     }

@@ -10,7 +10,7 @@ from nsml.view.enums import enum_word
 from nsml.view.sessions import plain, seconds_of
 from nsml.view.tables import Column
 from nsml.view.text import fit, pad, visible, width
-from nsml.view.units import ago, local_moment, moment, size_text
+from nsml.view.units import ago, local_moment, moment, size_text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,7 +140,7 @@ def record(media: Media) -> dict[str, Any]:
     return {
         "name": media.name,
         "kind": media.kind,
-        "step": media.step if media.HasField("step") else None,
+        "step": whole(media.step) if media.HasField("step") else None,
         "time": moment(seconds_of(media.time)),
         "attempt": media.attempt,
         "rank": media.rank,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
 
 SIMULATED = "simulated"
@@ -230,7 +231,7 @@ def command_words(session: Session) -> list[str]:
     return list(session.spec.argv or session.spec.args)
 
 
-def summary_text(session: Session, cells: int | None = None) -> str:
+def summary_text(session: Session | Checkpoint, cells: int | None = None) -> str:
     """The last summary report in its order, `step` left out: numbers rounded, what holds several values counted.
 
     `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
@@ -240,8 +241,8 @@ def summary_text(session: Session, cells: int | None = None) -> str:
     """
     pairs = _summary_pairs(session)
     text = ", ".join(key + value for key, value in pairs)
-    if session.summary_left_out:
-        text += f" … {session.summary_left_out:,} more"
+    if left_out := getattr(session, "summary_left_out", 0):
+        text += f" … {left_out:,} more"
     return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)
 
 
@@ -250,7 +251,7 @@ def summary_words(session: Session) -> str:
     return ", ".join(key + value for key, value in _summary_pairs(session))
 
 
-def _summary_pairs(session: Session) -> list[tuple[str, str]]:
+def _summary_pairs(session: Session | Checkpoint) -> list[tuple[str, str]]:
     values = summary_of(session)
     pairs = []
     for key, value in values.items():
@@ -273,7 +274,7 @@ def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int) -> str:
     return text and text + _MORE
 
 
-def summary_of(session: Session) -> dict[str, Any]:
+def summary_of(session: Session | Checkpoint) -> dict[str, Any]:
     """The values of the last summary report in the order in which they were reported."""
     fields = session.summary.fields
     # A control plane may not name them, and then they have no order of their own.

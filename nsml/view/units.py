@@ -304,3 +304,8 @@ def number_within(value: float, cells: int) -> str:
             break
         text = f"{value:.{digits}g}"
     return text
+
+
+def whole(value: float) -> float | int:
+    """A number as it is written for programs: 20 and not 20.0 where it is whole."""
+    return int(value) if value.is_integer() else value

@@ -5,6 +5,7 @@ Programs get UTC, always (`nsml.view.units.moment`).
 
 from __future__ import annotations
 
+import re
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
@@ -31,9 +32,15 @@ def on_clock(naive: datetime) -> datetime:
     return naive.replace(tzinfo=UTC) if _IS_UTC.get() else local(naive.timestamp())
 
 
-def typed(text: str) -> datetime:
-    """The moment of `2026-12-01`, `2026-12-01T09:30` or `2026-12-01T09:30+09:00`; or ValueError."""
-    at = datetime.fromisoformat(text.strip())
+def typed(text: str, *, now: float | None = None) -> datetime:
+    """The moment of `2026-12-01`, `2026-12-01T09:30` or `2026-12-01T09:30+09:00`; or ValueError.
+
+    `now`: Unix seconds; given, `09:30` is a time of that day, also one that is still to come, as for journalctl.
+    """
+    text = text.strip()
+    if now is not None and re.fullmatch(r"\d{2}:\d{2}(:\d{2})?", text, re.ASCII):
+        text = f"{local(now).date().isoformat()}T{text}"
+    at = datetime.fromisoformat(text)
     try:
         return at if at.tzinfo else on_clock(at)
     except OverflowError as error:

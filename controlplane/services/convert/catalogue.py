@@ -34,6 +34,7 @@ def dataset_message(listing: DatasetListing) -> datasets_pb2.Dataset:
 def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.Checkpoint:
     """A checkpoint of the session of this name."""
     _, content_saved_at = checkpoint.content_of
+    summary = json.loads(checkpoint.summary)
     return checkpoints_pb2.Checkpoint(
         name=checkpoint.name,
         session=session,
@@ -43,7 +44,8 @@ def checkpoint_message(checkpoint: Checkpoint, session: str) -> checkpoints_pb2.
         file_count=checkpoint.file_count,
         saved_at=timestamp(checkpoint.saved_at),
         elapsed_s=checkpoint.elapsed_s,
-        summary=struct(json.loads(checkpoint.summary)),
+        summary=struct(summary),
+        summary_names=summary,
         step=checkpoint.step,
         why_lost=checkpoint.why_lost,
         attempt=checkpoint.attempt,

@@ -93,8 +93,8 @@ def test_an_unfinished_line_ends_on_a_terminal_only(nsml, state):
 def test_a_plot_is_csv_when_piped(nsml, everything):
     rows = list(csv.DictReader(io.StringIO(nsml("plot", "@last").stdout)))
     assert [(row["metric"], row["step"], row["value"]) for row in rows[:2]] == [
-        ("train/loss", "0.0", "1.0"),
-        ("train/loss", "1.0", "0.5"),
+        ("train/loss", "0", "1.0"),
+        ("train/loss", "1", "0.5"),
     ]
     assert rows[3]["value"] == "café"
 
@@ -427,7 +427,7 @@ def test_no_folders_are_made_for_files(nsml, everything, tmp_path, monkeypatch):
 
 def test_a_part_of_the_axis(nsml, everything):
     rows = csv.DictReader(io.StringIO(nsml("plot", "@last", "--range", "1:", "--csv").stdout))
-    assert [row["step"] for row in rows] == ["1.0", "2.0", "2.0"]
+    assert [row["step"] for row in rows] == ["1", "2", "2"]
     assert "fell 1 -> 0.5" in nsml("plot", "@last", "--range", ":1", "--table").stdout
     for axis, span in (("relative", "1s:2s"), ("wall", "2023-11-14T22:13:21:2023-11-14T22:13:22")):
         shown = nsml("plot", "@last", "-x", axis, "--range", span, "--table").stdout

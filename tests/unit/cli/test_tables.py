@@ -29,9 +29,9 @@ def test_model_ls(nsml, everything):
     assert nsml("model", "ls", "@last").stdout == (
         "Checkpoint  Last Modified  Elapsed  Summary                      Size\n"
         "----------  -------------  -------  ---------------------------  -------\n"
-        "best        23 hours ago   12s      step=2, val/accuracy=0.9877  7 Bytes\n"
+        "best        23 hours ago   12s      val/accuracy=0.9877, step=2  7 Bytes\n"
     )
-    assert "step=2, val/accuracy=0.98765 " in nsml("model", "ls", "@last", "-o", "wide").stdout
+    assert "val/accuracy=0.98765, step=2 " in nsml("model", "ls", "@last", "-o", "wide").stdout
 
 
 def test_dataset_ls(nsml, everything):

@@ -101,3 +101,13 @@ def test_days_begin_at_midnight_also_where_the_clock_is_changed():
             "2026-11-04",
         )
         assert [f"{local(one):%H:%M}" for one in found.at] == ["00:00"] * 6
+
+
+def test_a_time_of_the_day_is_one_of_today():
+    with zone("Asia/Seoul"):
+        now = datetime(2026, 12, 1, 8, 15, tzinfo=UTC).timestamp()
+        for text in ("09:30", "09:30:00", "2026-12-01T09:30"):
+            assert typed(text, now=now) == datetime(2026, 12, 1, 0, 30, tzinfo=UTC)
+    for text, at in (("09:30", None), ("9:3", now), ("25:00", now)):
+        with pytest.raises(ValueError, match=r"."):
+            typed(text, now=at)
