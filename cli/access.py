@@ -71,7 +71,8 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     DIGEST, from the same administrator, proves that it is that platform. Without one you are shown
     the platform's own and asked, the first time.
     """
-    from nsml.client.trust import parse_pinned_server
+    from nsml.client.errors import Unavailable
+    from nsml.client.trust import parse_pinned_server, wrong_port
 
     address, digest = parse_pinned_server(host)
     server = contexts.parse_server(address)
@@ -88,7 +89,12 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     fresh = contexts.Context(name=chosen, server=server, server_name=trust.server_name)
     fresh = fresh._replace(server_uid=_server_uid(app, fresh._replace(ca=trust.pem)))
     with tempfile.TemporaryDirectory() as passing:  # like what is kept, only its owner reads it
-        who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
+        try:
+            who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
+        except Unavailable as error:
+            if trust.server_name and error.retry_after_s is None:  # it has just shown its authority
+                raise wrong_port(server) from error
+            raise
     context = _keep(Path(app.config.folder), fresh, trust, secret)
     app.save(app.config.with_context(context))
     app.flags = app.flags.with_context(chosen)
@@ -149,7 +155,7 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
     app.say(f"{server} is not known here yet. The digest of its authority is")
     app.say(f"  {digest}")
     app.say("Its administrator sees the right one with nsml admin user token.")
-    if not app.agrees("trust it from now on?", flag="-y, or to the address #DIGEST"):
+    if not app.agrees("trust it from now on?", flag="-y, or #DIGEST behind the address"):
         raise CommandError(f"{server} is not trusted; nothing is kept")
 
 

@@ -348,7 +348,7 @@ class App:
         if contexts.may_be_ours(context):
             advice = _start_here(context.servers)
         else:
-            advice = f"{'nsml context ls':<16}which platforms are known"
+            advice = "nsml context ls   which platforms are known"
         why = error.why or error.message
         if awaits := _awaits(context.servers):
             why = f"its start waits: {awaits}"

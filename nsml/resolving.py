@@ -8,6 +8,8 @@ import threading
 from collections.abc import MutableMapping
 
 RESOLVED_WITHIN_S = 2.0
+CONNECTED_WITHIN_S = 2.0
+"""The kernel answers for a program that listens, however busy that is: longer silence is a firewall, or nobody."""
 _EACH_WITHIN_S = 1
 """The wait for one resolver, so that a second one is asked in time where the first is dead; whole seconds alone."""
 
@@ -49,11 +51,17 @@ def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -
 
 
 def connect(host: str, port: int, *, timeout_s: float) -> socket.socket:
-    """A TCP connection to whichever address of a host takes one; OSError where none does."""
+    """A TCP connection to whichever address of a host takes one; OSError where none does.
+
+    Each address has CONNECTED_WITHIN_S to take it; `timeout_s` is that of the later calls of the connection.
+    """
     failure: OSError = OSError(f"{host} has no address")
     for address in addresses_of(host, port):
         try:
-            return socket.create_connection((address, port), timeout=timeout_s)
+            made = socket.create_connection((address, port), timeout=CONNECTED_WITHIN_S)
         except OSError as error:
             failure = error
+        else:
+            made.settimeout(timeout_s)
+            return made
     raise failure

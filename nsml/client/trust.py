@@ -238,6 +238,15 @@ def signing_request(key_file: Path, node: str) -> bytes:
     return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def wrong_port(server: str) -> TrustError:
+    """What to raise where a server has proved itself a moment ago, and then takes no calls of users."""
+    return TrustError(
+        f"{server} takes no users and no machines that join",
+        why="it has the platform's certificate: it may be the port of agents, or of HTTP, or just stopping",
+        advice="HOST:PORT as nsml admin user token and nsml status show it: 18553 where nothing else was chosen",
+    )
+
+
 async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Path) -> str:
     """Make this machine a node: fetch and check the authority, make a key, have it signed.
 
@@ -258,7 +267,12 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
     credentials = grpc.ssl_channel_credentials(fetched.pem)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     async with grpc.aio.secure_channel(target, credentials, CHANNEL_OPTIONS) as channel:
-        answer = await _ask(channel, node, token.secret, files)
+        try:
+            answer = await _ask(channel, node, token.secret, files)
+        except Unavailable as error:
+            if error.retry_after_s is not None:
+                raise  # a control plane says what it waits for
+            raise wrong_port(f"{host}:{port}") from error
     write_private(files.authority, fetched.pem.decode())
     write_private(files.certificate, answer.certificate.decode())
     return str(answer.agent_address)

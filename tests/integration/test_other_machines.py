@@ -158,6 +158,12 @@ def test_users_of_other_machines_sign_in_to_the_platform_that_they_were_told_of(
     assert not laptop.config.exists()
     assert login(pinned, secret="nsml_" + "x" * 43).returncode == 4
     assert not laptop.config.exists()
+    port = int(address.rpartition(":")[2])
+    of_agents = pinned.replace(f":{port}", f":{port + 1}")
+    other_port = login(of_agents)
+    assert other_port.returncode == 1, other_port.stderr
+    assert "takes no users and no machines that join" in other_port.stderr
+
     right = login(pinned)
     assert right.returncode == 0, right.stderr
     assert "You are lee" in right.stdout
@@ -275,6 +281,11 @@ def test_a_node_of_units_is_joined_and_nothing_is_started(machine: Machine, tmp_
     again = node.nsml("join", other, "--systemd", "--token-stdin", stdin=token)
     assert again.returncode == 0, again.stderr
     assert "localhost:" in (node.data / "agent.toml").read_text(encoding="utf-8")
+    host, _, port = join[1].rpartition(":")
+    place = str(tmp_path / "other")
+    wrong = node.nsml("join", f"{host}:{int(port) + 1}", "--data", place, *join[-2:], stdin=token)
+    assert wrong.returncode == 1, wrong.stderr
+    assert "it may be the port of agents" in wrong.stderr
     foreign = f"{token.strip()[:-8]}00000000"
     refused = node.nsml(*join, stdin=foreign)
     assert refused.returncode == 6, refused.stderr
