@@ -596,7 +596,7 @@ async def test_double_start_is_one_start(bench: Bench) -> None:
 
 
 async def test_a_new_driver_finds_what_runs_and_what_ended(bench: Bench) -> None:
-    runs = bench.spec(EXITS_7_LATER)
+    runs = bench.spec(CLEANS_UP)
     ended = bench.spec(EXITS_3, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
     async with bench.new_driver() as driver:
         await driver.start(ended)
@@ -610,8 +610,9 @@ async def test_a_new_driver_finds_what_runs_and_what_ended(bench: Bench) -> None
         last = found[ended.replica_id].exit
         assert last is not None
         assert last.exit_code == 3
+        await later.stop(runs.replica_id, grace_s=PATIENCE_S, reason="seen")
         record = await soon(later.wait(runs.replica_id))
-    assert (record.why, record.exit_code) == (ExitWhy.EXITED, 7)
+    assert (record.why, record.exit_code) == (ExitWhy.STOPPED, 5)
 
 
 async def test_a_folder_without_a_process_is_prepared(bench: Bench) -> None:
@@ -833,11 +834,13 @@ def marked(replica_id: ReplicaId) -> list[int]:
 
 
 async def test_daemonised_grandchildren_are_gone_at_the_end(real: Bench) -> None:
-    spec = real.sh("setsid sh -c 'trap \"\" TERM HUP; echo ready; sleep 1000' & sleep 0.1; exit 4")
+    stays = "setsid sh -c 'trap \"\" TERM HUP; echo ready; sleep 1000' &"
+    spec = real.sh(f"{stays} until [ -e $NSML_RUN_DIR/go ]; do sleep 0.01; done; exit 4")
     async with real.new_driver() as driver:
         await driver.start(spec)
         await real.ready(spec)
         assert marked(spec.replica_id)
+        (real.folders.of(spec.replica_id).run / "go").touch()
         record = await soon(driver.wait(spec.replica_id))
         assert record.exit_code == 4
         assert marked(spec.replica_id) == []
@@ -1770,7 +1773,9 @@ async def test_a_root_with_folders_of_another_user_is_led_nowhere(
     assert not folder.path.exists()
 
 
-HIDES = "env -i setsid sh -c 'exec sleep 1001' </dev/null >/dev/null 2>&1 & sleep 0.2; echo ready; exec sleep 1000"
+HIDES = (
+    "env -i setsid sh -c 'exec sleep 1001' </dev/null >/dev/null 2>&1 & echo ready; exec sleep 1000"
+)
 """Leaves a process behind that has neither its mark nor its output."""
 
 
@@ -1786,12 +1791,22 @@ def sleepers(uid: int) -> set[int]:
     return found
 
 
+def commands(uid: int) -> list[str]:
+    """The command lines of what runs as `uid`."""
+    lines = []
+    for number in sleepers(uid):
+        with suppress(OSError):
+            words = Path(f"/proc/{number}/cmdline").read_bytes().rstrip(b"\0")
+            lines.append(words.replace(b"\0", b" ").decode())
+    return lines
+
+
 async def test_what_hides_from_a_lost_shim_is_found_by_its_user(parted: Bench) -> None:
     spec = parted.sh(HIDES)
     async with parted.new_driver() as driver:
         await driver.start(spec)
         await parted.ready(spec)
-        assert len(sleepers(ACCOUNT)) >= 2
+        await until(lambda: "sleep 1001" in commands(ACCOUNT))
         parted.lose_shim(spec.replica_id)
         record = await soon(driver.wait(spec.replica_id))
     assert record.why is ExitWhy.SHIM_LOST
@@ -1804,6 +1819,7 @@ async def test_another_session_of_the_same_user_outlives_a_lost_shim(parted: Ben
         for one in (spec, other):
             await driver.start(one)
             await parted.ready(one)
+        await until(lambda: "sleep 1001" in commands(ACCOUNT))
         parted.lose_shim(spec.replica_id)
         await soon(driver.wait(spec.replica_id))
         await driver.kill(NEIGHBOUR, reason="done")
@@ -1845,6 +1861,7 @@ async def test_who_takes_on_the_mark_of_another_keeps_nobody_from_an_end(parted:
         for one in (spec, feigned):
             await driver.start(one)
             await parted.ready(one)
+        await until(lambda: "sleep 1001" in commands(ACCOUNT))
         parted.lose_shim(spec.replica_id)
         await soon(driver.wait(spec.replica_id))
         assert sleepers(STRANGER), "nobody's end is another's"

@@ -182,7 +182,9 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
 async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
     """A control plane on a loopback port."""
     async with contextlib.AsyncExitStack() as stack:
-        who = Character(**{"member": f"m{next(_numbers)}", "version": "test", **character})
+        # Its agents send no heartbeats: on a busy machine a test may last longer than silence is borne.
+        own = {"member": f"m{next(_numbers)}", "version": "test", "silent_after_s": 600.0}
+        who = Character(**{**own, **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
         # Nobody else's port is shared by chance.
         alone = (("grpc.so_reuseport", 0),)

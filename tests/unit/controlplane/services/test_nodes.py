@@ -23,7 +23,7 @@ from tests.unit.controlplane.rig import (
 )
 from tests.unit.controlplane.services.test_sessions import refused
 
-FAST = {"heartbeat_s": 0.05, "silent_after_s": 0.3, "lease_s": 30.0}
+FAST = {"heartbeat_s": 0.05, "silent_after_s": 1.0, "lease_s": 30.0}
 NOWHERE = "saaaaaaaaaaaaaaaa"
 
 
