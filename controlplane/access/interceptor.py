@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import sys
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -150,8 +150,8 @@ class AccessInterceptor(Wrapper):
         return who, refused
 
     async def _identify(self, shown: _Shown) -> Caller:
-        if shown.authorization is not None:
-            return await self._of_token(shown.authorization, shown.address)
+        if shown.has_token:
+            return await self._of_token(shown.secret, shown.address)
         if shown.certificate is None:
             return AnonymousCaller()
         node, pem = shown.certificate
@@ -166,11 +166,8 @@ class AccessInterceptor(Wrapper):
             return replace(who, node=shown.on_behalf_of)
         return who
 
-    async def _of_token(self, authorization: str, address: str) -> Caller:
+    async def _of_token(self, secret: Secret | None, address: str) -> Caller:
         is_limited = self._limiter.is_limited(address)
-        secret = None
-        if authorization.startswith(_BEARER):
-            secret = parse_secret(authorization.removeprefix(_BEARER).strip())
         if secret is not None:
             who = await self._identities.of_secret(secret, thorough=not is_limited)
             if who is not None:
@@ -198,10 +195,11 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
 class _Shown:
     """What a call shows of its caller: the same as long as it lasts, whatever becomes of its worth.
 
-    `certificate` is that of the handshake, common name and PEM; a token takes its place.
+    `certificate` is that of the handshake, common name and PEM; a token takes its place, also one that is no `secret`.
     """
 
-    authorization: str | None = field(repr=False)
+    has_token: bool
+    secret: Secret | None
     certificate: tuple[str, bytes] | None
     on_behalf_of: str
     address: str
@@ -212,7 +210,8 @@ class _Shown:
         said = _metadata_of(context, {"authorization", ON_BEHALF_OF})
         authorization = said.get("authorization")
         return cls(
-            authorization,
+            authorization is not None,
+            None if authorization is None else parse_secret(_bearer(authorization)),
             _certificate(context) if authorization is None else None,
             said.get(ON_BEHALF_OF, ""),
             address_of(context.peer()),
@@ -235,8 +234,11 @@ def _metadata_of(context: Context, names: AbstractSet[str]) -> dict[str, str]:
 
 def token_of(context: Context) -> str:
     """The bearer token that a call shows; "" for none."""
-    shown = metadata_of(context, "authorization") or ""
-    return shown.removeprefix(_BEARER).strip() if shown.startswith(_BEARER) else ""
+    return _bearer(metadata_of(context, "authorization") or "")
+
+
+def _bearer(authorization: str) -> str:
+    return authorization.removeprefix(_BEARER).strip() if authorization.startswith(_BEARER) else ""
 
 
 def _certificate(context: Context) -> tuple[str, bytes] | None:

@@ -20,18 +20,19 @@ RandomBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A token or the secret half of a join token; its text never shows in a repr."""
+    """A token or the secret half of a join token; its text never shows in a repr.
+
+    Attributes:
+        text: what its holder shows.
+        fingerprint: SHA-256 in hexadecimal: what is stored instead of the text. A plain hash is enough, since the text
+            has 256 random bits; a slow one would only help those who flood the server.
+    """
 
     text: str = field(repr=False)
+    fingerprint: str = field(init=False, repr=False)
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 in hexadecimal: what is stored instead of the text.
-
-        A plain hash is enough, since the text has 256 random bits; a slow one would only help
-        those who flood the server.
-        """
-        return hashlib.sha256(self.text.encode()).hexdigest()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fingerprint", hashlib.sha256(self.text.encode()).hexdigest())
 
 
 def new_secret(random_bytes: RandomBytes) -> Secret:

@@ -152,5 +152,7 @@ class Audit:
 
 def _clean(text: str, longest: int) -> str:
     """Return `text` without what a database or a terminal does not take, cut to `longest` characters."""
+    if text.isprintable() and len(text) <= longest:
+        return text
     printable = "".join(one if one.isprintable() else "?" for one in text[:longest])
     return printable + ("..." if len(text) > longest else "")

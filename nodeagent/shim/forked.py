@@ -16,6 +16,7 @@ import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may 
 
 from nodeagent.shim import namespaces, scripts, seccomp
 from nodeagent.shim.cgroups import PIDS, Group, join
+from nodeagent.shim.files import write_into
 from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
 
@@ -349,8 +350,8 @@ def _prepare_streams(output: int, oom_score_adj: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     # user code is what the machine should sacrifice when memory runs out
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(oom_score_adj))
+    with contextlib.suppress(OSError):
+        write_into("/proc/self/oom_score_adj", str(oom_score_adj))
 
 
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]

@@ -29,6 +29,8 @@ import os
 import resource
 import signal
 
+from nodeagent.shim.files import write_into
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -162,9 +164,9 @@ def own_network() -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNET), "unshare user and network namespace")
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", _mapped([uid]))
-    _write("/proc/self/gid_map", _mapped([gid]))
+    write_into("/proc/self/setgroups", "deny")
+    write_into("/proc/self/uid_map", _mapped([uid]))
+    write_into("/proc/self/gid_map", _mapped([gid]))
 
 
 def enter_network(descriptor: int) -> None:
@@ -202,9 +204,9 @@ def fork(*, with_pid: bool, account: Account | None = None) -> int:
     try:
         _check(min(child, 0), "fork into a user namespace", number)
         if account is None:
-            _write(f"/proc/{child}/setgroups", "deny")
-        _write(f"/proc/{child}/uid_map", _mapped(uids))
-        _write(f"/proc/{child}/gid_map", _mapped(gids))
+            write_into(f"/proc/{child}/setgroups", "deny")
+        write_into(f"/proc/{child}/uid_map", _mapped(uids))
+        write_into(f"/proc/{child}/gid_map", _mapped(gids))
         os.write(tell, b"!")
     except OSError:
         if child > 0:
@@ -237,7 +239,7 @@ def settle(*, is_required: bool) -> None:
                 resource.setrlimit(kind, (most // _SHARES, most // _SHARES))
     for name, count in limits.items():
         try:
-            _write(f"/proc/sys/user/max_{name}", str(count))
+            write_into(f"/proc/sys/user/max_{name}", str(count))
         except FileNotFoundError:
             continue  # a kernel that does not count these
         except OSError:
@@ -454,14 +456,6 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "
     name = None if kind is None else kind.encode()
     done = _libc.mount(os.fsencode(source), os.fsencode(target), name, flags, os.fsencode(data))
     _check(done, f"mount {source or kind or 'flags'} on {target}")
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
 
 
 def _check(result: int, action: str, number: int | None = None) -> None:

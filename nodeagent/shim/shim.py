@@ -37,6 +37,7 @@ import time
 
 from nodeagent.shim import namespaces, notice, reserve
 from nodeagent.shim.contained import Contained
+from nodeagent.shim.files import content_of
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
 from nodeagent.shim.stillness import Stillness
 from nodeagent.shim.watch import FIRST_LOOK_S, Watch
@@ -63,19 +64,18 @@ _TOGETHER_S = 0.05
 
 def main() -> NoReturn:
     """Run the replica whose folder is the second argument; the number of a descriptor may follow."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     given = sys.argv[3:]
     run(sys.argv[2], int(given[0]) if given else None)
 
 
 def run(folder: str, network: int | None = None) -> NoReturn:
-    """Be the shim of `folder` until its replica has ended; the caller is a session leader.
+    """Be the shim of `folder` until its replica has ended; the caller is a session leader, and blocks WATCHED.
 
     `network` is a descriptor of the network namespace that its program is to have; None: the machine's.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     # before the claim: until it, a second shim for the same folder may be on its way too
-    with open(os.path.join(folder, "spec.json"), "rb") as file:
-        spec = json.load(file)
+    spec = json.loads(content_of(os.path.join(folder, "spec.json")))
     claim = {"pid": os.getpid(), "start_ticks": _start_ticks(), "boot_id": spec["boot_id"]}
     if not _claim(folder, claim):
         os._exit(0)
@@ -370,8 +370,7 @@ def _take_secrets() -> dict[str, str]:
 
 def _start_ticks() -> int:
     """When this process started, in clock ticks since boot: with the pid, who it is."""
-    with open("/proc/self/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+    return int(content_of("/proc/self/stat").rpartition(b")")[2].split()[19])
 
 
 def _boot_time() -> float:

@@ -33,9 +33,7 @@ _MAX_MESSAGE = 8192
 def main() -> NoReturn:
     """Serve the socket inherited as the descriptor named by the last argument."""
     # shims inherit this: an order that arrives before they are ready waits for them
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    )
+    signal.pthread_sigmask(signal.SIG_BLOCK, forked.WATCHED)
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-zygote")
     with contextlib.suppress(OSError):  # a shim that needs it says why there is none
         seccomp.assemble()
