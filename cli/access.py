@@ -310,7 +310,10 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
 @command("ls", reads=True, examples=["nsml context ls", "nsml context ls -o name"])
 @pass_app
 def ls(app: App) -> None:
-    """List the contexts; * is the one that commands use: --context, else NSML_CONTEXT, else `nsml context use`."""
+    """List the contexts; * is the one that commands use.
+
+    That is the one of --context, else of NSML_CONTEXT, else of `nsml context use`.
+    """
     current = contexts.chosen_name(app.config, app.environ, app.flags.context)
     known = [(item, name == current) for name, item in app.config.contexts.items()]
     write_list(
