@@ -300,7 +300,7 @@ def context() -> None:
 
 
 _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
-    Column(key="current", title="", cell=lambda c, _: "*" if c[1] else ""),
+    Column(key="current", title="Current", cell=lambda c, _: "*" if c[1] else ""),
     Column(key="name", title="Name", cell=lambda c, _: c[0].name),
     Column(key="server", title="Server", cell=lambda c, _: c[0].places),
     Column(key="ca", title="Authority", cell=lambda c, _: c[0].ca or "-", is_wide=True),
@@ -316,8 +316,12 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
 @command("ls", reads=True, examples=["nsml context ls", "nsml context ls -o name"])
 @pass_app
 def ls(app: App) -> None:
-    """List the contexts; * is the current one."""
-    known = [(item, name == app.config.current) for name, item in app.config.contexts.items()]
+    """List the contexts; * is the one that commands use.
+
+    That is the one of --context, else of NSML_CONTEXT, else of `nsml context use`.
+    """
+    current = contexts.chosen_name(app.config, app.environ, app.flags.context)
+    known = [(item, name == current) for name, item in app.config.contexts.items()]
     write_list(
         app,
         sorted(known, key=lambda c: c[0].name),
@@ -325,6 +329,10 @@ def ls(app: App) -> None:
         record=_record,
         none="no contexts yet · nsml up, or nsml login HOST",
     )
+    if app.is_for_people and (server := app.environ.get("NSML_SERVER")):
+        app.say(f"NSML_SERVER is set: commands go to {server}")
+    elif app.is_for_people and known and current not in app.config.contexts:
+        app.say("none of them is used: nsml context use NAME")
 
 
 def _record(item: tuple[Context, bool]) -> dict[str, Any]:

@@ -287,12 +287,15 @@ def _columns(
     title: str, sessions: Sequence[Session], rows: Sequence[Row]
 ) -> tuple[Column[Row], ...]:
     from nsml.view import compare
+    from nsml.view.compare import aligned
     from nsml.view.sessions import SIMULATED
     from nsml.view.text import fit_middle, width
 
     room_of_name = _room_to_tell_apart([session.name for session in sessions])
 
     def column(session: Session) -> Column[Row]:
+        texts = aligned([compare.cell(row, session.name) for row in rows])
+        shown = dict(zip(map(id, rows), texts, strict=True))
         behind = f" ({SIMULATED})" if session.simulated else ""
         least = max(
             min(room_of_name, width(session.name)) + width(behind),
@@ -302,7 +305,7 @@ def _columns(
             key=session.name,
             title=session.name + behind,
             title_within=lambda cells: fit_middle(session.name, cells - width(behind)) + behind,
-            cell=lambda row, _: compare.cell(row, session.name),
+            cell=lambda row, _: shown[id(row)],
             within=lambda row, _, cells: compare.cell_within(row, session.name, cells),
             colour=lambda row: "green" if session.name in row.best else "",
             shrinks_to=max(_VALUE_CELLS, least),

@@ -62,8 +62,8 @@ Files that control a run
   .env              never sent; --env-file .env passes its variables
 
 Not read: .gitignore, pyproject.toml, uv.lock, environment.yml, Pipfile.
-Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the image
-yourself and name it: nsml run --image IMAGE.
+Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the
+image yourself and name it: nsml run --image IMAGE.
 nsml run warns of packages that these list or the program imports, and
 requirements.txt does not name.
 

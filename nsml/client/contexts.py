@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 FILE_NAME = "config.toml"
 _CONTEXT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _PORT = 18553
+_OFFERED = 3
+"""Contexts that an error names."""
 MOST_SERVERS = 9
 """More control planes of one platform are not remembered."""
 
@@ -305,12 +307,17 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
+def chosen_name(config: Config, environ: Mapping[str, str], name: str | None = None) -> str:
+    """The name of the context that `choose` takes; "" where none is chosen."""
+    return name or environ.get("NSML_CONTEXT") or config.current
+
+
 def choose(config: Config, environ: Mapping[str, str], name: str | None = None) -> Context:
     """The context to use: `name`, else NSML_CONTEXT, else the current one.
 
     NSML_SERVER and NSML_TOKEN_FILE replace its parts. Raises ContextError when there is none.
     """
-    wanted = name or environ.get("NSML_CONTEXT") or config.current
+    wanted = chosen_name(config, environ, name)
     found = config.contexts.get(wanted)
     if found is None and (name or environ.get("NSML_CONTEXT")):
         known = ", ".join(sorted(config.contexts)) or "none"
@@ -318,10 +325,18 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
     servers = _servers_in(environ)
     if found is None:
         if not servers:
+            offered = [
+                f"nsml context use {shell_word(one)}" for one in sorted(config.contexts)[:_OFFERED]
+            ]
             raise NoContext(
                 "no platform is chosen yet",
-                advice="nsml up          start one on this machine\n"
-                "nsml login HOST  use one that runs elsewhere",
+                advice="\n".join(
+                    [
+                        *offered,
+                        "nsml up          start one on this machine",
+                        "nsml login HOST  use one that runs elsewhere",
+                    ]
+                ),
             )
         found = Context(name="environment", server="").at(servers)
     elif servers:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _OPTION = re.compile(r"--?[A-Za-z]")
 _PAIR = re.compile(r"[A-Za-z_+~][\w.+/@-]*=")
 _DIGEST_DIGITS = 12
+_PARTS = re.compile(r"(\S+) \((\S+) \.\. (\S+)\)(.*)")
+"""What `cell` says of a metric."""
 _ABSENT = "-"
 _FEWER_DIGITS = (3, 2)
 """Of numbers for which there is too little room, by turns."""
@@ -167,6 +169,19 @@ def cell(row: Row, session: str) -> str:
     if value is None:
         return _ABSENT
     return _text(value, row.better) + _mark(row, session)
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Cells of one column with the parts of `last (min .. max)` below one another."""
+    parts = [_PARTS.fullmatch(text) for text in texts]
+    found = [part.groups("") for part in parts if part]
+    cells = [max((len(one[place]) for one in found), default=0) for place in range(3)]
+    return [
+        text
+        if part is None
+        else f"{part[1]:<{cells[0]}} ({part[2]:<{cells[1]}} .. {part[3] + ')':<{cells[2] + 1}}{part[4]}".rstrip()
+        for text, part in zip(texts, parts, strict=True)
+    ]
 
 
 def _mark(row: Row, session: str) -> str:

@@ -89,6 +89,31 @@ def test_nobody_to_ask_for_a_token(fresh, server):
     assert "--token-stdin" in result.stderr
 
 
+def test_the_context_that_commands_use_is_marked(fresh, server):
+    for name in ("lab", "home"):
+        fresh("login", server.address, "--context", name, "--token-stdin", stdin=TOKEN + "\n")
+
+    def marked(*words, **environ):
+        lines = fresh("context", "ls", *words, **environ).stdout.splitlines()
+        assert lines[0].split() == ["Current", "Name", "Server"]
+        return [line.split()[1] for line in lines if line.startswith("*")]
+
+    assert marked() == ["home"]
+    assert marked(NSML_CONTEXT="lab") == marked("--context", "lab") == ["lab"]
+    told = fresh("context", "ls", NSML_SERVER="gpu.lab:1").stderr
+    assert told == "NSML_SERVER is set: commands go to gpu.lab:1\n"
+
+
+def test_where_no_context_is_current_those_that_are_known_are_named(fresh, server, home):
+    fresh("login", server.address, "--context", "lab", "--token-stdin", stdin=TOKEN + "\n")
+    file = home / "config.toml"
+    file.write_text(file.read_text().replace('current = "lab"', 'current = ""'))
+    shown = fresh("context", "ls")
+    assert "*" not in shown.stdout
+    assert shown.stderr == "none of them is used: nsml context use NAME\n"
+    assert "  try: nsml context use lab\n" in fresh("ps", check=False).stderr
+
+
 def test_contexts_and_settings(fresh):
     fresh("config", "set", "contexts.a.server", "gpu.a")
     fresh("config", "set", "contexts.b.server", "gpu.b:9")

@@ -6,7 +6,7 @@ import pytest
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import compare
-from nsml.view.compare import Better, Figures, Kind, Row
+from nsml.view.compare import Better, Figures, Kind, Row, aligned
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,12 @@ def test_of_a_narrow_cell_only_digits_and_the_range_are_left_out():
     assert compare.least_cells([row], "a") == len("1.2e-26")
     [judged] = compare.judged([row], [("loss", Better.LOWER)])
     assert compare.cell_within(judged, "a", 0) == "1.2e-26 / 1.2e-26 *"
+
+
+def test_the_parts_of_a_column_of_metrics_are_below_one_another():
+    assert aligned(["0.05 (0.05 .. 0.05)", "1 (0.9141 .. 1) *", "-", "0.5 / 0.25"]) == [
+        "0.05 (0.05   .. 0.05)",
+        "1    (0.9141 .. 1)    *",
+        "-",
+        "0.5 / 0.25",
+    ]
