@@ -416,7 +416,7 @@ def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
 
     def refuse(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value not in {None, False}:
-            raise click.UsageError(f"{flags[0]} is not there yet", context)
+            raise click.UsageError(f"{flags[0]} is not supported yet", context)
 
     return click.option(
         *flags,

@@ -49,6 +49,6 @@ def Visdom(visdom: Any = None, **kwargs: Any) -> Any:  # noqa: N802 - the name t
 
     if IS_ON_NSML or visdom is None:
         raise NotImplementedError(
-            "nsml.Visdom is not there yet: use nsml.report, and nsml plot to look at it"
+            "nsml.Visdom is not supported yet: use nsml.report, and nsml plot to look at it"
         )
     return visdom.Visdom(**kwargs)

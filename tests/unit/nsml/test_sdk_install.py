@@ -312,4 +312,4 @@ try:
 except NotImplementedError as error:
     print(error)
 """
-    assert "nsml.Visdom is not there yet" in run(["-c", program], sdk, tmp_path)
+    assert "nsml.Visdom is not supported yet" in run(["-c", program], sdk, tmp_path)
