@@ -26,6 +26,11 @@ _LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": 
 _SHOWN = 5
 
 
+_OF_PYTHON = (".py", ".pyw", ".pyz")
+_SHELLS = {".sh": "sh", ".bash": "bash"}
+"""What runs a script without a first line for it, by the end of its name."""
+
+
 class Code:
     """The files of a folder that are sent, by their paths as text."""
 
@@ -61,7 +66,10 @@ def check_code(app: App, code: Code, wish: Wish) -> None:
 
 
 def _check_entry(code: Code, wish: Wish) -> None:
-    if wish.argv or path_text(wish.entry) in code.files:
+    if wish.argv:
+        return
+    if path_text(wish.entry) in code.files:
+        _check_language(code, wish.entry)
         return
     raise CommandError(
         f"the entry {wish.entry} is not among the files that are sent",
@@ -69,6 +77,31 @@ def _check_entry(code: Code, wish: Wish) -> None:
         reason="NO_ENTRY",
         why="an ignore rule leaves it out",
         advice=f"add a line !{wish.entry} to .nsmlignore",
+    )
+
+
+def _check_language(code: Code, entry: str) -> None:
+    """Raise where the entry is no program in Python."""
+    from nsml.view.shell import shell_line
+    from nsml.view.text import visible
+
+    suffix = PurePosixPath(entry).suffix.lower()
+    first = (code.read(path_text(entry)) or b"").partition(b"\n")[0]
+    is_named = first.startswith(b"#!") and b"py" not in first and suffix not in _OF_PYTHON
+    if suffix == ".ipynb":
+        script = shell_line(["jupyter", "nbconvert", "--to", "script", entry])
+        advice = f"{script}    and run the script"
+    elif is_named or suffix in _SHELLS:
+        words = [f"./{entry}"] if is_named else [_SHELLS[suffix], entry]
+        advice = shell_line(["nsml", "run", "--argv", "--", *words])
+    else:
+        return
+    raise CommandError(
+        f"{visible(path_text(entry))} is not a program in Python",
+        code=ExitCode.USAGE,
+        reason="NO_ENTRY",
+        why="python runs the entry",
+        advice=advice,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import struct
 from contextlib import suppress
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _PIECE = 64 << 10
 _PORT = WholeRange(1, 65535)
+_NAME = re.compile(r"[a-z0-9-]{1,32}")
 _UNCLEAR_S = 0.5
 _FOR_GOOD = (AlreadyEnded, Denied, InvalidRequest, NotFound, NotSignedIn)
 """What no later connection would find otherwise."""
@@ -69,6 +71,14 @@ class _Service(click.ParamType[str]):
                 advice=f"nsml forward SESSION {remote} --port {local}"
                 if local.isdecimal() and remote.isdecimal()
                 else "",
+            )
+        # The request refuses what is not UTF-8.
+        if text.encode(errors="replace").decode() == text and not _NAME.fullmatch(text):
+            raise BadValue(
+                f"{text[:_MOST_SHOWN]!r} is not a port or service of the session",
+                param,
+                ctx,
+                why="a service has 1 to 32 of a-z, 0-9 and - in its name, and ports are those of TCP",
             )
         return text
 

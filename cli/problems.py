@@ -115,6 +115,8 @@ def _usage_problem(error: click.ClickException) -> Problem:
             advice += [f"{path} {name}" for name in suggestions(error)]
         if isinstance(error, BadValue):
             advice += [*_instead(error, path), *error.advice.splitlines()]
+        if path == "nsml run" and message.startswith("Got unexpected extra"):
+            advice.append(f"{path} ENTRY -- ARGS    for arguments of the program")
         advice.append(f"{path} --help")
     why = error.why if isinstance(error, BadValue) else ""
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED

@@ -37,7 +37,10 @@ _MAX_CHARACTERS = 2_000
 """Of one requirement, its hashes aside: patterns take time that grows faster than a line."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
-_BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
+_CLAUSE = r"(?:===?|[<>~!]=|[<>])\s*[^\s;@/,()<>=~]+"
+_BY_VERSION = re.compile(
+    rf"{_NAME}\s*(?:\(?\s*{_CLAUSE}(?:\s*,\s*{_CLAUSE})*\s*,?\s*\)?)?\s*(?:;.*)?"
+)
 _BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.whl(?:#\S*)?\s*(?:;.*)?")
 _BY_ARCHIVE = re.compile(
     rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.(?:whl|zip|tar\.gz|tgz)(?:#\S*)?\s*(?:;.*)?"
@@ -78,6 +81,11 @@ _NOT_INSTALLED = (
         _RELEASE,
     ),
     (re.compile("(?:.*@ ?)?http:"), "what is fetched by a URL is fetched by https", _RELEASE),
+    (
+        re.compile(rf"{_NAME}\s*[<>=!~]"),
+        "a version has ==, >=, <=, <, >, ~= or != before it, and commas between several",
+        "write NAME==VERSION",
+    ),
 )
 """What begins so; why it is not installed, and what to write in its place."""
 

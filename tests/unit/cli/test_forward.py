@@ -26,6 +26,14 @@ def test_a_number_that_is_no_port(nsml, state):
         assert "PORT|SERVICE: " in result.stderr
 
 
+def test_a_name_that_no_service_has_is_refused_before_an_address_is_printed(nsml, state):
+    state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING)
+    for name in ("53/udp", "Web", "a b", "x" * 33, "caf\u00e9"):
+        result = nsml("forward", "kim/mnist/1", name, check=False)
+        assert (result.code, result.stdout) == (2, "")
+        assert "is not a port or service" in result.stderr
+
+
 def test_a_port_that_is_taken(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING)
     with socket.create_server(("127.0.0.1", 0)) as taken:

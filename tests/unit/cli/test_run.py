@@ -255,6 +255,30 @@ def test_a_program_that_no_node_can_start_is_refused(nsml, state, project, conte
     assert told in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("entry", "content", "advice"),
+    [
+        ("a b.ipynb", "{}", "jupyter nbconvert --to script 'a b.ipynb'"),
+        ("train.sh", "echo hi", "nsml run --argv -- sh train.sh"),
+        ("train.sh", "#!/bin/bash\necho hi", "nsml run --argv -- ./train.sh"),
+        ("train", "#!/usr/bin/env Rscript\n", "nsml run --argv -- ./train"),
+        ("train", "#!/usr/bin/env python\n", None),
+        ("train", "print(1)\n", None),
+        ("train.py", "#!/bin/sh\n", None),
+    ],
+)
+def test_an_entry_in_another_language_is_refused(nsml, state, project, entry, content, advice):
+    (project / entry).write_text(content)
+    result = nsml("run", "-e", entry, check=advice is None)
+    assert result.code == (0 if advice is None else 2)
+    assert (advice or "") in result.stderr
+    assert len(state.sessions) == (advice is None)
+
+
+def test_arguments_of_the_program_without_dashes_before_them(nsml, project):
+    assert "try: nsml run ENTRY -- ARGS" in nsml("run", "main.py", "x", check=False).stderr
+
+
 def test_one_file_can_be_a_dataset(nsml, state, project):
     (project / "a b.csv").write_text("1,2\n")
     told = nsml("dataset", "push", "prices", "a b.csv").stderr

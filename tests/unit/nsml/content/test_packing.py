@@ -101,6 +101,17 @@ def test_an_ignore_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         rules_for(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["!", "a\\", "!a\\", "[[:alpha:]]"])
+def test_a_line_that_is_no_pattern_is_named(tmp_path: Path, line: str) -> None:
+    write(tmp_path, {".nsmlignore": f"*.log\n{line}\n".encode()})
+    with pytest.raises(errors.Unreadable, match=r"\.nsmlignore, line 2: .* is not a pattern"):
+        rules_for(tmp_path)
+    (tmp_path / ".nsmlignore").write_text("[z\n/\n!!\n\n# x\n!#\n")
+    pack(tmp_path, ignore=rules_for(tmp_path))
+    with pytest.raises(errors.Unreadable, match=r"--exclude: .* is not a pattern"):
+        rules_for(tmp_path, exclude=[line])
+
+
 def test_a_link_inside_counts_as_what_it_leads_to(tmp_path: Path) -> None:
     write(tmp_path, {"real/a": b"1", "real/deep/b": b"2"})
     (tmp_path / "file").symlink_to("real/a")
@@ -325,9 +336,20 @@ def test_a_file_that_changes_before_it_is_sent_is_named(tmp_path: Path, change: 
         path.unlink()
         if change == "link":
             path.symlink_to("b")
-    with pytest.raises((errors.ChangedWhilePacking, errors.Unreadable)) as caught:
+    with pytest.raises(errors.ChangedWhilePacking, match=r"a (changed|was removed)") as caught:
         packed.source.read(digest_of(b"before"))
     assert caught.value.path == "a"
+
+
+def test_a_file_that_goes_before_it_was_read_is_said_to_have_changed(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"1", "b": b"2"})
+
+    def remove(progress: Progress) -> None:
+        if progress.files == 1:
+            (tmp_path / "b").unlink(missing_ok=True)
+
+    with pytest.raises(errors.ChangedWhilePacking, match="b was removed or replaced"):
+        pack(tmp_path, progress=remove)
 
 
 def test_of_a_file_that_grows_meanwhile_only_what_was_listed_is_read(tmp_path: Path) -> None:
@@ -374,7 +396,7 @@ def test_a_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in/sub/x").unlink()
     (tmp_path / "in/sub").rmdir()
     (tmp_path / "in/sub").symlink_to(tmp_path / "secret")
-    with pytest.raises(errors.Unreadable):
+    with pytest.raises(errors.ChangedWhilePacking):
         packed.source.read(digest_of(b"public"))
 
 

@@ -36,6 +36,44 @@ def test_lines_are_those_of_pip(listed: str, read: tuple[str, ...]) -> None:
     assert tuple(filter(None, map(name_of, lines(listed)))) == read
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("six=1.16", "six==1==2", "six=>1", "six>=1 <2", "six==", "six 1.16", "six>1,,<2"),
+        *("six = 1", "six>=", "six,attrs", "six==1.16 attrs"),
+    ],
+)
+def test_a_version_that_is_none_is_refused(line: str) -> None:
+    with pytest.raises(RequirementsRefused, match="is not installed"):
+        lines(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "six==1.16",
+            "six",
+            "six>=1,<2",
+            "six >= 1 , < 2",
+            "six (>=1,<2)",
+            "six~=1.4",
+            "six!=1.*",
+        ),
+        *(
+            "six===1.16-x",
+            "six[a,b]>=1",
+            "torch==2.1+cu118",
+            "six==1!2.0",
+            "six>1;python_version>'3'",
+        ),
+        "six>=1,",
+    ],
+)
+def test_a_version_is_read(line: str) -> None:
+    assert lines(line) == (line,)
+
+
 def test_files_are_included_from_the_folder_of_the_one_that_names_them() -> None:
     files = {
         "requirements/dev.txt": "-r base.txt\n-r ../more.txt\npytest",
