@@ -7,6 +7,7 @@ one window of one file.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ CODE_WARNING = (
 CODE_LIMIT_BYTES = 512 << 20
 MAX_FILES = 1_000_000
 _LARGEST_SHOWN = 5
+_REPLACED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+"""Of a file that was found before: it, or a folder above it, is gone or a link."""
 _SKIPPED_COUNTED = 20_000
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
 """A folder with one of these is an environment of Python packages; its links lead to this machine's Python."""
@@ -137,7 +140,7 @@ class ChunkSource:
                 file.seek(place.offset)
                 data = _read_exactly(file.read, size)
         except OSError as error:
-            raise errors.Unreadable(place.path, _unreadable(place.path, error)) from error
+            raise _lost(place.path, error) from error
         if digest_of(data) != digest:
             raise errors.ChangedWhilePacking(
                 place.path,
@@ -405,7 +408,7 @@ class _Describing:
                     if len(chunks) > 1:
                         self._tell(0, len(data))
         except OSError as error:
-            raise errors.Unreadable(item.path, _unreadable(item.path, error)) from error
+            raise _lost(item.path, error) from error
         self._tell(1, chunks[0].size if chunks else 0)
         return Entry(path=item.path, mode=item.mode, size=offset, chunks=tuple(chunks))
 
@@ -472,6 +475,16 @@ def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)
+
+
+def _lost(path: str, error: OSError) -> errors.PackRefused:
+    """Why a file that was found before cannot be read."""
+    if error.errno not in _REPLACED:
+        return errors.Unreadable(path, _unreadable(path, error))
+    return errors.ChangedWhilePacking(
+        path,
+        f"{path} was removed or replaced while it was sent; run the command again once nothing changes it",
+    )
 
 
 def _unreadable(path: str, error: OSError) -> str:

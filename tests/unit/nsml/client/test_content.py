@@ -66,8 +66,8 @@ def _overwritten(path: Path) -> None:
     [
         (lambda path: path.write_bytes(b""), ChangedWhilePacking),
         (lambda path: path.write_bytes(path.read_bytes()[::-1]), ChangedWhilePacking),
-        (lambda path: path.unlink(), Unreadable),
-        (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), Unreadable),
+        (lambda path: path.unlink(), ChangedWhilePacking),
+        (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), ChangedWhilePacking),
         (lambda path: (path.unlink(), path.mkdir()), Unreadable),
     ],
     ids=["emptied", "reversed", "removed", "a link", "a folder"],

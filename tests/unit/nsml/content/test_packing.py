@@ -325,9 +325,20 @@ def test_a_file_that_changes_before_it_is_sent_is_named(tmp_path: Path, change: 
         path.unlink()
         if change == "link":
             path.symlink_to("b")
-    with pytest.raises((errors.ChangedWhilePacking, errors.Unreadable)) as caught:
+    with pytest.raises(errors.ChangedWhilePacking, match=r"a (changed|was removed)") as caught:
         packed.source.read(digest_of(b"before"))
     assert caught.value.path == "a"
+
+
+def test_a_file_that_goes_before_it_was_read_is_said_to_have_changed(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"1", "b": b"2"})
+
+    def remove(progress: Progress) -> None:
+        if progress.files == 1:
+            (tmp_path / "b").unlink(missing_ok=True)
+
+    with pytest.raises(errors.ChangedWhilePacking, match="b was removed or replaced"):
+        pack(tmp_path, progress=remove)
 
 
 def test_of_a_file_that_grows_meanwhile_only_what_was_listed_is_read(tmp_path: Path) -> None:
@@ -374,7 +385,7 @@ def test_a_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in/sub/x").unlink()
     (tmp_path / "in/sub").rmdir()
     (tmp_path / "in/sub").symlink_to(tmp_path / "secret")
-    with pytest.raises(errors.Unreadable):
+    with pytest.raises(errors.ChangedWhilePacking):
         packed.source.read(digest_of(b"public"))
 
 
