@@ -113,13 +113,28 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+def _is_pattern(line: str) -> bool:
+    """Whether pathspec reads it: not a `!` or a backslash with nothing behind it, nor `[[:alpha:]]`."""
+    import warnings
+
+    from pathspec import GitIgnoreSpec
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            GitIgnoreSpec.from_lines([line], backend="best" if _is_utf8(line) else "simple")
+    except Exception:  # noqa: BLE001 - also what the engine of its regular expressions raises
+        return False
+    return True
+
+
 def rules_for(
     folder: Path, *, defaults: str = DEFAULT_CODE_IGNORES, exclude: Iterable[str] = ()
 ) -> IgnoreRules:
     """The rules of `folder`: `defaults`, then its `.nsmlignore`, then `exclude`.
 
     Environments of Python packages are left out of code alone. Raises Unreadable when the ignore file is there but
-    cannot be read.
+    cannot be read, or has a line that is no pattern, as may `exclude`.
     """
     try:
         own = lines_of(decoded((folder / IGNORE_FILE).read_bytes()))
@@ -129,6 +144,15 @@ def rules_for(
         raise Unreadable(IGNORE_FILE, f"cannot read {IGNORE_FILE}: {error}") from error
     if any("\0" in line for line in own):
         raise Unreadable(IGNORE_FILE, f"cannot read {IGNORE_FILE}: it is not text")
+    for number, line in enumerate(own, 1):
+        if not _is_pattern(line):
+            raise Unreadable(
+                IGNORE_FILE, f"{IGNORE_FILE}, line {number}: {line!r} is not a pattern"
+            )
+    exclude = tuple(exclude)
+    for line in exclude:
+        if not _is_pattern(line):
+            raise Unreadable(".", f"--exclude: {line!r} is not a pattern")
     return IgnoreRules(
         [*defaults.splitlines(), *own, *exclude],
         skips_environments=defaults is DEFAULT_CODE_IGNORES,

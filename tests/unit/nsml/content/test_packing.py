@@ -101,6 +101,17 @@ def test_an_ignore_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         rules_for(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["!", "a\\", "!a\\", "[[:alpha:]]"])
+def test_a_line_that_is_no_pattern_is_named(tmp_path: Path, line: str) -> None:
+    write(tmp_path, {".nsmlignore": f"*.log\n{line}\n".encode()})
+    with pytest.raises(errors.Unreadable, match=r"\.nsmlignore, line 2: .* is not a pattern"):
+        rules_for(tmp_path)
+    (tmp_path / ".nsmlignore").write_text("[z\n/\n!!\n\n# x\n!#\n")
+    pack(tmp_path, ignore=rules_for(tmp_path))
+    with pytest.raises(errors.Unreadable, match=r"--exclude: .* is not a pattern"):
+        rules_for(tmp_path, exclude=[line])
+
+
 def test_a_link_inside_counts_as_what_it_leads_to(tmp_path: Path) -> None:
     write(tmp_path, {"real/a": b"1", "real/deep/b": b"2"})
     (tmp_path / "file").symlink_to("real/a")
