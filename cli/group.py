@@ -402,13 +402,14 @@ def suggestions(wrong: click.NoSuchOption) -> list[str]:
     """The options that were perhaps meant, the nearest first."""
     if wrong.ctx is None:
         return []
-    offered = [
-        name
+    # Compared without their dashes: else any two short options are alike.
+    offered = {
+        name.lstrip("-"): name
         for option in wrong.ctx.command.get_params(wrong.ctx)
         if isinstance(option, click.Option) and not isinstance(option, Refused)
         for name in (*option.opts, *option.secondary_opts)
-    ]
-    return near(wrong.option_name, offered)
+    }
+    return [offered[name] for name in near(wrong.option_name.lstrip("-"), list(offered))]
 
 
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:

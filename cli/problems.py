@@ -12,11 +12,11 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, long_name, suggestions
+from cli.group import BadValue, SplitCommand, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
-from nsml.view.shell import hint_line, option_words, shell_line
+from nsml.view.shell import hint_line, option_words, shell_line, shell_word
 from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
@@ -113,9 +113,12 @@ def _usage_problem(error: click.ClickException) -> Problem:
         if isinstance(error, click.NoSuchOption):
             message = f"no such option: {error.option_name}"
             advice += [f"{path} {name}" for name in suggestions(error)]
+            if isinstance(error.ctx.command, SplitCommand):
+                option = shell_word(error.option_name)
+                advice.append(f"{path} ... -- {option} ...  # an option of your program")
         if isinstance(error, BadValue):
             advice += [*_instead(error, path), *error.advice.splitlines()]
-        advice.append(f"{path} --help")
+        advice = [*dict.fromkeys([*advice, f"{path} --help"])]
     why = error.why if isinstance(error, BadValue) else ""
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)

@@ -23,15 +23,26 @@ from nsml.v1 import sessions_pb2 as pb
         (
             ["run", "--gpu", "1"],
             2,
-            "no such option: --gpu\n  try: nsml run --gpus\n       nsml run --c",
+            "no such option: --gpu\n  try: nsml run --gpus\n       nsml run ... -- --gpu ...",
         ),
+        (
+            ["run", "-a", "--lr", "0.1", "--epochs", "5"],
+            2,
+            "--epochs\n  try: nsml run ... -- --epochs ...  # an option of your program\n       nsml run --help",
+        ),
+        (
+            ["run", "--lr", "0.1"],
+            2,
+            "no such option: --lr\n  try: nsml run ... -- --lr ...  # an option of your program\n",
+        ),
+        (["ps", "--hlp"], 2, "no such option: --hlp\n  try: nsml ps --help\n"),
         (["run", "-g", "2x"], 2, "error: --gpus: '2x' is not a number"),
         (
             ["run", "-n", "0"],
             2,
             "error: --nodes: 0 is too little: 1 is the least\n  try: nsml run --nodes 1 ...",
         ),
-        (["run", "-z"], 2, "no such option: -z\n  try: nsml run --help"),
+        (["ps", "-Z"], 2, "no such option: -Z\n  try: nsml ps --help"),
         (["--contxt", "lab", "ps"], 2, "no such option: --contxt\n  try: nsml --context"),
         (["login", "lab", "--pasword"], 2, "no such option: --pasword\n  try: nsml login --help"),
         (["run", "--image", "x;reboot"], 2, "'x;reboot' is not the name of an image"),
