@@ -325,10 +325,12 @@ class NoSuchCommand(click.UsageError):
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
-    """The known words that are most like `word`, the nearest first."""
+    """The known words that are most like `word`, the nearest first: of `loss` train/loss, too."""
     import difflib
 
-    return difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    nearest = [one for one in known if one.endswith(f"/{word}")]
+    nearest += difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    return [*dict.fromkeys(nearest)][:2]
 
 
 def to_try(command: str, names: Iterable[str]) -> str:
