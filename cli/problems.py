@@ -119,7 +119,7 @@ def _usage_problem(error: click.ClickException) -> Problem:
         if isinstance(error, BadValue):
             advice += [*_instead(error, path), *error.advice.splitlines()]
         advice = [*dict.fromkeys([*advice, f"{path} --help"])]
-    why = error.why if isinstance(error, BadValue) else ""
+    why = error.why if isinstance(error, BadValue) else _usage_why(error)
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
 
@@ -166,9 +166,22 @@ def _is_nowhere() -> bool:
     return False
 
 
+def _usage_why(error: click.ClickException) -> str:
+    """All arguments, in their order, of a command that lacks one of several."""
+    match error:
+        case click.MissingParameter(param=click.Argument(), ctx=click.Context() as context):
+            own = context.command.get_params(context)
+            names = [one.make_metavar(context) for one in own if isinstance(one, click.Argument)]
+            shown = [name for name in names if name]
+            return f"{context.command_path} takes {' '.join(shown)}" if len(shown) > 1 else ""
+    return ""
+
+
 def _usage_message(error: click.ClickException) -> str:
     """What is wrong with the command line: `--env: ...` for a value of an option or argument."""
     match error:
+        case click.MissingParameter(param=click.Argument() as argument, ctx=click.Context() as ctx):
+            return f"missing argument: {argument.make_metavar(ctx)}"
         case click.MissingParameter():
             return error.format_message()
         case click.BadParameter(param=click.Option() as option):

@@ -35,6 +35,12 @@ from nsml.v1 import sessions_pb2 as pb
             2,
             "no such option: --lr\n  try: nsml run ... -- --lr ...  # an option of your program\n",
         ),
+        (
+            ["model", "pull", "@last"],
+            2,
+            "missing argument: CHECKPOINT\n  why: nsml model pull takes SESSION CHECKPOINT [PATH]\n",
+        ),
+        (["logs"], 2, "missing argument: SESSION\n  try: nsml logs --help\n"),
         (["ps", "--hlp"], 2, "no such option: --hlp\n  try: nsml ps --help\n"),
         (["run", "-g", "2x"], 2, "error: --gpus: '2x' is not a number"),
         (
