@@ -312,8 +312,12 @@ class Group(click.Group):
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing:
-            raise NoSuchCommand(name, near(name, self.list_commands(ctx)), ctx)
+            raise NoSuchCommand(name, self.suggested(name, ctx), ctx)
         return name, found, args[1:]
+
+    def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
+        """The commands that are perhaps meant by a name that none has."""
+        return near(name, self.list_commands(ctx))
 
 
 class NoSuchCommand(click.UsageError):
@@ -344,12 +348,24 @@ class LazyGroup(Group):
     """A group whose commands are `module:attribute` names until they are used."""
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **kw: Any
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]],
+        synonyms: Mapping[str, Sequence[str]] | None = None,
+        **kw: Any,
     ) -> None:
-        """`sections`: title to {command: (target, one line of help)}."""
+        """`sections`: title to {command: (target, one line of help)}.
+
+        `synonyms`: what other programs call commands, to the names here: suggested, never run.
+        """
         super().__init__(*args, **kw)
         self._sections = sections
+        self._synonyms = synonyms or {}
         self._lazy = {name: entry for part in sections.values() for name, entry in part.items()}
+
+    def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
+        """Synonyms first: `squeue` is less like `ps` than like `requeue`."""
+        return self._synonyms.get(name) or super().suggested(name, ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help text."""

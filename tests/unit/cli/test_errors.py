@@ -8,15 +8,24 @@ import pytest
 import cli.sessions
 from cli import units
 from cli.exits import CommandError, ExitCode, code_of
+from cli.root import COMMANDS, SYNONYMS
 from nsml.client import errors
 from nsml.client.trust import TrustError
 from nsml.v1 import sessions_pb2 as pb
+
+
+def test_synonyms_suggest_commands_that_exist_and_hide_none():
+    names = {name for part in COMMANDS.values() for name in part}
+    assert not names & set(SYNONYMS)
+    assert {name for meant in SYNONYMS.values() for name in meant} <= names
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["psa"], 2, "did you mean 'ps'"),
+        (["scancel", "@last"], 2, "no such command: 'scancel'; did you mean 'stop'?"),
+        (["squeue"], 2, "no such command: 'squeue'; did you mean 'ps' or 'queue'?"),
         (["datset", "ls"], 2, "did you mean 'dataset'"),
         (["model", "lst", "@last"], 2, "did you mean 'ls'"),
         (["ps", "--al"], 2, "nsml ps --all"),
