@@ -171,7 +171,7 @@ def _format(app: App, form: str | None, target: str) -> FileFormat:
         suffix = Path(target).suffix.lower()
         if suffix not in _SUFFIXES:
             raise CommandError(
-                f"in which format is {target!r} to be written?",
+                f"unknown file format: {target!r}",
                 code=ExitCode.USAGE,
                 why="its name ends with none of .csv, .jsonl, .parquet",
                 advice=f"nsml export ... --format csv -o {shell_word(target)}\nnsml export ... -o {shell_word(target + '.csv')}",
@@ -179,7 +179,7 @@ def _format(app: App, form: str | None, target: str) -> FileFormat:
         chosen = _SUFFIXES[suffix]
     if chosen is FileFormat.PARQUET and target == "-" and app.stdout.isatty():
         raise CommandError(
-            "Parquet is nothing to read on a terminal",
+            "Parquet cannot be shown on a terminal",
             code=ExitCode.USAGE,
             advice="nsml export ... -o points.parquet",
         )

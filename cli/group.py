@@ -312,8 +312,12 @@ class Group(click.Group):
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing:
-            raise NoSuchCommand(name, near(name, self.list_commands(ctx)), ctx)
+            raise NoSuchCommand(name, self.suggested(name, ctx), ctx)
         return name, found, args[1:]
+
+    def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
+        """The commands that are perhaps meant by a name that none has."""
+        return near(name, self.list_commands(ctx))
 
 
 class NoSuchCommand(click.UsageError):
@@ -325,10 +329,12 @@ class NoSuchCommand(click.UsageError):
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
-    """The known words that are most like `word`, the nearest first."""
+    """The known words that are most like `word`, the nearest first: of `loss` train/loss, too."""
     import difflib
 
-    return difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    nearest = [one for one in known if one.endswith(f"/{word}")]
+    nearest += difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    return [*dict.fromkeys(nearest)][:2]
 
 
 def to_try(command: str, names: Iterable[str]) -> str:
@@ -342,12 +348,24 @@ class LazyGroup(Group):
     """A group whose commands are `module:attribute` names until they are used."""
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **kw: Any
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]],
+        synonyms: Mapping[str, Sequence[str]] | None = None,
+        **kw: Any,
     ) -> None:
-        """`sections`: title to {command: (target, one line of help)}."""
+        """`sections`: title to {command: (target, one line of help)}.
+
+        `synonyms`: what other programs call commands, to the names here: suggested, never run.
+        """
         super().__init__(*args, **kw)
         self._sections = sections
+        self._synonyms = synonyms or {}
         self._lazy = {name: entry for part in sections.values() for name, entry in part.items()}
+
+    def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
+        """Synonyms first: `squeue` is less like `ps` than like `requeue`."""
+        return self._synonyms.get(name) or super().suggested(name, ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the order of the help text."""
@@ -402,13 +420,14 @@ def suggestions(wrong: click.NoSuchOption) -> list[str]:
     """The options that were perhaps meant, the nearest first."""
     if wrong.ctx is None:
         return []
-    offered = [
-        name
+    # Compared without their dashes: else any two short options are alike.
+    offered = {
+        name.lstrip("-"): name
         for option in wrong.ctx.command.get_params(wrong.ctx)
         if isinstance(option, click.Option) and not isinstance(option, Refused)
         for name in (*option.opts, *option.secondary_opts)
-    ]
-    return near(wrong.option_name, offered)
+    }
+    return [offered[name] for name in near(wrong.option_name.lstrip("-"), list(offered))]
 
 
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:

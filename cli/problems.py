@@ -12,11 +12,11 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, long_name, suggestions
+from cli.group import BadValue, SplitCommand, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
-from nsml.view.shell import hint_line, option_words, shell_line
+from nsml.view.shell import hint_line, option_words, shell_line, shell_word
 from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
@@ -113,12 +113,15 @@ def _usage_problem(error: click.ClickException) -> Problem:
         if isinstance(error, click.NoSuchOption):
             message = f"no such option: {error.option_name}"
             advice += [f"{path} {name}" for name in suggestions(error)]
+            if isinstance(error.ctx.command, SplitCommand):
+                option = shell_word(error.option_name)
+                advice.append(f"{path} ... -- {option} ...  # an option of your program")
         if isinstance(error, BadValue):
             advice += [*_instead(error, path), *error.advice.splitlines()]
         if path == "nsml run" and message.startswith("Got unexpected extra"):
             advice.append(f"{path} ENTRY -- ARGS    for arguments of the program")
-        advice.append(f"{path} --help")
-    why = error.why if isinstance(error, BadValue) else ""
+        advice = [*dict.fromkeys([*advice, f"{path} --help"])]
+    why = error.why if isinstance(error, BadValue) else _usage_why(error)
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
 
@@ -165,9 +168,22 @@ def _is_nowhere() -> bool:
     return False
 
 
+def _usage_why(error: click.ClickException) -> str:
+    """All arguments, in their order, of a command that lacks one of several."""
+    match error:
+        case click.MissingParameter(param=click.Argument(), ctx=click.Context() as context):
+            own = context.command.get_params(context)
+            names = [one.make_metavar(context) for one in own if isinstance(one, click.Argument)]
+            shown = [name for name in names if name]
+            return f"{context.command_path} takes {' '.join(shown)}" if len(shown) > 1 else ""
+    return ""
+
+
 def _usage_message(error: click.ClickException) -> str:
     """What is wrong with the command line: `--env: ...` for a value of an option or argument."""
     match error:
+        case click.MissingParameter(param=click.Argument() as argument, ctx=click.Context() as ctx):
+            return f"missing argument: {argument.make_metavar(ctx)}"
         case click.MissingParameter():
             return error.format_message()
         case click.BadParameter(param=click.Option() as option):

@@ -9,7 +9,7 @@ import click
 from cli.group import HELP_NAMES, LazyGroup, global_options, output_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PROGRAM = "nsml"
 
@@ -79,6 +79,16 @@ def _show_version(context: click.Context, _parameter: click.Parameter, value: bo
         context.exit()
 
 
+SYNONYMS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("sbatch", "srun", "submit"), ("run",)),
+    **dict.fromkeys(("scancel", "cancel", "kill"), ("stop",)),
+    **dict.fromkeys(("squeue", "sacct"), ("ps", "queue")),
+    **dict.fromkeys(("sinfo", "nvidia-smi"), ("gpustat", "node")),
+    "compare": ("diff",),
+}
+"""Commands of Slurm and of others, and what they are called here."""
+
+
 def _root() -> LazyGroup:
     options: list[click.Parameter] = [*global_options(), *output_options()]
     options.append(
@@ -97,6 +107,7 @@ def _root() -> LazyGroup:
     return LazyGroup(
         name=PROGRAM,
         sections=COMMANDS,
+        synonyms=SYNONYMS,
         params=options,
         callback=lambda: None,
         help="A machine-learning platform run from a terminal.\n\n"

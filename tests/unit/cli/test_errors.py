@@ -8,30 +8,56 @@ import pytest
 import cli.sessions
 from cli import units
 from cli.exits import CommandError, ExitCode, code_of
+from cli.root import COMMANDS, SYNONYMS
 from nsml.client import errors
 from nsml.client.trust import TrustError
 from nsml.v1 import sessions_pb2 as pb
+
+
+def test_synonyms_suggest_commands_that_exist_and_hide_none():
+    names = {name for part in COMMANDS.values() for name in part}
+    assert not names & set(SYNONYMS)
+    assert {name for meant in SYNONYMS.values() for name in meant} <= names
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["psa"], 2, "did you mean 'ps'"),
+        (["scancel", "@last"], 2, "no such command: 'scancel'; did you mean 'stop'?"),
+        (["squeue"], 2, "no such command: 'squeue'; did you mean 'ps' or 'queue'?"),
         (["datset", "ls"], 2, "did you mean 'dataset'"),
         (["model", "lst", "@last"], 2, "did you mean 'ls'"),
         (["ps", "--al"], 2, "nsml ps --all"),
         (
             ["run", "--gpu", "1"],
             2,
-            "no such option: --gpu\n  try: nsml run --gpus\n       nsml run --c",
+            "no such option: --gpu\n  try: nsml run --gpus\n       nsml run ... -- --gpu ...",
         ),
+        (
+            ["run", "-a", "--lr", "0.1", "--epochs", "5"],
+            2,
+            "--epochs\n  try: nsml run ... -- --epochs ...  # an option of your program\n       nsml run --help",
+        ),
+        (
+            ["run", "--lr", "0.1"],
+            2,
+            "no such option: --lr\n  try: nsml run ... -- --lr ...  # an option of your program\n",
+        ),
+        (
+            ["model", "pull", "@last"],
+            2,
+            "missing argument: CHECKPOINT\n  why: nsml model pull takes SESSION CHECKPOINT [PATH]\n",
+        ),
+        (["logs"], 2, "missing argument: SESSION\n  try: nsml logs --help\n"),
+        (["ps", "--hlp"], 2, "no such option: --hlp\n  try: nsml ps --help\n"),
         (["run", "-g", "2x"], 2, "error: --gpus: '2x' is not a number"),
         (
             ["run", "-n", "0"],
             2,
             "error: --nodes: 0 is too little: 1 is the least\n  try: nsml run --nodes 1 ...",
         ),
-        (["run", "-z"], 2, "no such option: -z\n  try: nsml run --help"),
+        (["ps", "-Z"], 2, "no such option: -Z\n  try: nsml ps --help"),
         (["--contxt", "lab", "ps"], 2, "no such option: --contxt\n  try: nsml --context"),
         (["login", "lab", "--pasword"], 2, "no such option: --pasword\n  try: nsml login --help"),
         (["run", "--image", "x;reboot"], 2, "'x;reboot' is not the name of an image"),

@@ -174,7 +174,7 @@ def test_what_is_no_file_is_never_replaced(nsml, reported, here):
     ("words", "told"),
     [
         (["-o", "csv"], "nsml export ... --format csv"),
-        (["-o", "points"], "in which format is 'points'"),
+        (["-o", "points"], "unknown file format: 'points'"),
         (["-o", ""], "it names no file"),
         (["--format", "xlsx"], "'xlsx' is not one of"),
     ],

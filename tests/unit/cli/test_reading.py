@@ -217,6 +217,8 @@ def test_nothing_that_fits(nsml, everything):
         assert (result.code, result.stdout) == (5, "")
         assert "no metric 'train/los' was reported" in result.stderr
         assert "nsml plot kim/mnist/1 -m train/loss" in result.stderr
+    last_part = nsml("plot", "@last", "-m", "loss", check=False).stderr
+    assert "try: nsml plot kim/mnist/1 -m train/loss\n" in last_part
     nsml("plot", "@last", "-m", "val/*", "-m", "note")
 
 
