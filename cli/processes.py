@@ -151,8 +151,10 @@ def launch(
 
 def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:
     """Why `nsml-NAME` would not start with these settings, in its own words; empty: they are sound."""
+    # An agent's files are made by the control plane that is started before it.
+    check = "--check=settings" if name == "agent" else "--check"
     said = subprocess.run(
-        [*program(name), "--config", str(settings), "--check"],
+        [*program(name), "--config", str(settings), check],
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -514,7 +514,8 @@ class Agent:
 def main() -> NoReturn:
     """Run `nsml-agent --config FILE` until SIGTERM or SIGINT, or `nsml-agent doctor` once.
 
-    With `--check` it only looks at the settings and their files: exit code 0, or 1 with what is wrong on stderr.
+    With `--check` it only looks at the settings and their files: exit code 0, or 1 with what is wrong on stderr. With
+    `--check=settings` at the settings alone, for whoever makes the files before the start.
     """
     if sys.argv[1:2] == ["doctor"]:
         from nodeagent.examination import main as examine  # noqa: PLC0415 - it looks at everything
@@ -522,14 +523,21 @@ def main() -> NoReturn:
         sys.exit(examine(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="nsml-agent", description="The node agent of nsml.")
     parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
-    parser.add_argument("--check", action="store_true", help="look at them, and start nothing")
+    parser.add_argument(
+        "--check",
+        nargs="?",
+        const="files",
+        choices=("files", "settings"),
+        help="look at them and the files that they name, or at the settings alone; start nothing",
+    )
     arguments = parser.parse_args()
     try:
         settings = read_settings(arguments.config, os.environ)
     except SettingsError as error:
         sys.exit(f"nsml-agent: {error}")
     if arguments.check:
-        sys.exit("\n".join(f"nsml-agent: {one}" for one in unreadable_files(settings)) or 0)
+        wrong = unreadable_files(settings) if arguments.check == "files" else []
+        sys.exit("\n".join(f"nsml-agent: {one}" for one in wrong) or 0)
     outcome = asyncio.run(_serve(settings))
     if outcome == _START_AGAIN:
         # the same process, so that whoever watches over this agent need not know
