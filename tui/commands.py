@@ -92,7 +92,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "push": Way.HANDED,
         "rm": Way.HANDED,
     },
-    "image": {"ls": Way.SHOWN},
+    "image": {"ls": Way.SHOWN, "pull": Way.HANDED, "rm": Way.HANDED},
     "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.HANDED},
     "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.HANDED},
     "node": {

@@ -1861,7 +1861,6 @@ async def test_who_takes_on_the_mark_of_another_keeps_nobody_from_an_end(parted:
         for one in (spec, feigned):
             await driver.start(one)
             await parted.ready(one)
-        await until(lambda: "sleep 1001" in commands(ACCOUNT))
         parted.lose_shim(spec.replica_id)
         await soon(driver.wait(spec.replica_id))
         assert sleepers(STRANGER), "nobody's end is another's"
