@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -122,6 +123,10 @@ print("lived")
 """
 
 
+PYTHON_LOST_A_LOCK = re.compile(r"_bootstrap>\", line \d+, in acquire\nKeyError: \d+\n\Z")
+"""An import within an import that a handler interrupted, before Python 3.13 (gh-106176): without a session we load late."""
+
+
 @pytest.mark.parametrize(
     ("program", "is_in_session"),
     [
@@ -138,6 +143,8 @@ def test_the_first_report_at_any_moment(tmp_path: Path, program: str, is_in_sess
         folder = tmp_path / str(ms)
         folder.mkdir()
         done = run(folder, program.format(ms=ms), is_in_session=is_in_session)
+        if not is_in_session and PYTHON_LOST_A_LOCK.search(done.stderr):
+            continue
         assert done.stdout.endswith("lived\n"), (ms, done.stdout, done.stderr)
         assert "Error" not in done.stderr, (ms, done.stderr)
         if not is_in_session:
