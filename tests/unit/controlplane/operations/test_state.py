@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -225,6 +225,36 @@ async def test_between_a_watch_and_the_next_nothing_is_skipped(why: str) -> None
         await made.settled(state)
         assert [removal.session for removal in state.removals] == [ended]
         assert (state.repaired, state.first_revision) == (0, began)
+
+
+class AmongOthers:
+    """A store of which others have a part: it counts their revisions, and a watch is told none of them."""
+
+    def __init__(self, store: Flaky) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        async with contextlib.aclosing(self._store.watch(prefix, from_revision)) as batches:
+            told = from_revision - 1
+            async for batch in batches:
+                if not any(event.key.startswith("elsewhere/") for event in batch.events):
+                    told = batch.revision if batch.events else told
+                    yield replace(batch, revision=told)
+
+
+async def test_what_others_write_to_the_same_etcd_keeps_nobody_waiting() -> None:
+    async with bench() as made:
+        state = LiveState(AmongOthers(made.store), made.clock)  # type: ignore[arg-type]
+        made.tasks.append(made.group.create_task(state.follow()))
+        await state.reached(1)
+        put = Put(key="elsewhere/lease", value=b"")
+        theirs = (await made.store.commit(Transaction(success=(put,)))).revision
+        async with asyncio.timeout(30):
+            assert await state.catch_up(theirs)
+        assert not await state.catch_up(theirs + 100), "it never happened"
 
 
 async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
