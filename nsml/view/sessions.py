@@ -236,11 +236,13 @@ def summary_text(session: Session | Checkpoint, cells: int | None = None) -> str
 
     `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
 
-    `cells`: as many values as have room there, with shorter names at need and no number cut; "" where not even
-    the first has.
+    `cells`: as many values as have room there, `epoch` last, with shorter names at need and no number cut; "" where
+    not even the first has.
     """
     pairs = _summary_pairs(session)
     text = ", ".join(key + value for key, value in pairs)
+    # What one compares by comes before how far it is.
+    pairs.sort(key=lambda pair: pair[0] == "epoch")
     if left_out := getattr(session, "summary_left_out", 0):
         text += f" … {left_out:,} more"
     return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)

@@ -11,7 +11,7 @@ from nsml.view.text import fit, fit_middle, fit_words, pad, visible, width
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 _GAP = "  "
@@ -210,6 +210,34 @@ def _emptiness(
     return is_empty
 
 
+def _give_back(
+    columns: Sequence[Column[T]],
+    shown: Callable[[int, int], Iterable[str]],
+    places: Sequence[int],
+    cut: list[int],
+    wanted: Sequence[int],
+) -> None:
+    """Let other columns that were cut have the cells that shorter texts of a column leave free, the least cut first.
+
+    `shown`: the texts of the column of a place in so many cells. `cut`: the cells of each of the places, which change.
+    """
+    free = 0
+    wanting = []
+    for at, place in enumerate(places):
+        column, cells = columns[place], cut[at]
+        if cells >= wanted[place]:
+            continue
+        needed = max([min(width(column.title), cells), *map(width, shown(place, cells))])
+        if column.within is not None and needed < cells:
+            cut[at] = needed
+            free += cells - needed
+        else:
+            wanting.append((wanted[place] - cells, at))
+    for lacking, at in sorted(wanting):
+        cut[at] += (given := min(lacking, free))
+        free -= given
+
+
 class Rendered(NamedTuple):
     """A table: its lines, and the titles of the columns that say something and for which there was no room."""
 
@@ -246,6 +274,11 @@ def render(
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     widths = _widths(columns, rows, header=header)
     places = list(range(len(columns)))
+
+    def shown(place: int, cells: int) -> list[str]:
+        pairs = zip(items, rows, strict=True)
+        return [_cut(columns[place], item, row[place], now, cells) for item, row in pairs]
+
     if is_whole and room is not None:
         narrowed = list(widths)
         fits = _shrink(columns, narrowed, room) or _shrink(columns, narrowed, room, part=2)
@@ -255,6 +288,7 @@ def render(
         places, cut = _legible(columns, places, widths, room, is_empty)
         if items and (_excess(cut, room) or any(map(is_empty, places, cut))):
             return Rendered(_stacked(columns, items, now=now, room=room, paint=paint))
+        _give_back(columns, shown, places, cut, widths)
         for place, cells in zip(places, cut, strict=True):
             widths[place] = cells
     layout = Layout([columns[place] for place in places], [widths[place] for place in places])

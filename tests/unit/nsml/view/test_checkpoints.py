@@ -20,8 +20,8 @@ def saved(*, names=tuple(REPORTED)):
     [
         (60, "epoch=5/20, train/loss=0.1275, lr=0.05, step=5"),
         (46, "epoch=5/20, train/loss=0.1275, lr=0.05, step=5"),
-        (34, "epoch=5/20, train/loss=0.1275 …"),
-        (20, "epoch=5/20 …"),
+        (34, "train/loss=0.1275, lr=0.05 …"),
+        (20, "train/loss=0.1275 …"),
     ],
 )
 def test_a_summary_has_its_values_as_they_were_reported(cells, text):

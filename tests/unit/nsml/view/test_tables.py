@@ -210,3 +210,20 @@ def test_one_row_does_not_fill_the_lines_of_all_others():
         assert all(len(line) < WIDEST + 20 for line in lines)
         assert lines[-1].endswith("1")
         assert "…" in lines[-1]
+
+
+def test_what_a_shorter_text_leaves_free_goes_to_columns_that_were_cut():
+    columns = [
+        Column(key="name", title="Name", cell=lambda item, _: item, is_name=True),
+        Column(
+            key="devices",
+            title="GPUs",
+            cell=lambda *_: "1 x Simulated GPU",
+            shrinks_to=9,
+            within=lambda *_: "1 sim",
+        ),
+        Column(key="state", title="Status", cell=lambda *_: "Succeeded", shrinks_to=5),
+    ]
+    head, _, row = render(columns, ["one"], now=0, room=22)
+    assert row == "one   1 sim  Succeeded"
+    assert head == "Name  GPUs   Status"
