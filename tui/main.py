@@ -180,6 +180,8 @@ def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
         serve(arguments, host=host, port=port)
     except NotServed as error:
         _fail(error.message, error.advice, USAGE_CODE)
+    except KeyboardInterrupt:
+        pass  # Ctrl-C ends it, also when it has printed its address and begins to serve
     sys.exit(0)
 
 
