@@ -58,8 +58,46 @@ _LONGEST_PERIOD_US = 1_000_000
 _LEAST_QUOTA_US = 1_000
 """The kernel takes no less."""
 _NEAR_BYTES = 1 << 20
+_QUOTA = "cpu.cfs_quota_us"
 _FOR_ALL = 1 << 62
 """Of files that say "no limit" with a huge number."""
+
+
+class Entrance:
+    """How processes come into a group, opened with the rights of now: who comes in may have none.
+
+    The bound of its processor time is set last, by who becomes its program. All that is done to make its
+    root would count as the program's, and last seconds where that has a hundredth of a core.
+    """
+
+    def __init__(self) -> None:
+        self.doors: list[int] = []
+        self.bound: tuple[int, str, str] | None = None
+
+    def join(self, pid: int = 0) -> None:
+        """Put a process into the group, 0 for the calling one. Raises OSError."""
+        for door in self.doors:
+            os.write(door, str(pid).encode())
+
+    def limit(self) -> None:
+        """Bound the processor time of all that is in the group. Raises OSError."""
+        if self.bound is None:
+            return
+        descriptor, name, value = self.bound
+        try:
+            os.write(descriptor, value.encode())
+        except OSError as error:
+            # version 1 refuses more than a group above has: that one keeps it, more strictly
+            if error.errno != errno.EINVAL or name != _QUOTA:
+                raise _not_set(name, error) from error
+
+    def close(self) -> None:
+        """Close all descriptors of it in this process."""
+        for descriptor in self.doors:
+            os.close(descriptor)
+        if self.bound is not None:
+            os.close(self.bound[0])
+        self.doors, self.bound = [], None
 
 
 class Group:
@@ -92,9 +130,7 @@ class Group:
             return {_ROOT: self._folders[0]}
         return {os.path.join(_ROOT, controller): place for controller, place in self._of.items()}
 
-    def make(
-        self, *, memory_bytes: int | None, cpus: float | None, process_count: int | None
-    ) -> None:
+    def make(self, *, memory_bytes: int | None, process_count: int | None) -> None:
         """Make it with these limits, None for none; those that it has no controller for are not its own.
 
         Raises OSError whose text says which limit could not be set.
@@ -110,18 +146,23 @@ class Group:
             self.limit_memory(memory_bytes)
         if process_count is not None and PIDS in self._of:
             self._set(PIDS, "pids.max", str(process_count))
-        if cpus is not None and CPU in self._of:
-            self._limit_cpus(cpus)
 
-    def open_doors(self) -> list[int]:
-        """Descriptors through which a process joins, with `join`. Raises OSError.
-
-        They are opened with the rights of now: who joins through them may have none.
-        """
-        return [
-            os.open(os.path.join(folder, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
-            for folder in self._folders
-        ]
+    def open_entrance(self, *, cpus: float | None) -> Entrance:
+        """How a process joins, and is then bounded to so many cores. Raises OSError."""
+        entrance = Entrance()
+        try:
+            entrance.doors += [_opened(folder, "cgroup.procs") for folder in self._folders]
+            if cpus is not None and CPU in self._of:
+                quota, period = cpu_quota(cpus)
+                name, value = "cpu.max", f"{quota} {period}"
+                if self._version == 1:
+                    self._set(CPU, "cpu.cfs_period_us", str(period))
+                    name, value = _QUOTA, str(quota)
+                entrance.bound = _opened(self._of[CPU], name), name, value
+        except OSError:
+            entrance.close()
+            raise
+        return entrance
 
     def members(self) -> list[int]:
         """The processes in it."""
@@ -135,6 +176,9 @@ class Group:
         for folder in self._folders:
             # with room for none there is no race against one that forks all the time
             _try_write(folder, "pids.max", "0")
+            # what has to end would wait for its turn, long where it has much memory to give back
+            _try_write(folder, _QUOTA, "-1")
+            _try_write(folder, "cpu.max", "max")
             _try_write(folder, "cgroup.kill", "1")
         for pid in self.members():
             with contextlib.suppress(OSError):
@@ -251,37 +295,22 @@ class Group:
             if ends_all:
                 _try_write(self._of[MEMORY], "memory.oom.group", "1")
 
-    def _limit_cpus(self, cpus: float) -> None:
-        quota, period = cpu_quota(cpus)
-        try:
-            if self._version == 1:
-                self._set(CPU, "cpu.cfs_period_us", str(period))
-                self._set(CPU, "cpu.cfs_quota_us", str(quota))
-            else:
-                self._set(CPU, "cpu.max", f"{quota} {period}")
-        except OSError as error:
-            # version 1 refuses more than a group above has: that one keeps it, more strictly
-            if error.errno != errno.EINVAL or self._version != 1:
-                raise
-
     def _set(self, controller: str, name: str, value: str) -> None:
         try:
             _write(self._of[controller], name, value)
         except OSError as error:
-            place = f"{name} of its control group"
-            raise OSError(error.errno, f"{place}: {os.strerror(error.errno or 0)}") from error
+            raise _not_set(name, error) from error
+
+
+def _not_set(name: str, error: OSError) -> OSError:
+    reason = os.strerror(error.errno or 0)
+    return OSError(error.errno, f"{name} of its control group: {reason}")
 
 
 def cpu_quota(cpus: float) -> tuple[int, int]:
     """Microseconds of processor time in a period of so many microseconds that are `cpus` cores."""
     period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONGEST_PERIOD_US
     return max(round(cpus * period), _LEAST_QUOTA_US), period
-
-
-def join(doors: Iterable[int]) -> None:
-    """Put the calling process into the groups of these doors. Raises OSError."""
-    for door in doors:
-        os.write(door, b"0")
 
 
 def group_of_process(
@@ -406,17 +435,16 @@ def _tried(base: Base, start: Callable[[], int], reasons: list[str]) -> Base:
 
 
 def _try_group(group: Group, start: Callable[[], int]) -> None:
-    group.make(memory_bytes=1 << 26, cpus=0.5, process_count=16)
-    doors = group.open_doors()
+    group.make(memory_bytes=1 << 26, process_count=16)
+    entrance = group.open_entrance(cpus=0.5)
     pid = start()
     try:
-        for door in doors:
-            os.write(door, str(pid).encode())
+        entrance.join(pid)
+        entrance.limit()
         if pid not in group.members():
             raise OSError(errno.ESRCH, "a process that joined is not in it")
     finally:
-        for door in doors:
-            os.close(door)
+        entrance.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -600,9 +628,13 @@ def _keyed(folder: str, name: str) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-def _write(folder: str, name: str, value: str) -> None:
+def _opened(folder: str, name: str) -> int:
     # never O_CREAT: what the kernel does not offer is not made
-    descriptor = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
+    return os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _write(folder: str, name: str, value: str) -> None:
+    descriptor = _opened(folder, name)
     try:
         os.write(descriptor, value.encode())
     finally:

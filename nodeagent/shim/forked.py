@@ -15,7 +15,7 @@ import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
 from nodeagent.shim import namespaces, scripts, seccomp
-from nodeagent.shim.cgroups import PIDS, Group, join
+from nodeagent.shim.cgroups import PIDS, Entrance, Group
 from nodeagent.shim.files import write_into
 from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
@@ -64,7 +64,7 @@ class Forked:
     def start(self) -> None:
         """Fork the program. Raises OSError."""
         self._enter_network()
-        doors = self._make_group()
+        entrance = self._make_group()
         output = os.open(
             os.path.join(self._folder, "output"),
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -74,13 +74,14 @@ class Forked:
         gate: Sequence[int] = os.pipe2(os.O_CLOEXEC) if self._pasta is not None else ()
         try:
             spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
-            self.pid = _fork_program(self._folder, spec, output, report, doors, gate=gate)
+            self.pid = _fork_program(self._folder, spec, output, report, entrance, gate=gate)
             if self._pasta is not None:
                 self._pasta.furnish()
                 os.write(gate[1], b"!")
         finally:
-            for descriptor in (output, report, *doors, *gate):
+            for descriptor in (output, report, *gate):
                 os.close(descriptor)
+            entrance.close()
 
     def is_running(self) -> bool:
         """Whether the program was started and has not ended."""
@@ -157,18 +158,16 @@ class Forked:
         elif self._spec.get("own_network"):
             raise OSError(errno.ENONET, "the network of its own that it was to have is not there")
 
-    def _make_group(self) -> list[int]:
-        """Make the group; the doors through which the child joins it. Raises OSError."""
+    def _make_group(self) -> Entrance:
+        """Make the group; how the child joins it. Raises OSError."""
         if self._group is None:
-            return []
+            return Entrance()
         wanted = self._spec["group"]
         count = wanted["process_count"]
         if count is not None and self._has_first_process:
             count += 1
-        self._group.make(
-            memory_bytes=wanted["memory_bytes"], cpus=wanted["cpus"], process_count=count
-        )
-        return self._group.open_doors()
+        self._group.make(memory_bytes=wanted["memory_bytes"], process_count=count)
+        return self._group.open_entrance(cpus=wanted["cpus"])
 
     def _note_refused_forks(self, group: Group) -> None:
         """Once, before the group is first killed: it is left no room then, and refuses what forks last."""
@@ -236,7 +235,7 @@ def _fork_program(
     spec: dict,  # type: ignore[type-arg]
     output: int,
     report: int,
-    doors: Sequence[int],
+    entrance: Entrance,
     *,
     gate: Sequence[int] = (),
 ) -> int:
@@ -259,7 +258,7 @@ def _fork_program(
         if isolation:
             namespaces.settle(is_required=isolation["pid"])
         _end_with(shim)
-        join(doors)
+        entrance.join()
         _prepare_streams(output, spec.get("oom_score_adj", _OOM_SCORE))
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -273,6 +272,7 @@ def _fork_program(
             if spec.get("account"):
                 namespaces.drop_privileges(spec.get("account"))
                 _end_with(shim)
+            entrance.limit()
             _exec_program(spec, report)
         # whoever the program is, it passes the folders that lead to what its root holds
         os.umask(0o022)
@@ -281,7 +281,7 @@ def _fork_program(
             os.close(gate[1])
             if not os.read(gate[0], 1):
                 os._exit(START_FAILED_CODE)  # the shim says why
-        _be_first_process(spec, report, shim)
+        _be_first_process(spec, report, shim, entrance)
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))
     os._exit(START_FAILED_CODE)
@@ -399,7 +399,7 @@ def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoRetu
     os._exit(START_FAILED_CODE)
 
 
-def _be_first_process(spec: dict, report: int, shim: int) -> NoReturn:  # type: ignore[type-arg]
+def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) -> NoReturn:  # type: ignore[type-arg]
     """Be pid 1 of the namespace: start the program, pass SIGTERM on, reap, report, exit.
 
     Its exit makes the kernel kill all that is left in the namespace before the shim can reap it.
@@ -409,6 +409,7 @@ def _be_first_process(spec: dict, report: int, shim: int) -> NoReturn:  # type: 
     namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
     _end_with(shim)
     seccomp.load()
+    entrance.limit()
     program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
     if program == 0:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -327,13 +327,26 @@ async def test_one_process_is_enough_for_a_program_that_starts_none(limited: Ben
     assert limited.output(spec) == b"ran\n"
 
 
-@pytest.mark.parametrize("cpus", [0.001, 1000.0])
+@pytest.mark.parametrize("cpus", [0.01, 1000.0])
 async def test_any_number_of_cores_can_be_given(limited: Bench, cpus: float) -> None:
     async with limited.new_driver() as driver:
         spec = limited.spec(argv=("true",), cpus=cpus)
         await driver.start(spec)
         record = await soon(driver.wait(spec.replica_id))
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 0)
+
+
+async def test_what_has_hardly_any_processor_time_still_ends_when_it_is_told_to(
+    limited: Bench,
+) -> None:
+    """The kernel also counts what it overran, so such a program alone could end in minutes."""
+    async with limited.new_driver() as driver:
+        spec = limited.spec(argv=("sh", "-c", "while :; do :; done"), cpus=0.001)
+        await driver.start(spec)
+        await driver.kill(spec.replica_id, reason="seen enough")
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.STOPPED
+    assert not processes_of(spec.replica_id)
 
 
 async def test_cores_are_really_limited(limited: Bench) -> None:

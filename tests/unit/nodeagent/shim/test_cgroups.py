@@ -52,12 +52,25 @@ def read(folder: Path, name: str) -> str:
 
 def test_limits_are_written_as_version_2_wants_them(tmp_path: Path) -> None:
     group = second_version(tmp_path)
-    group.make(memory_bytes=1_000_000, cpus=1.5, process_count=64)
+    group.make(memory_bytes=1_000_000, process_count=64)
     assert read(tmp_path, "memory.max").startswith("1000000")
     assert read(tmp_path, "memory.swap.max").startswith("0")
     assert read(tmp_path, "memory.oom.group").startswith("1")
     assert read(tmp_path, "pids.max").startswith("64")
-    assert read(tmp_path, "cpu.max").startswith("150000 100000")
+
+
+def test_processor_time_is_bounded_last_and_not_for_what_has_to_end(tmp_path: Path) -> None:
+    group = second_version(tmp_path)
+    group.make(memory_bytes=None, process_count=None)
+    entrance = group.open_entrance(cpus=1.5)
+    entrance.join(2**22)
+    assert read(tmp_path, "cpu.max") == FILES["cpu.max"]
+    entrance.limit()
+    assert read(tmp_path, "cpu.max") == "150000 100000"
+    entrance.close()
+    (tmp_path / "replica" / "cgroup.procs").write_text("0")
+    group.kill()
+    assert read(tmp_path, "cpu.max").startswith("max")
 
 
 def test_a_group_of_groups_bounds_their_memory_and_never_ends_all_of_them(tmp_path: Path) -> None:
@@ -84,7 +97,10 @@ def test_the_smallest_share_is_one_that_the_kernel_takes(
     tmp_path: Path, cpus: float, said: str
 ) -> None:
     group = second_version(tmp_path)
-    group.make(memory_bytes=None, cpus=cpus, process_count=None)
+    group.make(memory_bytes=None, process_count=None)
+    entrance = group.open_entrance(cpus=cpus)
+    entrance.limit()
+    entrance.close()
     assert read(tmp_path, "cpu.max").startswith(said)
     assert read(tmp_path, "memory.max") == "max"
 
@@ -93,7 +109,7 @@ def test_a_limit_that_cannot_be_set_is_an_error_that_says_which(tmp_path: Path) 
     group = second_version(tmp_path)
     (tmp_path / "replica" / "pids.max").unlink()
     with pytest.raises(OSError, match=r"pids\.max of its control group"):
-        group.make(memory_bytes=None, cpus=None, process_count=5)
+        group.make(memory_bytes=None, process_count=5)
 
 
 def test_what_version_2_says_of_memory(tmp_path: Path) -> None:
