@@ -93,9 +93,6 @@ def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
     fetch it. The rules are those of a session that names it: the node's allowed images, limits and room on
     disk. Ctrl-C ends the pulls soon after. Exit code 9: some nodes have it now, others do not.
     """
-    from nsml.v1.resources_pb2 import ImageStatus
-    from nsml.view.images import ANSWER_COLUMNS, ImageAnswer, answer_record
-
     chosen = app.call(lambda client: _with_containers(client, nodes))
     if dry_run:
         app.say(f"would pull {name} on {nodes_words(chosen)}")
@@ -105,15 +102,7 @@ def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
         return ExitCode.OK
     app.say(f"pulling {name} on {nodes_words(chosen)}")
     answers = app.call(partial(_pulled, app=app, image=name, nodes=chosen, are_named=bool(nodes)))
-    write_list(
-        app,
-        answers,
-        columns=ANSWER_COLUMNS,
-        record=answer_record,
-        name="node",
-        blank=ImageAnswer(node="", status=ImageStatus()),
-    )
-    return _code(answers)
+    return _write_answers(app, answers)
 
 
 @command(
@@ -131,14 +120,19 @@ def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
     It stays where a session uses it, and where it was before nsml pulled it. Without --node it is removed from all
     nodes that list it (nsml image ls). A session that names it later has it pulled again.
     """
-    from nsml.v1.resources_pb2 import ImageStatus
-    from nsml.view.images import ANSWER_COLUMNS, ImageAnswer, answer_record
-
     chosen = app.call(lambda client: _having(client, name, nodes))
     copies = [f"{name} on {node}" for node in chosen]
     if not confirm_names(app, "image rm", copies, noun="image"):
         return ExitCode.OK
     answers = app.call(partial(_removed, image=name, nodes=chosen))
+    return _write_answers(app, answers)
+
+
+def _write_answers(app: App, answers: Sequence[ImageAnswer]) -> ExitCode:
+    """Print a row for each node; the exit code says whether all, some or none of the asked nodes did it."""
+    from nsml.v1.resources_pb2 import ImageStatus
+    from nsml.view.images import ANSWER_COLUMNS, ImageAnswer, answer_record
+
     write_list(
         app,
         answers,
@@ -147,10 +141,6 @@ def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
         name="node",
         blank=ImageAnswer(node="", status=ImageStatus()),
     )
-    return _code(answers)
-
-
-def _code(answers: Sequence[ImageAnswer]) -> ExitCode:
     asked = [one for one in answers if not one.is_skipped]
     done = sum(one.is_done for one in asked)
     if done and done == len(asked):
