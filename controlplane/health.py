@@ -19,7 +19,6 @@ from controlplane.operations.observing import (
     observed_history,
     observed_objects,
 )
-from controlplane.store.interface import Put, Transaction
 from nsml.clock import in_own_thread
 from nsml.content.digests import digest_of
 
@@ -72,7 +71,7 @@ class Health:
 
     async def touch(self) -> None:
         """Write a few bytes to the store, for what that says of it."""
-        await self.store.commit(Transaction(success=(Put(key=records.PROBE, value=b""),)))
+        await self.store.commit(records.PROBE)
 
     def parts(self) -> tuple[Part, ...]:
         """What is asked where nobody calls."""

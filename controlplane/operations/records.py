@@ -50,6 +50,7 @@ from controlplane.domain.values import (
     Usage,
     Visibility,
 )
+from controlplane.store.interface import Put, Transaction
 from controlplane.stored.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
 CLUSTER: Final = "cluster"
 PLATFORM_KEYS: Final = "platform-keys"
-PROBE: Final = "probe"
-"""Written, and of no meaning, to see whether the store takes writes again."""
+PROBE: Final = Transaction(success=(Put(key="probe", value=b""),))
+"""A write without meaning: shows whether the store takes writes, and makes a new revision."""
 
 
 def session_key(session_id: str) -> str:

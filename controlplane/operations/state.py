@@ -13,7 +13,7 @@ from controlplane.operations import records
 from controlplane.operations.known import Known
 from controlplane.operations.subscriptions import EVERYTHING, VIEWED
 from controlplane.scheduler.fair_share import HALF_LIFE_S
-from controlplane.store.interface import Compacted, NoSpace, Put, StoreUnavailable, Transaction
+from controlplane.store.interface import Compacted, NoSpace, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,7 +97,7 @@ class LiveState(Known):
             # Others may write to the same etcd, and a watch of ours tells nothing of their revisions.
             # What we write now, it tells after them.
             with contextlib.suppress(NoSpace):
-                await self._store.commit(Transaction(success=(Put(key=records.PROBE, value=b""),)))
+                await self._store.commit(records.PROBE)
             await self.reached(revision)
         return True
 
