@@ -66,7 +66,7 @@ class Restored:
     is_beside: bool = False
 
     def lines(self) -> list[str]:
-        """What its operator is told."""
+        """The report to the operator, a line each."""
         found = [
             f"restored {self.cluster_id}: {self.record_count} records, {self.blob_count} blobs"
         ]
@@ -100,7 +100,9 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
     backup = Backup(path)
     _check_version(backup)
     backup.check(with_blobs=False)
-    private = _private_files(backup, keys, key_file_of(settings))
+    stored = dict(records_in(backup.pieces("store")))
+    is_sealed = records.PLATFORM_KEYS in stored
+    private = _private_files(backup, keys, key_file_of(settings), is_sealed=is_sealed)
     data = settings.data
     _check_empty(data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +113,9 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
         is_begun = False
         try:
             async with opened_ground(settings, standing, SystemClock()) as on:
-                restoring = _Restoring(on, backup, standing, settings, private)
+                restoring = _Restoring(
+                    on, backup, standing, settings, stored=stored, private=private
+                )
                 cluster, objects_mark = await restoring.checked()
                 is_begun = True
                 done = await restoring.run(cluster, objects_mark)
@@ -125,7 +129,7 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
 
 
 class _Restoring:
-    """One restore, into parts that are open."""
+    """One restore, into parts that are open; `stored` are the records of the backup by key."""
 
     def __init__(
         self,
@@ -133,10 +137,13 @@ class _Restoring:
         backup: Backup,
         standing: Standing,
         settings: Settings,
+        *,
+        stored: Mapping[str, bytes],
         private: Mapping[str, bytes],
     ) -> None:
         self._on = on
         self._backup = backup
+        self._stored = stored
         self._standing = standing
         self._data = settings.data
         self._key_file = key_file_of(settings)
@@ -149,16 +156,15 @@ class _Restoring:
             StartRefused: something is there already.
             BackupError: there is no platform in the backup.
         """
-        backup = self._backup
-        made = dict(records_in(backup.pieces("store"))).get(records.CLUSTER)
+        made = self._stored.get(records.CLUSTER)
         if made is None:
-            raise BackupError(f"{backup.path / 'store'} has no platform in it")
+            raise BackupError(f"{self._backup.path / 'store'} has no platform in it")
         cluster = records.decode_cluster(made)
         return cluster, await self._check_empty(cluster)
 
     async def run(self, cluster: Cluster, objects_mark: str) -> Restored:
         on, backup = self._on, self._backup
-        found = dict(records_in(backup.pieces("store")))
+        found = dict(self._stored)
         del found[records.CLUSTER]
         key_records = self._put_keys(cluster.id, found.pop(records.PLATFORM_KEYS, None))
         await on.store.commit(Transaction(success=(Put(key=RESTORING, value=b""),)))
@@ -246,7 +252,7 @@ class _Restoring:
         return key
 
     def _going_on(self, cluster: Cluster, objects_mark: str) -> Cluster:
-        """Who the platform is from now on: its numbers go on beyond all that were ever told."""
+        """The cluster record to continue with: its revisions begin above all that were ever reported."""
         standing = self._standing
         after = max(self._backup.manifest.revision, cluster.offset)
         restored = Restore(
@@ -301,7 +307,9 @@ def _clear(data: Path) -> None:
             one.unlink()
 
 
-def _private_files(backup: Backup, keys: Path | None, key_file: Path) -> Mapping[str, bytes]:
+def _private_files(
+    backup: Backup, keys: Path | None, key_file: Path, *, is_sealed: bool
+) -> Mapping[str, bytes]:
     """The platform's private files by name; StartRefused when they are not enough."""
     if keys is None:
         found = {name: backup.key(name) for name in _KEYS if name in backup.manifest.keys}
@@ -312,7 +320,6 @@ def _private_files(backup: Backup, keys: Path | None, key_file: Path) -> Mapping
         found = {name: content for name, content in read.items() if content is not None}
     if key_file.exists():
         found[KEY_FILE] = read_private(key_file) or b""
-    is_sealed = any(key == records.PLATFORM_KEYS for key, _ in records_in(backup.pieces("store")))
     missing = ({KEY_FILE} if is_sealed else _LEAST_KEYS) - found.keys()
     if missing:
         where = f"{keys} has not" if keys else f"{backup.path} was made without"
