@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -47,7 +48,8 @@ class ImageNames:
         self._prefix = prefix
         self._mark = mark
         self._kept: OrderedDict[str, dict[str, bytes]] = OrderedDict()
-        self._turns: dict[str, threading.Lock] = {}
+        # a lock lives while a call uses it
+        self._turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def of(
@@ -78,7 +80,7 @@ class ImageNames:
             with self._lock:
                 self._kept[image_id] = found
                 while len(self._kept) > _MOST_IMAGES:
-                    self._turns.pop(self._kept.popitem(last=False)[0], None)
+                    self._kept.popitem(last=False)
             return found
 
     def _read(
