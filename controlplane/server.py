@@ -66,7 +66,7 @@ from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
 from nsml.ends import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
-from nsml.private_folders import make_private_folder, words_of
+from nsml.private_folders import make_data_folder, words_of
 from nsml.program_logs import write_json_lines
 from nsml.urls import without_password
 
@@ -143,13 +143,6 @@ def _grpc_options() -> tuple[tuple[str, int], ...]:
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = connection_limit(min(open_files, _MOST_FILES))
     return (*GRPC_OPTIONS, ("grpc.max_allowed_incoming_connections", limit))
-
-
-def _make_folder(data: Path) -> None:
-    try:
-        make_private_folder(data)
-    except OSError as error:
-        raise StartRefused(f"cannot use the data folder {data}: {error.strerror}") from error
 
 
 class Listeners:
@@ -266,7 +259,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
     Raises:
         StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
     """
-    _make_folder(settings.data)
+    make_data_folder(settings.data, StartRefused)
     refuse_unfinished(settings.data)
     with FileLock(str(settings.data / "lock")):
         started = asyncio.Event()

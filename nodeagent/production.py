@@ -97,7 +97,7 @@ from nsml.client.rpc import HASTY, Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.private_files import read_private
-from nsml.private_folders import make_private_folder
+from nsml.private_folders import make_data_folder
 from nsml.program_logs import write_json_lines
 from nsml.v1 import resources_pb2 as resources
 
@@ -127,13 +127,6 @@ _OPTIONS = (
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
-def _make_folder(data: Path) -> None:
-    try:
-        make_private_folder(data)
-    except OSError as error:
-        raise SettingsError(f"cannot use the data folder {data}: {error.strerror}") from error
-
-
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Parts]:
     """The parts for these settings, while the context lasts.
@@ -146,7 +139,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     write_json_lines(file=settings.log_file, most_bytes=settings.log_file_bytes)
     # Who may read what is said where it is made; what programs are given, others read by default.
     os.umask(0o022)
-    _make_folder(settings.data)
+    make_data_folder(settings.data, SettingsError)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     writes = Writes.here()

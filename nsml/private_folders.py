@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
-def make_private_folder(folder: Path) -> None:
+def make_data_folder(folder: Path, error: Callable[[str], Exception]) -> None:
     """Make a program's data folder where there is none, and close it to others.
 
     Raises:
-        OSError: it cannot be made, or it belongs to somebody else; `strerror` says to whom.
+        error(REASON): it cannot be made, or it belongs to somebody else.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if problem := foreign(folder):
-        raise PermissionError(errno.EPERM, problem, str(folder))
-    folder.chmod(0o700)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = foreign(folder)
+        if not problem:
+            folder.chmod(0o700)
+    except OSError as refusal:
+        raise error(f"cannot use the data folder {folder}: {refusal.strerror}") from refusal
+    if problem:
+        raise error(f"cannot use the data folder {folder}: {problem}")
 
 
 def foreign(folder: Path) -> str:
