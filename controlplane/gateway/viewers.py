@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Mapping
 
-    from controlplane.operations.views import Viewer, Wish
+    from controlplane.operations.views import Viewer, ViewerSpec
 
 START_WITHIN_S: Final = 25.0
 """With the next one less than clients wait for an answer."""
@@ -65,18 +65,18 @@ class Viewers:
         self._server = server
         self._visdom_python = visdom_python
 
-    async def start(self, wish: Wish) -> Viewer:
+    async def start(self, spec: ViewerSpec) -> Viewer:
         """See Viewing."""
         order: dict[str, object] = {
-            "kind": wish.kind.value,
-            "prefix": wish.prefix,
-            "token": wish.token,
-            "sessions": list(wish.session_ids),
+            "kind": spec.kind.value,
+            "prefix": spec.prefix,
+            "token": spec.token,
+            "sessions": list(spec.session_ids),
             "server": self._server,
         }
-        if wish.kind is Kind.VISDOM:
+        if spec.kind is Kind.VISDOM:
             order |= {"python": await self._sound_visdom(), "launcher": str(LAUNCHER)}
-        elif wish.kind is Kind.DASHBOARD:
+        elif spec.kind is Kind.DASHBOARD:
             _check_dashboard()
             order |= {"platform": urlsplit(self.url).netloc}
         elif importlib.util.find_spec("tensorboard") is None:
@@ -92,7 +92,7 @@ class Viewers:
             )
         folder = Path(tempfile.mkdtemp(prefix="nsml-view-"))
         try:
-            return await _Child.started(folder, wish.kind, order)
+            return await _Child.started(folder, spec.kind, order)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -59,8 +59,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a viewer is started with.
+class ViewerSpec:
+    """How a viewer is started.
 
     Attributes:
         kind: which program.
@@ -108,7 +108,7 @@ class Viewing(Protocol):
         """Where browsers reach them, without a path."""
         ...
 
-    async def start(self, wish: Wish) -> Viewer:
+    async def start(self, spec: ViewerSpec) -> Viewer:
         """Start one; returns once it answers.
 
         Raises:
@@ -240,10 +240,12 @@ class Views:
                 attempt="nsml plot, or later: each ends half an hour after it was last looked at",
             )
         view_id = self._new_id()
-        wish = Wish(kind=kind, prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions))
+        spec = ViewerSpec(
+            kind=kind, prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions)
+        )
         self._starting += 1
         try:
-            viewer = await self.viewing.start(wish)
+            viewer = await self.viewing.start(spec)
         finally:
             self._starting -= 1
         now = self._clock.time()

@@ -40,7 +40,7 @@ from controlplane.scheduler.entitlement import claim_of
 from controlplane.scheduler.explain import MOVES_FOR
 from controlplane.scheduler.fit import asked_by, refusal
 from controlplane.scheduler.giving_way import DUE, Taker
-from controlplane.scheduler.lines import wish_of
+from controlplane.scheduler.lines import demand_of
 from controlplane.scheduler.order import expected_s
 from controlplane.scheduler.preemption import cheapest, name_for
 from controlplane.scheduler.yielders import Giving, Running
@@ -345,7 +345,7 @@ def unlocked(line: Line, movers: Iterable[Running], wait_s: float, now: float) -
     head = line.head
     wait_s = min(wait_s, max((remaining_s(one, now) for one in movers), default=0.0))
     if head.spec.time_limit_s:
-        wait_s = min(wait_s, expected_s(wish_of(head)))
+        wait_s = min(wait_s, expected_s(demand_of(head)))
     return wait_s * line.claim.gpu_thousandths / WHOLE_DEVICE
 
 
@@ -353,8 +353,8 @@ def remaining_s(one: Running, now: float) -> float:
     """For how long a session still runs: at most, by its time limit; without one as is to be expected."""
     if until := ends_by(one.session, now):
         return until - now
-    wish = wish_of(one.session)
-    return expected_s(wish._replace(attained_s=wish.attained_s + max(now - one.since, 0.0)))
+    demand = demand_of(one.session)
+    return expected_s(demand._replace(attained_s=demand.attained_s + max(now - one.since, 0.0)))
 
 
 def why(session: Session, mover: Session | None) -> str:

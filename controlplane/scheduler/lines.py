@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Priority
 from controlplane.scheduler.entitlement import claim_of
 from controlplane.scheduler.fit import Request, asked_by
-from controlplane.scheduler.order import Wish, expected_s, level_of
+from controlplane.scheduler.order import Demand, expected_s, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,10 +51,10 @@ class LineKey(NamedTuple):
         return self.project or self.request.owner
 
 
-def wish_of(session: Session) -> Wish:
+def demand_of(session: Session) -> Demand:
     """What the order looks at."""
     spec = session.spec
-    return Wish(
+    return Demand(
         gpus=spec.resources.gpu_thousandths * spec.replica_count / WHOLE_DEVICE,
         limit_s=spec.time_limit_s,
         attained_s=_attained_s(session),
@@ -327,15 +327,15 @@ class Queue:
         """Take a session in, or what changed of it; with `is_late` its time has come."""
         self.remove(session.id)
         self.revision += 1
-        wish = wish_of(session)
+        demand = demand_of(session)
         # Whole numbers: sums of floats would depend on who came and went before.
-        expected = round(expected_s(wish) * wish.gpus)
+        expected = round(expected_s(demand) * demand.gpus)
         waiting = self._waiting[session.id] = Waiting(session, expected)
         self._count(waiting, 1)
         if session.not_before and not is_late:
             heappush(self._put_off, (session.not_before, session.id))
         else:
-            self._stand(waiting, level_of(wish))
+            self._stand(waiting, level_of(demand))
 
     def take_first(self, line: Line, waiting: Waiting) -> None:
         """The oldest of a line waits no more."""
@@ -383,7 +383,7 @@ class Queue:
             waiting = self._first_put_off()
             heappop(self._put_off)
             if waiting is not None:
-                self._stand(waiting, level_of(wish_of(waiting.session)))
+                self._stand(waiting, level_of(demand_of(waiting.session)))
                 woken.append(waiting.session)
         return woken
 

@@ -40,8 +40,8 @@ In order of submission the wait would be about as long, as sessions use about ha
 _ROUNDING: Final = 1e-9
 
 
-class Wish(NamedTuple):
-    """What the order looks at; sessions that differ only in since when they wait stand in one line.
+class Demand(NamedTuple):
+    """What the order depends on; sessions that differ only in when they began to wait are in one line.
 
     Attributes:
         gpus: of the whole gang; below 1 for a share of one.
@@ -54,25 +54,25 @@ class Wish(NamedTuple):
     attained_s: float = 0.0
 
 
-def level_of(wish: Wish) -> int:
+def level_of(demand: Demand) -> int:
     """The level of the service that it is expected to need: 0, or one more for each doubling."""
-    doubled = expected_s(wish) * _weight(wish) / LEVEL_S
+    doubled = expected_s(demand) * _weight(demand) / LEVEL_S
     return max(0, 1 + math.floor(math.log2(doubled) + _ROUNDING)) if doubled else 0
 
 
-def level_lasts_s(wish: Wish) -> float:
+def level_lasts_s(demand: Demand) -> float:
     """For how much longer it stays in its level if it runs, seconds; infinity: for ever."""
-    expected, level, weight = expected_s(wish), level_of(wish), _weight(wish)
-    if not wish.limit_s:
+    expected, level, weight = expected_s(demand), level_of(demand), _weight(demand)
+    if not demand.limit_s:
         return LEVEL_S * math.pow(2.0, level) / weight - expected
     return expected - LEVEL_S * math.pow(2.0, level - 1) / weight if level else math.inf
 
 
-def expected_s(wish: Wish) -> float:
+def expected_s(demand: Demand) -> float:
     """How much longer it is thought to run."""
-    if wish.limit_s:
-        return max(wish.limit_s - wish.attained_s, 0.0)
-    return wish.attained_s + UNKNOWN_S
+    if demand.limit_s:
+        return max(demand.limit_s - demand.attained_s, 0.0)
+    return demand.attained_s + UNKNOWN_S
 
 
 def patience_s(backlog_gpu_s: float, gpus: float, *, has_limits: bool) -> float:
@@ -88,5 +88,5 @@ def patience_s(backlog_gpu_s: float, gpus: float, *, has_limits: bool) -> float:
     return min(max(BACKLOG_SHARE * backlog_gpu_s / gpus, LEAST_PATIENCE_S), MOST_PATIENCE_S)
 
 
-def _weight(wish: Wish) -> float:
-    return math.pow(max(wish.gpus, 1.0), WIDTH_POWER)
+def _weight(demand: Demand) -> float:
+    return math.pow(max(demand.gpus, 1.0), WIDTH_POWER)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from controlplane.domain.values import WHOLE_DEVICE, Cause
 from controlplane.scheduler import giving_way
 from controlplane.scheduler.giving_way import DUE, InClass, ground, may_give_way
-from controlplane.scheduler.lines import wish_of
+from controlplane.scheduler.lines import demand_of
 from controlplane.scheduler.order import level_lasts_s, level_of
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Running(NamedTuple):
         session = self.session
         account = account_of(session)
         gpus = self.gpu_thousandths / WHOLE_DEVICE
-        wish = wish_of(session)
+        demand = demand_of(session)
         ran_s = max(now - self.since, 0.0)
         return giving_way.Runner(
             name=session.id,
-            level=level_of(wish._replace(attained_s=wish.attained_s + ran_s)),
+            level=level_of(demand._replace(attained_s=demand.attained_s + ran_s)),
             ran_s=ran_s,
             loses=giving_way.loss(unsaved_s=self.unsaved_s(now), gpus=gpus),
             is_preemptible=may_give_way(session),
@@ -328,9 +328,9 @@ class Yielders:
         priority, account = int(session.spec.priority), account_of(session)
         if gpus := one.gpu_thousandths:
             stands.add(((_GPUS, priority, account), gpus))
-        wish = wish_of(session)
+        demand = demand_of(session)
         ran_s = max(now - one.since, 0.0)
-        wish = wish._replace(attained_s=wish.attained_s + ran_s)
-        soon = wish._replace(attained_s=wish.attained_s + _EARLY_S)
-        stands.add(((_LEVEL, priority, account), max(level_of(wish), level_of(soon))))
-        return now + max(level_lasts_s(wish), _LEAST_S)
+        demand = demand._replace(attained_s=demand.attained_s + ran_s)
+        soon = demand._replace(attained_s=demand.attained_s + _EARLY_S)
+        stands.add(((_LEVEL, priority, account), max(level_of(demand), level_of(soon))))
+        return now + max(level_lasts_s(demand), _LEAST_S)

@@ -119,7 +119,7 @@ def test_ours_runs_everything_whole_and_never_loops(arrivals: list[Arrival]) -> 
     # each preemption costs PREEMPTION_S of an attempt that had MIN_RUN_S at least
     assert waits.lost_gpu_pct <= 100 * PREEMPTION_S / MIN_RUN_S
     # one gives way at most once for each level of each of those that pass it
-    levels = 1 + order.level_of(order.Wish(12, attained_s=40_000.0))
+    levels = 1 + order.level_of(order.Demand(12, attained_s=40_000.0))
     stops = [number for _, what, number in cluster.log if what == "preempt"]
     assert all(stops.count(number) <= levels * len(arrivals) for number in set(stops))
 

@@ -214,8 +214,8 @@ class Shown:
 
     socket = "/nowhere"
 
-    def __init__(self, wish: rules.Wish) -> None:
-        self.wish = wish
+    def __init__(self, spec: rules.ViewerSpec) -> None:
+        self.spec = spec
         self.has_ended = False
 
     def allows(self, method: str, path: str) -> bool:
@@ -229,8 +229,8 @@ class Shown:
 class Showing:
     url: str = "http://here"
 
-    async def start(self, wish: rules.Wish) -> Shown:
-        return Shown(wish)
+    async def start(self, spec: rules.ViewerSpec) -> Shown:
+        return Shown(spec)
 
 
 @contextlib.asynccontextmanager
@@ -355,7 +355,7 @@ async def test_views_of_the_same_sessions_are_one_for_each_kind(
         opened = [(await one.open(kim, name, kind=kind)).view for kind in kinds * 2]
         assert [view.kind for view in opened] == [*kinds, *kinds]
         assert [view.id for view in opened[:2]] == [view.id for view in opened[2:]]
-        assert [view.viewer.wish.kind for view in one.running] == ["tensorboard", "visdom"]
+        assert [view.viewer.spec.kind for view in one.running] == ["tensorboard", "visdom"]
 
 
 DASHBOARD = views_pb2.VIEW_KIND_DASHBOARD

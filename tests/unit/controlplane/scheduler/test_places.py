@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from controlplane.domain.snapshot import PastChanged
 from controlplane.domain.values import Cause, EndedAttempt, Priority
 from controlplane.scheduler import Answers, ClusterIndex
-from controlplane.scheduler.lines import wish_of
+from controlplane.scheduler.lines import demand_of
 from controlplane.scheduler.order import (
     LEAST_PATIENCE_S,
     MOST_PATIENCE_S,
-    Wish,
+    Demand,
     expected_s,
     level_of,
     patience_s,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 NOW = 1_800_000_000.0
 seconds = st.floats(0, 1e7)
-wishes = st.builds(
-    Wish,
+demands = st.builds(
+    Demand,
     gpus=st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0, 128.0]),
     limit_s=st.one_of(st.just(0.0), seconds),
     attained_s=seconds,
@@ -46,9 +46,9 @@ asked = st.fixed_dictionaries(
 )
 
 
-def waiting(name: str, since: float, wish: dict[str, Any], **facts: object) -> Session:
-    spec = {"time_limit_s": wish["time_limit_s"]} | cast("dict[str, Any]", facts.pop("spec", {}))
-    return session(wish["gpu"], wish["replicas"], id=name, created_at=since, spec=spec, **facts)
+def waiting(name: str, since: float, demand: dict[str, Any], **facts: object) -> Session:
+    spec = {"time_limit_s": demand["time_limit_s"]} | cast("dict[str, Any]", facts.pop("spec", {}))
+    return session(demand["gpu"], demand["replicas"], id=name, created_at=since, spec=spec, **facts)
 
 
 @given(asked, asked, st.floats(0, 100), st.floats(0, 1e6))
@@ -105,25 +105,25 @@ def test_who_waits_with_a_limit_never_counts_as_one_that_needs_nothing(
     attempts: list[tuple[Cause, float]], limit_s: float
 ) -> None:
     had = tuple(ended(cause, held_s, number) for number, (cause, held_s) in enumerate(attempts, 1))
-    wish = wish_of(
+    demand = demand_of(
         waiting("a", NOW, {"gpu": 0, "replicas": 1, "time_limit_s": limit_s}, attempts=had)
     )
     if limit_s:
-        assert 0 < expected_s(wish) <= limit_s
+        assert 0 < expected_s(demand) <= limit_s
     elif not any(cause is Cause.TIME_LIMIT for cause, _ in attempts):
-        assert wish.attained_s == sum(held_s for _, held_s in attempts)
+        assert demand.attained_s == sum(held_s for _, held_s in attempts)
 
 
-@given(wishes, st.floats(0, 1e6))
-@example(Wish(gpus=0.0, limit_s=5e-324), 0.0)
+@given(demands, st.floats(0, 1e6))
+@example(Demand(gpus=0.0, limit_s=5e-324), 0.0)
 def test_service_takes_one_without_a_limit_back_and_one_with_a_limit_forward(
-    wish: Wish, more: float
+    demand: Demand, more: float
 ) -> None:
-    served = wish._replace(attained_s=wish.attained_s + more)
-    if wish.limit_s:
-        assert level_of(served) <= level_of(wish)
+    served = demand._replace(attained_s=demand.attained_s + more)
+    if demand.limit_s:
+        assert level_of(served) <= level_of(demand)
     else:
-        assert level_of(served) >= level_of(wish)
+        assert level_of(served) >= level_of(demand)
 
 
 @given(seconds, seconds, st.integers(1, 10_000))
