@@ -1,4 +1,4 @@
-"""doctor: whether this machine is sound, and what to do about what is not."""
+"""doctor: examine this machine, and advise on each problem."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def node(app: App, *, data: Path | None) -> int:
     """
     folder = data_folder(data, app.environ)
     words = ["doctor", "--data", str(folder.path / AGENT), *_server(folder), *_clock(app)]
-    findings = _asked(app, words)
+    findings = _examined(app, words)
     write_list(
         app,
         findings,
@@ -75,23 +75,23 @@ def node(app: App, *, data: Path | None) -> int:
     if app.is_for_people:
         for finding in findings:
             if finding["advice"]:
-                word = finding["grade"]
-                told = f" {finding['check']}: {finding['found']}"
-                app.say(told, mark=word, colour=_COLOURS[word])
-                for number, line in enumerate(finding["advice"].splitlines()):
-                    app.say(f"  {'     ' if number else 'try: '}{line}")
+                grade = finding["grade"]
+                line = f" {finding['check']}: {finding['found']}"
+                app.say(line, mark=grade, colour=_COLOURS[grade])
+                for number, step in enumerate(finding["advice"].splitlines()):
+                    app.say(f"  {'     ' if number else 'try: '}{step}")
     is_bad = any(finding["grade"] == "bad" for finding in findings)
     return ExitCode.FAILED if is_bad else ExitCode.OK
 
 
 def _server(folder: DataFolder) -> list[str]:
-    """Whom the node of this folder obeys, if it has one."""
+    """The option that names the control plane of this folder's node, if it has one."""
     choices = folder.choices()
     return ["--server", choices.agents] if choices is not None and choices.agents else []
 
 
 def _clock(app: App) -> list[str]:
-    """How far this clock is ahead of the control plane's, where one answers."""
+    """The options that say how far this clock is ahead of the control plane's, if one answers."""
     from nsml.client.contexts import ContextError
     from nsml.client.errors import ClientError
 
@@ -108,14 +108,14 @@ def _clock(app: App) -> list[str]:
     return [f"--clock-ahead-s={ahead_s:.3f}", f"--clock-error-s={(after - before) / 2:.3f}"]
 
 
-def _asked(app: App, words: Sequence[str]) -> list[dict[str, str]]:
-    """What the agent's program finds here.
+def _examined(app: App, words: Sequence[str]) -> list[dict[str, str]]:
+    """The findings of the agent's program.
 
     Raises:
         CommandError: it does not answer.
     """
     try:
-        said = subprocess.run(
+        process = subprocess.run(
             [*program(AGENT), *words],
             env=dict(app.environ),
             capture_output=True,
@@ -123,7 +123,7 @@ def _asked(app: App, words: Sequence[str]) -> list[dict[str, str]]:
             timeout=_WITHIN_S,
             check=False,
         )
-        answer: dict[str, Any] = json.loads(said.stdout)
+        answer: dict[str, Any] = json.loads(process.stdout)
         return list(answer["findings"])
     except subprocess.TimeoutExpired as error:
         raise CommandError(
@@ -133,5 +133,5 @@ def _asked(app: App, words: Sequence[str]) -> list[dict[str, str]]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CommandError(
-            "this machine could not be examined", why=said.stderr.strip()[-500:]
+            "this machine could not be examined", why=process.stderr.strip()[-500:]
         ) from error

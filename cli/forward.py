@@ -1,4 +1,4 @@
-"""forward: what a session's program serves, on a port of this machine."""
+"""forward: a port or socket of a session's program, on a port of this machine."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _PIECE = 64 << 10
 _PORT = WholeRange(1, 65535)
 _NAME = re.compile(r"[a-z0-9-]{1,32}")
 _UNCLEAR_S = 0.5
-_FOR_GOOD = (AlreadyEnded, Denied, InvalidRequest, NotFound, NotSignedIn)
-"""What no later connection would find otherwise."""
+"""How long bytes that may or may not begin an HTTP request are held back."""
+_PERMANENT_ERRORS = (AlreadyEnded, Denied, InvalidRequest, NotFound, NotSignedIn)
+"""Errors that every later connection would meet, too."""
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: the peer is told that the connection broke, not that it ended."""
-
+"""SO_LINGER value: the peer sees a broken connection, not an end of the data."""
 
 _MOST_SHOWN = 80
 
@@ -116,8 +116,8 @@ def forward(
     """
 
     async def serve(client: Client) -> None:
-        found = await _running(client, session)
-        target = _Target(found.id, found.name, service, rank)
+        running = await _running(client, session)
+        target = _Target(running.id, running.name, service, rank)
         await _Forwarder(app, client, target, names).serve(LOOPBACK, port)
 
     app.call(serve)
@@ -135,8 +135,8 @@ async def _running(client: Client, reference: str) -> Session:
     return session
 
 
-class _NotAnswered(Exception):
-    """A request was refused, and its client was told."""
+class _RequestRefused(Exception):
+    """The client sent an HTTP request that was refused; the refusal has been sent."""
 
 
 class _Ended(Exception):
@@ -145,7 +145,7 @@ class _Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What is reached: a service of a replica."""
+    """A service of a replica."""
 
     id: str
     session: str
@@ -154,7 +154,7 @@ class _Target:
 
     @property
     def port(self) -> int:
-        """The TCP port that is reached; 0 for a Unix socket."""
+        """The TCP port; 0 for a Unix socket."""
         return int(self.service) if self.service.isdigit() else 0
 
 
@@ -209,11 +209,11 @@ class _Forwarder:
         raise failure
 
     async def _check(self) -> None:
-        """Say where nothing listens yet."""
+        """Warn if nothing listens yet."""
         sessions, target = self._client.sessions, self._target
         try:
             await sessions.check_service(target.session, target.service, rank=target.rank)
-        except _FOR_GOOD:
+        except _PERMANENT_ERRORS:
             raise
         except NoSuchService as error:
             self._app.say(visible(f"{error.message} yet; connections fail until then"))
@@ -241,12 +241,12 @@ class _Forwarder:
                 target.session, target.service, rank=target.rank
             ) as tunnel:
                 await _join(tunnel, reader, writer, self._names)
-        except _FOR_GOOD:
+        except _PERMANENT_ERRORS:
             raise
         except ClientError as error:
             self._app.say(visible(f"connection lost: {error.message}: {error.why}".rstrip(": ")))
             _reset(writer)
-        except _NotAnswered:
+        except _RequestRefused:
             self._app.say("refused a request to a name that is not this machine's: see --host")
         except OSError:
             _reset(writer)  # whoever connected is gone
@@ -256,7 +256,7 @@ class _Forwarder:
                 await writer.wait_closed()
 
     def _is_own_user(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether who connected is our user; where the system does not tell, that is said once."""
+        """Whether the connection is of our own user; where the system cannot tell, warns once and lets it pass."""
         peer, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         try:
             if peer is not None and user_at(peer, here) == os.geteuid():
@@ -295,11 +295,11 @@ async def _ask(
     writer: asyncio.StreamWriter,
     names: Sequence[str],
 ) -> None:
-    begun = await _beginning(reader, names)
+    begun = await _first_bytes(reader, names)
     if begun is None:
         writer.write(refused_page("nsml forward --host NAME"))
         await writer.drain()
-        raise _NotAnswered
+        raise _RequestRefused
     if begun:
         await tunnel.write(begun)
     while data := await reader.read(_PIECE):
@@ -307,11 +307,11 @@ async def _ask(
     await tunnel.end()
 
 
-async def _beginning(reader: asyncio.StreamReader, names: Sequence[str]) -> bytes | None:
-    """What the client says first, once it may be passed on; None: it may not."""
+async def _first_bytes(reader: asyncio.StreamReader, names: Sequence[str]) -> bytes | None:
+    """The first bytes of the client, once they may be passed on; None if they may not."""
     begun = b""
     while True:
-        # what may be no request after all is not held for long: its server may wait for it
+        # bytes that may be no HTTP request are not held for long: the server may wait for them
         within_s = None if not begun or is_request(begun) else _UNCLEAR_S
         try:
             async with asyncio.timeout(within_s):
@@ -327,7 +327,7 @@ async def _beginning(reader: asyncio.StreamReader, names: Sequence[str]) -> byte
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that nobody takes a part for the whole."""
+    """Close with a reset, so that the peer takes no part of the data for the whole."""
     connection = writer.get_extra_info("socket")
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -312,7 +312,7 @@ class Agent:
 
     def image_reports(self) -> list[pb.ImageReport]:
         """See control.Node."""
-        return [] if self._image_orders is None else self._image_orders.taken()
+        return [] if self._image_orders is None else self._image_orders.take_answers()
 
     # Its inside.
 

@@ -29,15 +29,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--engine", type=Path, help="the container engine's socket")
     parser.add_argument("--clock-ahead-s", type=float, help="of the control plane's clock")
     parser.add_argument("--clock-error-s", type=float, default=0.0, help="how sure that is")
-    given = parser.parse_args(words)
-    settings, refusal = _settings(given.settings or given.data.with_name("agent.toml"))
+    chosen = parser.parse_args(words)
+    settings, refusal = _settings(chosen.settings or chosen.data.with_name("agent.toml"))
     symptoms = look(
-        given.data,
-        given.server,
-        given.engine or _engine(settings),
+        chosen.data,
+        chosen.server,
+        chosen.engine or _engine(settings),
         settings,
-        ahead_s=given.clock_ahead_s,
-        error_s=given.clock_error_s,
+        ahead_s=chosen.clock_ahead_s,
+        error_s=chosen.clock_error_s,
     )
     symptoms = replace(symptoms, settings_refusal=refusal)
     findings = examine(symptoms)

@@ -1,7 +1,7 @@
-"""What users ask of this node about images: pulled before a session needs them, and removed.
+"""Users' orders about images of this node: pull one before a session needs it, remove one.
 
-Nothing of it is written down. A pull goes on while somebody asks how it stands, so that one whose caller has
-gone ends; the image of one that came to its end stays like any that a session asked for.
+No order is stored. A pull continues while its caller asks for its progress, and is cancelled when the caller has
+gone; an image that was pulled is kept like one that a session asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nodeagent.environments.images import Images
     from nsml.clock import Clock, Offload
 
-_ENDS_UNASKED_S: Final = 60.0
+_ABANDONED_AFTER_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 _MOST_REMEMBERED: Final = 64
 
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class _Pull:
-    """One image for one user, named as they named it."""
+    """The pull of one image for one user; `image` is the name that the user typed."""
 
     image: str
     asked_at: float
@@ -52,17 +52,17 @@ class _Pull:
         )
 
     def say(self, piece: bytes) -> None:
-        """Take what a pull says of itself; from any thread."""
+        """Take a line of the pull's progress; from any thread."""
         self.has_fetched = True
         self.words = piece.decode(errors="replace").strip().partition(": ")[2]
 
 
 class ImageOrders:
-    """Obeys them. Entered as a context, which ends the pulls under way.
+    """Carries out the orders. A context manager: leaving it cancels the running pulls.
 
     Args:
         images: of this node.
-        most: pulls at once, and those of one user.
+        most: the limits of concurrent pulls: on the node, and of one user.
         is_used: whether a replica needs the image of this key; blocking.
         answered: called when there is an answer.
         changed: called when the node may have other images.
@@ -103,10 +103,10 @@ class ImageOrders:
         await self._group.__aexit__(None, None, None)
 
     def obey(self, order: pb.ImageOrder) -> None:
-        """Begin to do it; returns at once."""
+        """Begin to carry out an order; returns at once."""
         match order.action:
             case pb.IMAGE_ACTION_PULL:
-                self._answer(order, self._pulled(order.owner_id, order.image))
+                self._answer(order, self._start_pull(order.owner_id, order.image))
             case pb.IMAGE_ACTION_LOOK:
                 pull = self._pulls.get((order.owner_id, order.image))
                 if pull is not None:
@@ -120,8 +120,8 @@ class ImageOrders:
             case action:
                 log.warning("image.unknown_action", action=action)
 
-    def taken(self) -> list[pb.ImageReport]:
-        """The answers that there are, each once."""
+    def take_answers(self) -> list[pb.ImageReport]:
+        """Return the answers since the last call."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -134,8 +134,8 @@ class ImageOrders:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _pulled(self, owner: str, image: str) -> resources.ImageStatus:
-        """Begin a pull, unless it goes on."""
+    def _start_pull(self, owner: str, image: str) -> resources.ImageStatus:
+        """Begin a pull, unless it is running."""
         now = self._clock.monotonic()
         pull = self._pulls.get((owner, image))
         if pull is not None and pull.result is None:
@@ -144,8 +144,8 @@ class ImageOrders:
         running = [key for key, one in self._pulls.items() if one.result is None]
         own = sum(1 for of, _ in running if of == owner)
         if own >= self._most_of_one or len(running) >= self._most:
-            whose = f"{own} of yours" if own >= self._most_of_one else f"{len(running)}"
-            return _failed(image, f"the node pulls {whose} already: try again when one has ended")
+            count = f"{own} of yours" if own >= self._most_of_one else f"{len(running)}"
+            return _failed(image, f"the node pulls {count} already: try again when one has ended")
         pull = self._pulls[owner, image] = _Pull(image=image, asked_at=now)
         self._pulls.move_to_end((owner, image))
         for key in [key for key, one in self._pulls.items() if one.result is not None]:
@@ -155,7 +155,7 @@ class ImageOrders:
         return pull.status()
 
     async def _pull(self, pull: _Pull, owner: str) -> None:
-        watching = asyncio.ensure_future(self._ended_unasked(pull))
+        watching = asyncio.ensure_future(self._cancel_abandoned(pull))
         fetch = partial(self._images.fetch, pull.image, pull.say, pull.cancelled, owner=owner)
         try:
             pinned, size = await uninterrupted(self._run_long, fetch, cancel=pull.cancelled.set)
@@ -176,8 +176,9 @@ class ImageOrders:
             watching.cancel()
         self._changed()
 
-    async def _ended_unasked(self, pull: _Pull) -> None:
-        while self._clock.monotonic() < pull.asked_at + _ENDS_UNASKED_S:
+    async def _cancel_abandoned(self, pull: _Pull) -> None:
+        """Cancel a pull once nobody has asked for its progress for a while."""
+        while self._clock.monotonic() < pull.asked_at + _ABANDONED_AFTER_S:
             await self._clock.sleep(_LOOK_EVERY_S)
         pull.cancelled.set()
 

@@ -64,8 +64,8 @@ def look(
         data: the agent's data folder, which need not exist.
         server: HOST:PORT of the control plane that the node obeys; empty: it has not joined.
         engine: the socket of the container engine.
-        settings: what the agent is told, or would be.
-        ahead_s: how far this clock is ahead of the control plane's; None: nobody said.
+        settings: of the agent, or those that it would have.
+        ahead_s: how far this clock is ahead of the control plane's; None: unknown.
         error_s: how wrong that may be.
     """
     found: dict[str, Any] = {"data": str(data), "server": server}
@@ -306,10 +306,10 @@ def _etcd() -> str | None:
     binary = shutil.which("etcd")
     if binary is None:
         return None
-    said = subprocess.run(
+    process = subprocess.run(
         [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
     )
-    version = re.search(r"etcd Version: (\S+)", said.stdout)
+    version = re.search(r"etcd Version: (\S+)", process.stdout)
     return version.group(1) if version else "unknown"
 
 

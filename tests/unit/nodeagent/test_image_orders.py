@@ -81,8 +81,8 @@ class Node:
         order = pb.ImageOrder(order_id="1", action=action, image=image, owner_id=owner)  # type: ignore[arg-type]
         self.orders.obey(order)
         await self._answered.wait()
-        (answer,) = self.orders.taken()
-        assert self.orders.taken() == []
+        (answer,) = self.orders.take_answers()
+        assert self.orders.take_answers() == []
         return answer.status
 
     async def end(self, image: str = "lab/a:1") -> resources.ImageStatus:
