@@ -133,7 +133,7 @@ class Content:
         self._own = _Roots(FOUND_FOR_S, clock)
         self._borrowed: Recent[tuple[str, str], None] = Recent(REMEMBERED)
         self._counts: Recent[tuple[str, int], int] = Recent(CALLERS)
-        self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
+        self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
 
     async def missing(
         self,
@@ -214,8 +214,8 @@ class Content:
         """
         sender = await self._sender(caller, session_id)
         payer = payer_of(self._state, caller, session_id)
-        turns = self._turns.setdefault(identity_of(caller), _Turns())
-        async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
+        limits = self._limits.setdefault(identity_of(caller), _CallLimits())
+        async with limits.calls, aclosing(_whole(parts, limits.large)) as blobs:
             upload = _Upload(
                 self._objects,
                 partial(self._note_stored, sender, payer),
@@ -425,14 +425,14 @@ class Content:
         who = identity_of(caller)
         if any(digest != root for digest in digests):
             _check_members(root, await self._blobs_of(who, root), digests)
-        turns = self._turns.setdefault(who, _Turns())
+        limits = self._limits.setdefault(who, _CallLimits())
         # An agent reads for many sessions, and as fast as its disk takes it.
-        async with nullcontext() if isinstance(caller, NodeCaller) else turns.reading:
+        async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
             for digest in digests or [root]:
                 try:
                     async with AsyncExitStack() as turn:
                         if digest == root and not isinstance(caller, NodeCaller):
-                            await turn.enter_async_context(turns.manifest)
+                            await turn.enter_async_context(limits.manifest)
                         data = await self._objects.get(digest)
                         if len(data) <= BATCH_BYTES:
                             await turn.aclose()
@@ -474,8 +474,8 @@ class Content:
                 yield session
 
 
-class _Turns:
-    """Of one caller: calls that bring blobs, that read them, and blobs larger than a batch either way."""
+class _CallLimits:
+    """Concurrency limits of one caller: sending and reading calls, and blobs larger than a batch, received or read."""
 
     def __init__(self) -> None:
         self.calls = asyncio.Semaphore(MOST_SENDING)
