@@ -51,11 +51,11 @@ from nodeagent.runtimes.isolation import probe_isolation, with_containers
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
-from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.runtimes.strays import Strays
 from nsml.clock import SystemClock, in_own_thread, in_thread
 from tests.engines import SOCKET, required_engine, required_image
+from tests.process_drivers import process_driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -218,24 +218,6 @@ def process_bench(
         folders.of(replica_id).touch_contact()
 
     return Bench(folders, isolation, driver, touch, partial(lose_shim, folders), account, limits)
-
-
-def process_driver(
-    folders: ReplicaFolders,
-    facts: IsolationFacts,
-    limits: LimitFacts | None = None,
-    *,
-    zygote: bool,
-) -> RuntimeDriver:
-    return ProcessDriver(
-        folders,
-        machine=replace(facts.machine, limits=limits or LimitFacts()),
-        levels=facts.levels,
-        launcher=Launcher(in_thread, with_zygote=zygote),
-        clock=SystemClock(),
-        run=in_thread,
-        run_long=in_thread,
-    )
 
 
 def docker_bench(tmp_path: Path, facts: IsolationFacts) -> Bench:

@@ -27,6 +27,29 @@ def reaches(address, family=socket.AF_INET):
             return error.__class__.__name__
 """
 HEAD = f"import ctypes, json, os, socket, sys, time\n{REACHES}"
+SERVES = """\
+ends = [socket.create_server(("0.0.0.0", 0)), socket.socket(socket.AF_UNIX)]
+ends[1].bind("\\0nsml-test-NAME"); ends[1].listen()
+port = ends[0].getsockname()[1]
+import threading
+def serve(end):
+    while True:
+        end.accept()[0].sendall(b"mine")
+for end in ends:
+    threading.Thread(target=serve, args=(end,), daemon=True).start()
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    probe.connect(("203.0.113.2", 9)); address = probe.getsockname()[0]
+print(json.dumps([port, address, reaches(("127.0.0.1", port)), reaches("\\0nsml-test-NAME", socket.AF_UNIX)]), flush=True)
+"""
+"""Serves on a TCP port and on an abstract socket; prints the port, its address, and whether it reaches both itself."""
+
+
+def reaches_served(port: int, address: str) -> str:
+    """A program that tries to reach a session that runs SERVES, by loopback, address and name of the socket."""
+    return (
+        f'print(json.dumps([reaches(("127.0.0.1", {port})), reaches(("{address}", {port})),'
+        ' reaches("\\0nsml-test-NAME", socket.AF_UNIX)]))'
+    )
 
 
 class Answering(threading.Thread):

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ from nodeagent.gang_network import GangNetwork
 from nodeagent.pasta import probe_pasta
 from nodeagent.runtimes.interface import Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import probe_isolation
-from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import probe_limits
 from nodeagent.runtimes.process import ProcessDriver
-from nsml.clock import SystemClock, in_thread
+from tests.process_drivers import process_driver
 
 PREFIX = Path(sys.base_prefix)
 WITHIN_S = 60.0
@@ -120,17 +119,7 @@ async def serve(data: Path, probed: dict[str, Any]) -> None:
     answer({"reason": facts.reason, "isolation": isolation.level.value})
     folders = ReplicaFolders(data / "replicas")
     limits = probe_limits(data, disk_floor_bytes=0, with_groups=False)
-    driver = ProcessDriver(
-        folders,
-        machine=replace(isolation.machine, limits=limits),
-        levels=isolation.levels,
-        launcher=Launcher(in_thread),
-        clock=SystemClock(),
-        run=in_thread,
-        run_long=in_thread,
-        network=facts.network,
-    )
-    async with driver:
+    async with process_driver(folders, isolation, limits, network=facts.network) as driver:
         agent = Agent(driver, folders)
         try:
             while line := await asyncio.to_thread(sys.stdin.readline):

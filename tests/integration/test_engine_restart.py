@@ -9,14 +9,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.containers import containers_of
-from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.runtimes.container import ContainerPlace
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import ExitWhy, Isolation, ReplicaSpec
@@ -113,6 +113,23 @@ def test_a_restarted_engine_is_no_end(engine: OwnEngine, tmp_path: Path, ends: s
     asyncio.run(_restarted(engine, tmp_path, ends_away=ends == "while it is away"))
 
 
+@contextlib.asynccontextmanager
+async def _running(
+    engine: OwnEngine, tmp_path: Path, script: str
+) -> AsyncIterator[tuple[Engine, DockerDriver, ReplicaFolder]]:
+    """A container of `script`, which has printed "ready"."""
+    folders = ReplicaFolders(tmp_path / "replicas")
+    client = Engine(engine.socket)
+    spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
+    folder = folders.of(REPLICA)
+    async with _driver(engine, client, folders) as driver:
+        await driver.start(spec)
+        await until(lambda: folder.output.read_bytes() == b"ready\n")
+        await until(lambda: b"child" in folder.shim.read_bytes())
+        yield client, driver, folder
+    client.close()
+
+
 def _driver(engine: OwnEngine, client: Engine, folders: ReplicaFolders) -> DockerDriver:
     container = ContainerPlace(
         node="test", mark=MARK, user=f"{os.getuid()}:{os.getgid()}", open_files=(1024, 4096),
@@ -130,16 +147,8 @@ def _driver(engine: OwnEngine, client: Engine, folders: ReplicaFolders) -> Docke
 
 
 async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> None:
-    folders = ReplicaFolders(tmp_path / "replicas")
-    client = Engine(engine.socket)
-    driver = _driver(engine, client, folders)
     script = "echo ready; until [ -e $NSML_RUN_DIR/go ]; do sleep 0.02; done; echo end; exit 7"
-    spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
-    folder = folders.of(REPLICA)
-    async with driver:
-        await driver.start(spec)
-        await until(lambda: folder.output.read_bytes() == b"ready\n")
-        await until(lambda: b"child" in folder.shim.read_bytes())
+    async with _running(engine, tmp_path, script) as (client, driver, folder):
         shim = (await driver.list())[0].pid
         assert shim is not None
         await in_thread(engine.end)
@@ -153,7 +162,6 @@ async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> N
         (folder.run / "go").touch()
         record = await soon(driver.wait(REPLICA))
         await until(lambda: containers_of(client, MARK) == [])
-    client.close()
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 7)
     assert folder.output.read_bytes() == b"ready\nend\n"
 
@@ -170,23 +178,14 @@ def test_an_end_with_its_engine_is_no_programs(
 
 async def _lost(engine: OwnEngine, tmp_path: Path, number: signal.Signals) -> None:
     """It takes the signal and leaves with code 0, as what has saved does; its engine stopped it all the same."""
-    folders = ReplicaFolders(tmp_path / "replicas")
-    client = Engine(engine.socket)
-    driver = _driver(engine, client, folders)
     script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
-    folder = folders.of(REPLICA)
-    async with driver:
-        await driver.start(spec)
-        await until(lambda: folder.output.read_bytes() == b"ready\n")
-        await until(lambda: b"child" in folder.shim.read_bytes())
+    async with _running(engine, tmp_path, script) as (client, driver, _):
         client.close()
         await until(lambda: _is_held(engine))
         await in_thread(lambda: engine.end(number))
         await in_thread(engine.start_surely)
         record = await soon(driver.wait(REPLICA))
         await driver.remove(REPLICA)
-    client.close()
     assert (record.why, record.exit_code, record.signal) == (ExitWhy.ENGINE_LOST, None, None)
     assert "container engine" in record.message
 

@@ -33,11 +33,13 @@ from tests.integration.machine_network import (
     METADATA_HERE,
     NEIGHBOUR,
     OUTSIDE,
+    SERVES,
     UPLINK,
     Answering,
     Names,
     neighbour_of_machine,
     outside_of_machine,
+    reaches_served,
 )
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -187,30 +189,11 @@ def agent(machine: Machine) -> Iterator[RootlessAgent]:
         made.close()
 
 
-SERVES = """\
-ends = [socket.create_server(("0.0.0.0", 0)), socket.socket(socket.AF_UNIX)]
-ends[1].bind("\\0nsml-test-NAME"); ends[1].listen()
-port = ends[0].getsockname()[1]
-import threading
-def serve(end):
-    while True:
-        end.accept()[0].sendall(b"mine")
-for end in ends:
-    threading.Thread(target=serve, args=(end,), daemon=True).start()
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-    probe.connect(("203.0.113.2", 9)); address = probe.getsockname()[0]
-print(json.dumps([port, address, reaches(("127.0.0.1", port)), reaches("\\0nsml-test-NAME", socket.AF_UNIX)]), flush=True)
-"""
-
-
 def test_nobody_else_reaches_what_a_session_listens_at(agent: RootlessAgent) -> None:
     started = agent.start(SERVES + GOES_ON)
     port, address, by_loopback, by_name = json.loads(started["output"])
     assert [by_loopback, by_name] == ["mine", "mine"]
-    tries = (
-        f'print(json.dumps([reaches(("127.0.0.1", {port})), reaches(("{address}", {port})),'
-        ' reaches("\\0nsml-test-NAME", socket.AF_UNIX)]))'
-    )
+    tries = reaches_served(port, address)
     for gang in (False, True):
         assert "mine" not in agent.run(tries, gang=gang), gang
     for host in ("127.0.0.1", str(UPLINK.ip), address):

@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,10 @@ from nodeagent.network_rules import NetworkRules
 from nodeagent.runtimes import launch
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
-from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.session_network import NetworkFacts, probe_network
 from nodeagent.shim import namespaces, seccomp
-from nsml.clock import SystemClock, in_thread
 from tests.e2e.programs import wait_for
 from tests.integration.machine_network import (
     HEAD,
@@ -53,12 +51,15 @@ from tests.integration.machine_network import (
     METADATA_IPV6,
     NEIGHBOUR,
     OUTSIDE,
+    SERVES,
     UPLINK,
     Answering,
     Names,
     neighbour_of_machine,
     outside_of_machine,
+    reaches_served,
 )
+from tests.process_drivers import process_driver
 
 UIDS = (first := random.randrange(1_500_000_000, 1_800_000_000), first + 99)
 """Ids of this run alone."""
@@ -260,17 +261,7 @@ async def sessions_on(
     machine: Machine, isolation: IsolationFacts, limits: LimitFacts
 ) -> AsyncIterator[Sessions]:
     folders = ReplicaFolders(machine.data / "replicas")
-    driver = ProcessDriver(
-        folders,
-        machine=replace(isolation.machine, limits=limits),
-        levels=isolation.levels,
-        launcher=Launcher(in_thread),
-        clock=SystemClock(),
-        run=in_thread,
-        run_long=in_thread,
-        network=machine.facts.network,
-    )
-    async with driver:
+    async with process_driver(folders, isolation, limits, network=machine.facts.network) as driver:
         made = Sessions(driver, folders)
         try:
             yield made
@@ -291,29 +282,10 @@ async def sessions(
         yield made
 
 
-SERVES = """\
-ends = [socket.create_server(("0.0.0.0", 0)), socket.socket(socket.AF_UNIX)]
-ends[1].bind("\\0nsml-test-NAME"); ends[1].listen()
-port = ends[0].getsockname()[1]
-import threading
-def serve(end):
-    while True:
-        end.accept()[0].sendall(b"mine")
-for end in ends:
-    threading.Thread(target=serve, args=(end,), daemon=True).start()
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-    probe.connect(("203.0.113.2", 9)); address = probe.getsockname()[0]
-print(json.dumps([port, address, reaches(("127.0.0.1", port)), reaches("\\0nsml-test-NAME", socket.AF_UNIX)]), flush=True)
-"""
-
-
 async def test_nobody_else_reaches_what_a_session_listens_at(sessions: Sessions) -> None:
     _, (port, address, by_loopback, by_name) = await sessions.running(SERVES)
     assert [by_loopback, by_name] == ["mine", "mine"]
-    tries = (
-        f'print(json.dumps([reaches(("127.0.0.1", {port})), reaches(("{address}", {port})),'
-        ' reaches("\\0nsml-test-NAME", socket.AF_UNIX)]))'
-    )
+    tries = reaches_served(port, address)
     for gang in (None, GangNetwork()):
         answers = await sessions.answer(tries, gang=gang)
         assert "mine" not in answers, gang
