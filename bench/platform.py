@@ -95,11 +95,11 @@ class Platform:
         """Run `nsml ARGUMENTS`, `by` another program; with `check` a failure raises with its output."""
         done = self._run(
             arguments,
-            cwd=cwd or self.folder,
             stdin=stdin,
-            timeout_s=timeout_s,
             environment={**self.environment, **(environment or {})},
             by=by,
+            cwd=cwd or self.folder,
+            timeout=timeout_s,
         )
         if check and done.returncode != 0:
             # The reason on the first line: of many failures no more than that is kept.
@@ -114,23 +114,21 @@ class Platform:
         self,
         arguments: Sequence[str],
         *,
-        cwd: Path,
         stdin: str | None,
-        timeout_s: float,
         environment: dict[str, str],
         by: Sequence[str],
+        **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*by, str(PROGRAMS / "nsml"), *arguments],
-            cwd=cwd,
             env=environment,
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
-            timeout=timeout_s,
             check=False,
+            **options,
         )
 
     def json(self, *arguments: str) -> Any:

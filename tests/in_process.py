@@ -13,7 +13,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import bench.platform
 from cli.app import App
@@ -75,13 +75,12 @@ class Platform(bench.platform.Platform):
         self,
         arguments: Sequence[str],
         *,
-        cwd: Path,
         stdin: str | None,
-        timeout_s: float,
         environment: dict[str, str],
         by: Sequence[str],
+        **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         is_here = stdin is None and not by and only_looks(arguments)
         return (look(arguments, environment) if is_here else None) or super()._run(
-            arguments, cwd=cwd, stdin=stdin, timeout_s=timeout_s, environment=environment, by=by
+            arguments, stdin=stdin, environment=environment, by=by, **options
         )

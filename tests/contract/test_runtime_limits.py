@@ -6,7 +6,6 @@ Every program here is ended by what keeps its limit, so each test says what it w
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pytest
 
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import ExitWhy, Isolation
+from tests import disks
 from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
     MARK,
     SESSION,
@@ -523,13 +523,8 @@ async def test_below_the_floor_the_one_that_writes_is_ended(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:  # noqa: F811
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=100m,mode=700", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("file systems cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small_disk(tmp_path / "small", "size=100m,mode=700") as folder:
+        yield folder
 
 
 def all_pids() -> list[int]:

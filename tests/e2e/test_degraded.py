@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from controlplane.store.etcd_process import running_in
+from tests import disks
 from tests.e2e.programs import wait_for, write_program
 from tests.etcd import pause, require_etcd
 from tests.in_process import Platform
@@ -155,11 +156,7 @@ def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platf
 @contextmanager
 def small_disk(folder: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Put a folder on a disk that has room for little more; yields what makes that disk large."""
-    disk = tmp_path / "disk"
-    disk.mkdir(mode=0o700)
-    if not mounted("-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(disk)):
-        pytest.skip("file systems cannot be mounted here")
-    try:
+    with disks.small_disk(tmp_path / "disk", "size=16m,mode=700") as disk:
         shutil.copytree(folder, disk, dirs_exist_ok=True)
         used = -(-sum(one.stat().st_blocks * 512 for one in disk.rglob("*")) // 4096) * 4096
         assert mounted("-o", f"remount,size={used + LITTLE_BYTES}", str(disk))
@@ -168,8 +165,6 @@ def small_disk(folder: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
             yield lambda: give_room(disk)
         finally:
             subprocess.run(["umount", "-l", str(folder)], check=True)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def give_room(disk: Path) -> None:

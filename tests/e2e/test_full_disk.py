@@ -1,10 +1,10 @@
 """A session that fills the disk can be stopped, and harms nobody else for longer than that."""
 
 import os
-import subprocess
 
 import pytest
 
+from tests import disks
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
 
@@ -48,18 +48,14 @@ def platform(request, monkeypatch):
     if request.param:
         monkeypatch.setenv("NSML_AGENT_DISK_FLOOR_BYTES", request.param)
     running = Platform(simulate_gpus=2)
-    data = running.folder / "data"
-    data.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=160m,mode=700", "tmpfs", str(data)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        running.close()
-        pytest.skip("file systems cannot be mounted here")
     try:
-        running.up()
-        yield running
+        with disks.small_disk(running.folder / "data", "size=160m,mode=700"):
+            try:
+                running.up()
+                yield running
+            finally:
+                running.nsml("down", "-y", check=False, timeout_s=120)
     finally:
-        running.nsml("down", "-y", check=False, timeout_s=120)
-        subprocess.run(["umount", "-l", str(data)], check=True)
         running.close()
 
 

@@ -23,6 +23,7 @@ from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, Put, Transaction
 from nsml.clock import SystemClock, in_own_thread, in_thread, inline
 from nsml.content.digests import digest_of
+from tests import disks
 
 CLOCK = SystemClock()
 LOG = StreamKey("s1", 1, 0, Channel.LOG)
@@ -31,15 +32,8 @@ LOG = StreamKey("s1", 1, 0, Channel.LOG)
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of a few megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("file systems cannot be mounted here")
-    try:
+    with disks.small_disk(tmp_path / "disk", "size=6m,mode=700") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(disk: Path) -> Callable[[], None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +19,7 @@ from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
 from nsml.content.digests import digest_of
 from nsml.content.packing import pack
+from tests import disks
 from tests.scripted_platform import ScriptedPlatform
 
 T = TypeVar("T")
@@ -172,15 +172,8 @@ async def test_trees_of_one_boot_wait_for_no_flush_and_go_with_it(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 16 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk")
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with disks.small_disk(tmp_path / "small", "size=16m") as place:
+        yield place
 
 
 async def test_a_tree_that_would_leave_sessions_no_room_is_not_begun(

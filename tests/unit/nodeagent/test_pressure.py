@@ -16,6 +16,7 @@ from nodeagent.environments.builds import Builds
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.pressure import KeepFree, Space, Store, is_full, lacks_files, relieve, shortage
 from nsml.packages.requirements import Requirements
+from tests import disks
 from tests.sandboxes import environments_in
 
 if TYPE_CHECKING:
@@ -29,17 +30,8 @@ MB = 1_000_000
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of its own, of 64 MB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small filesystem")
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "nsml-test", str(place)], check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this machine mounts no tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with disks.small_disk(tmp_path / "disk", "size=64m") as place:
+        yield place
 
 
 def fill(environments: Environments, name: str, *, used_at: float, size: int = 10 * MB) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from nsml.clock import in_thread
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import agents_pb2, sessions_pb2
+from tests import disks
 from tests.scripted_platform import ScriptedPlatform, session_id
 
 T = TypeVar("T")
@@ -37,15 +36,8 @@ REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 16 MiB and 1,000 files."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m,nr_inodes=1000", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with disks.small_disk(tmp_path / "disk", "size=16m,nr_inodes=1000") as place:
+        yield place
 
 
 class Node:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -35,6 +34,7 @@ from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Space
 from nsml.clock import in_thread, inline
 from nsml.content.digests import digest_of
+from tests import disks
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 
@@ -65,21 +65,8 @@ class StoreOf:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 32 MiB, of which a tenth is the floor."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m,nr_inodes=4096", "tmpfs", str(folder)],
-        check=False,
-        capture_output=True,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode()[:100]}")
-    try:
+    with disks.small_disk(tmp_path / "small", "size=32m,nr_inodes=4096") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class World:

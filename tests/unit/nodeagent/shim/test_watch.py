@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.shim.watch import FIRST_LOOK_S, LIMIT_EXCEEDED, OUT_OF_MEMORY, Watch
+from tests import disks
 
 LIMIT = 32 << 20
 NOTHING = {
@@ -129,14 +130,7 @@ def test_many_empty_files_are_over_a_disk_limit(tmp_path: Path) -> None:
 
 def test_who_leaves_others_no_files_to_make_is_ended(tmp_path: Path) -> None:
     """And one that has made none goes on."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=8000", "tmpfs", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
+    with disks.small_disk(tmp_path / "disk", "size=64m,nr_inodes=8000") as disk:
         watches = []
         for name in ("greedy", "modest"):
             for below in ("app", "tmp", "run"):
@@ -154,5 +148,3 @@ def test_who_leaves_others_no_files_to_make_is_ended(tmp_path: Path) -> None:
             found = greedy.look()
         assert found[0] == LIMIT_EXCEEDED
         assert "more files" in found[1]
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
