@@ -19,6 +19,7 @@ import bench.platform
 from cli.app import App
 from cli.exits import ExitCode
 from cli.main import run
+from nsml.client.errors import Unavailable
 
 LOOKING = {
     ("ps",), ("logs",), ("status",), ("events",), ("eventlen",), ("getid",), ("queue",), ("gpustat",),
@@ -47,6 +48,18 @@ def _is_free() -> bool:
     return False
 
 
+class _LookingApp(App):
+    """A command line that notes whether the platform was reached."""
+
+    is_reached = False
+
+    def explain(self, error: Unavailable) -> Unavailable:
+        """See App."""
+        is_late = error.reason == "DEADLINE_EXCEEDED"
+        self.is_reached = is_late or error.retry_after_s is not None
+        return super().explain(error)
+
+
 def look(
     arguments: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str] | None:
@@ -57,10 +70,10 @@ def look(
     """
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(3)]
     stdin, stdout, stderr = streams
-    app = App(environ=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+    app = _LookingApp(environ=environment, stdin=stdin, stdout=stdout, stderr=stderr)
     code = run(list(arguments), app)
-    if code == ExitCode.UNAVAILABLE:
-        return None
+    if code == ExitCode.UNAVAILABLE and not app.is_reached:
+        return None  # what was reached has been waited for: a program would wait as long again
     written = []
     for stream in (stdout, stderr):
         stream.flush()
