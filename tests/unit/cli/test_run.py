@@ -205,6 +205,27 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             ],
         ),
         (
+            {"uv.lock": '[[package]]\nname = "six"\n', "main.py": "import six"},
+            [],
+            [
+                "warning: uv.lock is not read, and requirements.txt does not name six\n",
+                "  try: uv export --no-emit-project -o requirements.txt\n",
+            ],
+        ),
+        (
+            {"pixi.lock": "version: 6\n"},
+            [],
+            ["warning: pixi.lock is not read, and requirements.txt does not name its packages\n"],
+        ),
+        (
+            {"base-requirements.txt": "six\n"},
+            [],
+            [
+                "warning: base-requirements.txt is not read, and requirements.txt does not name six\n",
+                "  try: printf '%s\\n' '-r base-requirements.txt' >> requirements.txt\n",
+            ],
+        ),
+        (
             {"main.py": "import torch\nimport cv2, os, nsml, helper\n", "helper.py": "import yaml"},
             [],
             [
