@@ -721,3 +721,19 @@ def test_a_path_that_cannot_be_sent_is_told_with_what_to_do(nsml, state, project
     line = result.stderr.partition("a line ")[2].partition(" in .nsmlignore")[0]
     (project / ".nsmlignore").write_text(f"{line}\n")
     assert nsml("run").code == 0
+
+
+def test_without_a_platform_and_without_the_program_both_are_named(nsml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing = {"NSML_SERVER": "", "NSML_TOKEN_FILE": ""}
+    neither = nsml("run", check=False, **nothing)
+    assert (neither.code, neither.stdout) == (2, "")
+    assert neither.stderr.startswith("error: no such entry file: main.py\n")
+    assert f"looked in {tmp_path}; and no platform is chosen yet\n" in neither.stderr
+    assert "       nsml up " in neither.stderr
+    stopped = nsml("run", check=False, NSML_SERVER=f"unix:{tmp_path}/socket")
+    assert "; and the control plane at unix:" in stopped.stderr
+    assert "does not answer\n" in stopped.stderr
+    (tmp_path / "main.py").write_text("import numpy")
+    none = nsml("run", check=False, **nothing)
+    assert none.stderr.startswith("error: no platform is chosen yet\n")
