@@ -410,6 +410,25 @@ def _start_here(servers: Sequence[str]) -> str:
     return f"{'nsml up':<16}start the platform on this machine"
 
 
+def is_stopped(servers: Sequence[str]) -> bool:
+    """Whether nothing listens at any of these, where that is known at once: all are Unix sockets."""
+    import socket
+
+    def listens(path: str) -> bool:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.settimeout(1.0)
+            try:
+                tried.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+            except OSError:
+                return True  # whoever calls it finds out
+        return True
+
+    paths = [server.removeprefix("unix:") for server in servers if server.startswith("unix:")]
+    return len(paths) == len(servers) and not any(map(listens, paths))
+
+
 def _awaits(servers: Sequence[str]) -> str:
     """What a control plane of this machine that is starting waits for; "" where none does."""
     from pathlib import Path

@@ -208,11 +208,12 @@ def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) 
 
     entries = _entries(code, wish)
     listed = set(required.names)
-    for file, lines in unread_files(code.text, entries):
+    for file, lines, advice in unread_files(code.text, entries, code.files):
         missing = [line for line in lines if name_of(line) not in listed]
-        if missing:
+        if missing or not lines:
             lock = lock_of(code.text) if file == "pyproject.toml" else ""
-            _warn(app, code, f"{' and '.join(filter(None, (file, lock)))} is not read", missing)
+            names = " and ".join(filter(None, (file, lock)))
+            _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
             listed |= {name_of(line) for line in missing}
     if wish.image or required.image:
         return  # images have packages of their own
@@ -222,13 +223,20 @@ def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) 
         _warn(app, code, _imported_text(unlisted), [*unlisted])
 
 
-def _warn(app: App, code: Code, what: str, lines: Sequence[str]) -> None:
-    """Warn of requirements that are listed nowhere, with the command that lists them."""
+def _warn(app: App, code: Code, what: str, lines: Sequence[str], advice: str = "") -> None:
+    """Warn of requirements that are listed nowhere, with the command that lists them: `advice`, or printf.
+
+    `lines`: none where they are not known.
+    """
     from nsml.view.shell import shell_line
     from nsml.view.text import visible
 
-    app.say(f"warning: {visible(what)}, and requirements.txt does not name {_some(lines)}")
+    some = _some(lines) if lines else "its packages"
+    app.say(f"warning: {visible(what)}, and requirements.txt does not name {some}")
     app.say("  why: sessions do not see the packages that are installed on this machine")
+    if advice or not lines:
+        app.say(f"  try: {advice or 'list in requirements.txt what the program imports'}")
+        return
     content = code.read("requirements.txt")
     form = "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
     app.say(f"  try: printf '{form}' {shell_line(lines)} >> requirements.txt")

@@ -132,14 +132,18 @@ class LivePlot:
 
     def _lines(self, room: int) -> list[str]:
         """Charts of as many metrics as the screen has room for, and how many more there are."""
+        from nsml.view.metrics import not_drawn_text, not_worth_drawing
         from nsml.view.plot import heights
         from nsml.view.text import visible
 
         groups = {visible(name): lines for name, lines in self._charts.groups().items()}
         if not groups:
             return [self._none]
-        drawn = narrowed(groups, self._wish.span)
-        room -= bool(self._charts.left_out)
+        undrawn = [] if self._source.globs else not_worth_drawing(groups)
+        drawn = narrowed(
+            {name: lines for name, lines in groups.items() if name not in undrawn}, self._wish.span
+        )
+        room -= bool(self._charts.left_out) + bool(undrawn)
         least = self._wish.height if self._has_height else _LEAST_ROWS
         shares = heights(room, list(drawn.values()), least=least)
         lines: list[str] = []
@@ -153,6 +157,8 @@ class LivePlot:
             lines = lines[: room - 1]
             lines.append(f"... {counted(len(drawn) - len(shares), 'metric')} more: -m GLOB")
         lines = lines[:room]
+        if undrawn:
+            lines.append(not_drawn_text(undrawn))
         if self._charts.left_out:
             lines.append("... more lines than are kept: -m GLOB")
         return lines

@@ -150,8 +150,8 @@ def plot(
     In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
     as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
     one chart, as are `NAME@vector:A` and `NAME@vector:B`. Every spike is there, however many points there are.
-    Losses and scores come first, of the validation before those of the training; counters and the
-    learning rate last. At most 48 metrics are drawn, in that order; how many are left out is said.
+    Losses and scores come first, of the validation before those of the training. Counters (epoch, step) and
+    settings that stay the same are drawn only if -m names them. At most 48 metrics are drawn; what is left out is said.
     """
     from nsml.view.figure import Look
     from nsml.view.series import Axis
@@ -260,6 +260,8 @@ def _show(
     span: str | None,
 ) -> None:
     """Into files, on the terminal, or both; `span`: as it was given."""
+    from nsml.view.metrics import not_drawn_text
+
     groups = fetched.groups
     none = fetched.none
     if not none and not narrowed(groups, wish.span):
@@ -269,13 +271,15 @@ def _show(
         raise CommandError(none, code=ExitCode.NOT_FOUND, why=empty)
     if none:
         app.say(none)
-    if fetched.left_out:
-        app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
     if svg or png:
         write_pictures(app, groups, wish, svg=svg, png=png, left_out=fetched.left_out)
     if form or not (svg or png):
         for line in chart_lines(app, groups, wish):
             app.write(line)
+    if fetched.left_out:
+        app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
+    if fetched.undrawn:
+        app.say(not_drawn_text(fetched.undrawn))
 
 
 def _watch(

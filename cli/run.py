@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, Format, new_request_id
+from cli.app import App, Format, is_stopped, new_request_id
 from cli.arguments import (
     CPUS,
     DATASET,
@@ -334,8 +334,7 @@ def run(context: click.Context, /, **given: Any) -> int:
     app = the_app(context)
     wish = _wish(given, context.meta["words"], context.meta["typed"])
     follows = _follows(app, given)
-    if not wish.argv:
-        _check_entry(Path.cwd(), wish.entry)
+    _check_first(app, wish)
     if given["dry_run"]:
         _foretell(app, wish)
         return ExitCode.OK
@@ -472,6 +471,29 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
     for _, found in given["environment_files"]:
         variables |= found
     return variables | dict(given["environment"])
+
+
+def _check_first(app: App, wish: Wish) -> None:
+    """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
+    from nsml.client.contexts import ContextError
+
+    lacking: ContextError | Unavailable | None = None
+    try:
+        if is_stopped(app.context.servers):
+            lacking = app.explain(Unavailable("nobody answers"))
+    except ContextError as error:
+        lacking = error
+    try:
+        if not wish.argv:
+            _check_entry(Path.cwd(), wish.entry)
+    except CommandError as error:
+        if lacking is not None:
+            error.why += f"; and {lacking.message}"
+            error.advice += f"\n{lacking.advice}"
+        raise
+    # One that is known may be starting: that is waited for.
+    if isinstance(lacking, ContextError):
+        raise lacking
 
 
 def _check_entry(folder: Path, entry: str) -> None:

@@ -71,6 +71,8 @@ class Fetched:
 
     groups: dict[str, list[Series]] = field(default_factory=dict)
     left_out: int = 0
+    undrawn: Sequence[str] = ()
+    """Metrics that were fetched and nobody named, and that are not worth a chart."""
     none: str = ""
     """Why there are no series; "" where there are some, or were outside of the part of the axis."""
     is_no_number: bool = False
@@ -85,6 +87,7 @@ def fetch(
     Raises CommandError when sessions reported something, but nothing that a glob fits.
     """
     from nsml.view import figure, plot
+    from nsml.view.metrics import not_worth_drawing
 
     width = plot.worth(wish.width or app.room or COLUMNS)
     if is_picture:
@@ -116,7 +119,14 @@ def fetch(
         is_no_number = bool(
             none and names and source.globs and not source.is_part and not is_let_go
         )
-        return Fetched(groups=found, left_out=left_out, none=none, is_no_number=is_no_number)
+        undrawn = [] if source.globs else not_worth_drawing(found)
+        return Fetched(
+            groups={name: lines for name, lines in found.items() if name not in undrawn},
+            left_out=left_out,
+            undrawn=undrawn,
+            none=none,
+            is_no_number=is_no_number,
+        )
 
     return app.call(work)
 

@@ -61,7 +61,8 @@ Files that control a run
                     requirements.txt; --image wins; needs nodes with containers
   .env              never sent; --env-file .env passes its variables
 
-Not read: .gitignore, pyproject.toml, uv.lock, environment.yml, Pipfile.
+Not read: .gitignore, pyproject.toml, setup.cfg, Pipfile, environment.yml,
+pixi.toml, locks (uv.lock, ...), requirements under other names (-r reads them).
 Not built: Dockerfile, Containerfile, Singularity, .devcontainer. Build the
 image yourself and name it: nsml run --image IMAGE.
 nsml run warns of packages that these list or the program imports, and

@@ -2,55 +2,95 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nsml.packages.requirements import name_of
+from nsml.packages.requirements import RequirementsRefused, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsml.packages.requirements import ReadText
 
 _SCRIPT: Final = re.compile(
     r"^# /// script[ \t]*\n(?P<content>(?:^#(?:| .*)\n)+?)^# ///[ \t]*$", re.MULTILINE
 )
-_LOCKS: Final = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+_CONDA: Final = re.compile(r"(?:environments?/[^/]+|(?:conda|env|environment)[^/]*)\.ya?ml")
+_LISTS: Final = re.compile(r"(?:requirements/[\w.-]+|[\w.-]*requirements[\w.-]*)\.(?:txt|in)")
+_BESIDE: Final = re.compile(
+    r"dev|test|doc|lint|build|ci\b|constraint|optional|extra", re.IGNORECASE
+)
+"""What names lists of packages that a program does not need to run."""
 _NOT_PACKAGES: Final = {"python", "pip"}
 _OF_CONDA: Final = {"pytorch": "torch", "pytorch-cuda": "", "cudatoolkit": "", "nodefaults": ""}
 """Names that are others on PyPI, or belong to no package there."""
 
 
 class Unread(NamedTuple):
-    """A file that is not read, and the requirements that it lists."""
+    """A file that is not read, the requirements that it lists, and what takes these into requirements.txt, if not they."""
 
     file: str
     lines: Sequence[str]
+    advice: str = ""
 
 
-def unread_files(text: ReadText, entries: Sequence[str]) -> list[Unread]:
-    """The files of a code folder that list packages and are not read; a locked one as what it locks.
+def unread_files(text: ReadText, entries: Sequence[str], files: Iterable[str] = ()) -> list[Unread]:
+    """The files of a code folder that list packages and are not read.
+
+    Locks list what everything needs in turn: they count only where nothing else lists any package.
 
     Args:
         text: reads a file of the folder.
         entries: the programs, which may list packages in a block of their own.
+        files: the paths of all files of the folder.
     """
+    readers = dict(_READERS)
+    readers |= {file: _environment for file in sorted(files) if _CONDA.fullmatch(file)}
     found = [
         Unread(file, lines)
-        for file, listed in _READERS.items()
-        if (content := text(file)) is not None and (lines := _tried(listed, content))
+        for file, listed in readers.items()
+        if (content := _content(text, file)) is not None and (lines := _tried(listed, content))
     ]
-    blocks = ((entry, _tried(_script, text(entry) or "")) for entry in entries)
+    blocks = ((entry, _tried(_script, _content(text, entry) or "")) for entry in entries)
+    found += [Unread(f"the script block of {entry}", lines) for entry, lines in blocks if lines]
+    has_own = any(_content(text, file) is not None for file in ("requirements.txt", "setup.py"))
+    if not has_own:
+        found += _lists(text, files)
+    return found or ([] if has_own else _locks(text))
+
+
+def _lists(text: ReadText, files: Iterable[str]) -> list[Unread]:
+    """Files like requirements.txt under other names."""
     return [
-        *found,
-        *(Unread(f"the script block of {entry}", lines) for entry, lines in blocks if lines),
+        Unread(file, lines, f"printf '%s\\n' '-r {file}' >> requirements.txt")
+        for file in sorted(files)
+        if _LISTS.fullmatch(file)
+        and not _BESIDE.search(file.removesuffix(".txt"))
+        and (lines := _tried(str.splitlines, _content(text, file) or ""))
     ]
+
+
+def _locks(text: ReadText) -> list[Unread]:
+    return [
+        Unread(file, _tried(listed, content), advice)
+        for file, (listed, advice) in _LOCKS.items()
+        if (content := _content(text, file)) is not None
+    ][:1]
 
 
 def lock_of(text: ReadText) -> str:
     """The name of the file that locks versions; "" where there is none."""
-    return next((name for name in _LOCKS if text(name) is not None), "")
+    return next((name for name in _LOCKS if _content(text, name) is not None), "")
+
+
+def _content(text: ReadText, file: str) -> str | None:
+    """The text of a file; "" of one that is too long to be read here, as locks may be."""
+    try:
+        return text(file)
+    except RequirementsRefused:
+        return ""
 
 
 def _tried(listed: Callable[[str], Sequence[str]], content: str) -> Sequence[str]:
@@ -63,8 +103,37 @@ def _tried(listed: Callable[[str], Sequence[str]], content: str) -> Sequence[str
 def _pyproject(content: str) -> list[str]:
     tree = tomllib.loads(content)
     lines = _texts(tree.get("project", {}).get("dependencies", []))
-    poetry = tree.get("tool", {}).get("poetry", {}).get("dependencies", {})
-    return [*lines, *poetry]
+    tools = tree.get("tool", {})
+    poetry = tools.get("poetry", {}).get("dependencies", {})
+    return [*lines, *poetry, *_of_pixi(tools.get("pixi", {}))]
+
+
+def _pixi(content: str) -> list[str]:
+    return _of_pixi(tomllib.loads(content))
+
+
+def _of_pixi(tree: dict[str, Any]) -> list[str]:
+    names = [*tree.get("dependencies", {}), *tree.get("pypi-dependencies", {})]
+    return [_OF_CONDA.get(name, name) for name in names]
+
+
+def _locked(content: str) -> list[str]:
+    """Of uv, Poetry, PDM and PEP 751; without the folders that are the project itself."""
+    tree = tomllib.loads(content)
+    packages = [*tree.get("package", []), *tree.get("packages", [])]
+    return [
+        one["name"]
+        for one in packages
+        if not {"editable", "virtual", "directory"} & {*one.get("source", {}), *one}
+    ]
+
+
+def _pipfile_lock(content: str) -> list[str]:
+    return [*json.loads(content).get("default", {})]
+
+
+def _unknown(_content: str) -> list[str]:
+    return []
 
 
 def _pipfile(content: str) -> list[str]:
@@ -91,6 +160,8 @@ def _environment(content: str) -> list[str]:
         line = re.sub(r"(^|\s)#.*", "", raw).rstrip()
         if re.match(r"\S", line) and not line.startswith("-"):
             is_listed = line == "dependencies:"
+            if flow := re.fullmatch(r"dependencies:\s*\[(.*)\]", line):
+                return _environment("\n- ".join(["dependencies:", *flow[1].split(",")]))
         elif is_listed and (found := re.fullmatch(r"\s*-\s+[\"']?([^\"']*[^\"':])[\"']?", line)):
             line = re.sub(r"(?<![=<>!~])=(?!=).*", "", found[1].rpartition("::")[2]).strip()
             lines.append(_OF_CONDA.get(line, line))
@@ -105,6 +176,16 @@ _READERS: Final[dict[str, Callable[[str], Sequence[str]]]] = {
     "pyproject.toml": _pyproject,
     "Pipfile": _pipfile,
     "setup.cfg": _setup_cfg,
-    "environment.yml": _environment,
-    "environment.yaml": _environment,
+    "pixi.toml": _pixi,
 }
+_LOCKS: Final[dict[str, tuple[Callable[[str], Sequence[str]], str]]] = {
+    "uv.lock": (_locked, "uv export --no-emit-project -o requirements.txt"),
+    "poetry.lock": (_locked, "poetry export -o requirements.txt"),
+    "pdm.lock": (_locked, "pdm export -o requirements.txt"),
+    "pylock.toml": (_locked, ""),
+    "Pipfile.lock": (_pipfile_lock, "pipenv requirements > requirements.txt"),
+    "requirements.lock": (str.splitlines, "cp requirements.lock requirements.txt"),
+    "pixi.lock": (_unknown, ""),
+    "conda-lock.yml": (_unknown, ""),
+}
+"""Who reads them, and the command that writes requirements.txt from them."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nsml.view.series import Series
 
 _Lines = TypeVar("_Lines")
 
@@ -32,10 +35,15 @@ _COUNTED: Final = frozenset(
     }
 )
 """What names of counters and settings consist of."""
+_CHANGING: Final = _SETTINGS | {"rate", "decay"}
+"""What makes it a setting that may follow a schedule, and no counter."""
 _VALIDATION: Final = ("val", "valid", "validation", "eval", "evaluation", "dev", "heldout")
 _TRAINING: Final = ("train", "training")
 _TEST: Final = ("test", "testing")
 
+_SET_OR_COUNTED: Final = 2
+_NAMED: Final = 5
+"""Metrics that are named of those that are not drawn."""
 _Place: TypeAlias = "tuple[int, int, int, str]"
 
 
@@ -53,16 +61,52 @@ def lines_in_order(groups: Mapping[str, _Lines]) -> dict[str, _Lines]:
     return {name: groups[name] for name in in_order(groups)}
 
 
+def is_set_or_counted(name: str) -> bool:
+    """Whether a metric is a setting or a counter by its name: `lr`, `epoch_total`, `batch_size`."""
+    return _place(name)[0] == _SET_OR_COUNTED
+
+
+def not_worth_drawing(groups: Mapping[str, Sequence[Series]]) -> list[str]:
+    """The metrics that nobody looks at unless asked for, of all that would be drawn; none where nothing else is left.
+
+    Counters, and what keeps one value in each line, such as the batch size. Losses and scores are always
+    worth it: one that does not change is news.
+    """
+    found = [
+        name
+        for name, lines in groups.items()
+        if _place(name)[0] and (_is_counter(name) or all(map(_is_constant, lines)))
+    ]
+    return found if len(found) < len(groups) else []
+
+
+def not_drawn_text(names: Sequence[str]) -> str:
+    """Which metrics are in no chart, since nobody named them, and how they are drawn."""
+    rest = len(names) - _NAMED
+    some = ", ".join(names[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+    return f"(counters and constants left out: {some}; all: -m '*')"
+
+
+def _is_counter(name: str) -> bool:
+    return is_set_or_counted(name) and not _CHANGING.intersection(_words(name))
+
+
+def _is_constant(line: Series) -> bool:
+    finite = [value for value in line.y if math.isfinite(value)]
+    return line.points > 1 and len(finite) == len(line.y) and min(finite) == max(finite)
+
+
 @lru_cache(maxsize=4096)
 def _place(name: str) -> _Place:
     words = _words(name)
     if _SETTINGS.intersection(words):
-        return 2, 0, 0, name
+        return _SET_OR_COUNTED, 0, 0, name
     if _LOSSES.intersection(words) or any(word.endswith("loss") for word in words):
         return 0, _part(words), 0, name
     if _SCORES.intersection(words) or any(word.endswith(_ENDINGS) for word in words):
         return 0, _part(words), 1, name
-    return 2 if words and _COUNTED.issuperset(words) else 1, 0, 0, name
+    rank = _SET_OR_COUNTED if words and _COUNTED.issuperset(words) else 1
+    return rank, 0, 0, name
 
 
 def _words(name: str) -> list[str]:

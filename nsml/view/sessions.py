@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
+from nsml.view.metrics import is_set_or_counted
 from nsml.view.shell import option_words, shell_line
 from nsml.view.tables import Column
 from nsml.view.text import fit, fit_middle, width
@@ -236,13 +237,13 @@ def summary_text(session: Session | Checkpoint, cells: int | None = None) -> str
 
     `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
 
-    `cells`: as many values as have room there, `epoch` last, with shorter names at need and no number cut; "" where
+    `cells`: as many values as have room there, settings and counters last, with shorter names at need and no number cut; "" where
     not even the first has.
     """
     pairs = _summary_pairs(session)
     text = ", ".join(key + value for key, value in pairs)
-    # What one compares by comes before how far it is.
-    pairs.sort(key=lambda pair: pair[0] == "epoch")
+    # What one compares by comes before how far it is and how it was set.
+    pairs.sort(key=lambda pair: (pair[0] == "epoch", is_set_or_counted(pair[0])))
     if left_out := getattr(session, "summary_left_out", 0):
         text += f" … {left_out:,} more"
     return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)

@@ -1,6 +1,6 @@
 """Command lines that a person can paste: quoting for a shell, and reading a line back.
 
-The lines are for bash, zsh, ksh and busybox. Words without control characters also suit other shells.
+The lines are for every POSIX shell: dash, bash, zsh, ksh, busybox.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from nsml.view.text import UNSAFE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NAMED: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\x1b": r"\e"}
+_NAMED: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": r"\\", "%": "%%"}
 _LETTERS: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "e": 27, "E": 27}
 _ARGUMENTS: Final = re.compile(r"--?[\w-]+\s")
 """Several words, such as `--lr 0.1`: no option is called so."""
-_ESCAPED: Final = re.compile(rf"['\\!]|{UNSAFE}")
-_QUOTED: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+_ESCAPED: Final = re.compile(rf"^-|['\"\\!%]|{UNSAFE}")
+"""What a format of printf cannot have as it is. bash replaces `!` on its command line also within these quotes."""
+_QUOTED: Final = re.compile(
+    r"\$'((?:[^'\\]|\\.)*)'|\"\$\(printf '((?:[^'\\]|\\.)*)'\)\"|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.",
+    re.DOTALL,
+)
 _HINT: Final = re.compile(
     r"((?:nsml|chmod|export|unset|ss) (?:\$?'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s'\"]|\s(?!\s))*\S?)(\s{2,})([^#\s].*)"
 )
@@ -30,10 +34,13 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 def shell_word(text: str) -> str:
     r"""One word for a shell, on one line and safe to show on a terminal.
 
-    Control and direction characters, and bytes that are not UTF-8 (as in `os.fsdecode`), are written as $'\n'.
+    Control and direction characters, and bytes that are not UTF-8 (as in `os.fsdecode`), are written for printf.
+    A word that ends in a line feed, of which `$(...)` would take it, is written as $'...\n': see `is_posix`.
     """
+    if text.endswith("\n"):
+        return f"$'{_ESCAPED.sub(_escape, text).replace('%%', '%')}'"
     if re.search(UNSAFE, text):
-        return f"$'{_ESCAPED.sub(_escape, text)}'"
+        return f"\"$(printf '{_ESCAPED.sub(_escape, text)}')\""
     if text.startswith("="):  # zsh replaces =NAME by the path of a program
         return f"'{text[0]}'{shell_word(text[1:]) if text[1:] else ''}"
     return shlex.quote(text)
@@ -42,6 +49,11 @@ def shell_word(text: str) -> str:
 def shell_line(words: Iterable[str]) -> str:
     """A command line that a shell splits into exactly these words."""
     return " ".join(map(shell_word, words))
+
+
+def is_posix(words: Iterable[str]) -> bool:
+    """Whether every POSIX shell reads their `shell_line`; else bash, zsh, ksh and busybox do, and dash does not."""
+    return not any(word.endswith("\n") for word in words)
 
 
 def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
@@ -69,7 +81,7 @@ def hint_line(text: str) -> str:
 
 
 def shell_split(text: str) -> list[str]:
-    """The words of a command line, $'...' included; nothing is expanded.
+    """The words of a command line, also as `shell_word` writes them; nothing else is expanded.
 
     Raises ValueError for a quotation that is not closed.
     """
@@ -78,8 +90,6 @@ def shell_split(text: str) -> list[str]:
 
 def _escape(match: re.Match[str]) -> str:
     letter = match[0]
-    if letter in "'\\":
-        return f"\\{letter}"
     if letter in _NAMED:
         return _NAMED[letter]
     is_byte = "\udc80" <= letter <= "\udcff"
@@ -89,10 +99,13 @@ def _escape(match: re.Match[str]) -> str:
 
 def _plain(match: re.Match[str]) -> str:
     """What `shlex` reads the same way."""
-    if match[1] is None:
+    quoted, printed = match[1], match[2]
+    if printed is not None:
+        quoted = printed.replace("%%", "%")
+    if quoted is None:
         return match[0]
-    quoted = match[1].encode(errors="surrogateescape")
-    return shlex.quote(_ESCAPE.sub(_byte, quoted).decode(errors="surrogateescape"))
+    read = _ESCAPE.sub(_byte, quoted.encode(errors="surrogateescape"))
+    return shlex.quote(read.decode(errors="surrogateescape"))
 
 
 def _byte(match: re.Match[bytes]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from nsml.view.text import fit, fit_middle, fit_words, pad, visible, width
+from nsml.view.text import fit, fit_middle, fit_words, in_lines, pad, visible, width
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def render(
     """A table in lines. `room` is the terminal's width in cells; None: nothing is cut but what is wider than `WIDEST`.
 
     Rows that do not fit it however much is cut are blocks of lines instead, with all columns that say something.
-    `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
+    `is_whole`: no column is left out; where cutting texts does not make the lines fit, they are blocks in which nothing is cut.
     `paint` colours a text (text, colour name); None: no colours.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
@@ -282,7 +282,11 @@ def render(
     if is_whole and room is not None:
         narrowed = list(widths)
         fits = _shrink(columns, narrowed, room) or _shrink(columns, narrowed, room, part=2)
-        widths = narrowed if fits else widths
+        if items and not fits:
+            return Rendered(
+                _stacked(columns, items, now=now, room=room, is_whole=True, paint=paint)
+            )
+        widths = narrowed
     elif room is not None:
         is_empty = _emptiness(columns, items, rows, now)
         places, cut = _legible(columns, places, widths, room, is_empty)
@@ -323,9 +327,13 @@ def _stacked(
     *,
     now: float,
     room: int,
+    is_whole: bool = False,
     paint: Callable[[str, str], str] | None,
 ) -> list[str]:
-    """A block for each item: title and cell of each column that says something, and an empty line before the next."""
+    """A block for each item: title and cell of each column that says something, and an empty line before the next.
+
+    `is_whole`: texts that are too long for a line go on in further lines instead of being cut.
+    """
     most = max(room // 2 - len(_GAP), 1)
     cells = min(max(width(column.title) for column in columns), most)
     left = max(room - cells - len(_GAP), 1)
@@ -336,10 +344,14 @@ def _stacked(
             text = visible(column.cell(item, now))
             if text in {"", _NOTHING} and not column.is_name:
                 continue
-            text = _cut(column, item, text, now, left)
+            if is_whole and column.shrinks_to is not None:
+                text = fit_words(text, max(WIDEST, column.least))
+            texts = in_lines(text, left) if is_whole else [_cut(column, item, text, now, left)]
             colour = column.colour(item) if column.colour else ""
-            shown = paint(text, colour) if paint is not None and colour else text
-            lines.append(f"{pad(_title(column, cells), cells)}{_GAP}{shown}".rstrip())
+            titles = [_title(column, cells), *[""] * (len(texts) - 1)]
+            for title, one in zip(titles, texts, strict=True):
+                shown = paint(one, colour) if paint is not None and colour else one
+                lines.append(f"{pad(title, cells)}{_GAP}{shown}".rstrip())
     return lines
 
 

@@ -272,6 +272,18 @@ def wrapped(text: str, cells: int) -> list[str]:
     return [lead + line for line in lines]
 
 
+def in_lines(text: str, cells: int) -> list[str]:
+    """All of `text` in lines of at most `cells`, broken between words, and within those that are longer than a line."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and width(lines[-1]) + 1 + width(word) > cells:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+        while width(lines[-1]) > cells and (begun := _beginning(graphemes(lines[-1]), cells)):
+            lines[-1:] = [begun, lines[-1][len(begun) :]]
+    return lines
+
+
 def fit_coloured(text: str, cells: int) -> str:
     """Like `fit`, for text with colours: they take no room, and what was opened is closed."""
     parts = re.split(r"(\x1b\[[0-9;]*m)", text)

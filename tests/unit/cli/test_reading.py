@@ -445,12 +445,34 @@ def test_what_is_no_part_of_an_axis(nsml, everything, span):
     assert "nsml plot ... --range 1000:5000" in result.stderr
 
 
+def test_counters_and_constants_are_drawn_where_they_are_named(nsml, state, tmp_path):
+    session = state.add("kim/mnist/1")
+    for step in range(3):
+        for name, value in (("loss", 1 / (step + 1)), ("epoch", step), ("batch_size", 32)):
+            state.report(session, name, float(value), step=step)
+    told = "(counters and constants left out: batch_size, epoch; all: -m '*')\n"
+    for form in ("--chart", "--table"):
+        shown = nsml("plot", "@last", form)
+        assert shown.stderr == told
+        assert "loss" in shown.stdout
+        assert "epoch" not in shown.stdout
+        every = nsml("plot", "@last", form, "-m", "*")
+        assert every.stderr == ""
+        assert "epoch" in every.stdout
+        assert "batch_size" in every.stdout
+    picture = nsml("plot", "@last", "--svg", str(tmp_path / "a.svg"))
+    assert picture.stderr == told
+    assert "batch_size" not in (tmp_path / "a.svg").read_text()
+    assert "batch_size" in nsml("plot", "@last", "--csv").stdout
+    assert "batch_size" in nsml("export", "@last").stdout
+
+
 def test_a_logarithmic_chart_counts_what_it_cannot_show(nsml, state):
     session = state.add("kim/mnist/1")
     for step, value in enumerate([0.0, -1.0, 0.001, 1000.0]):
         state.report(session, "x", value, step=step)
         state.report(session, "zero", 0.0, step=step)
-    shown = nsml("plot", "@last", "--chart", "--log-y").stdout
+    shown = nsml("plot", "@last", "-m", "*", "--chart", "--log-y").stdout
     assert "x  (step, log)  2 points, 2 left out: not above 0" in shown
     assert "1,000┤" in shown
     assert "    0.001┤" in shown

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nsml.v1 import datasets_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.variables import with_values
-from nsml.view.shell import operands, shell_line, shell_split, shell_word
+from nsml.view.shell import is_posix, operands, shell_line, shell_split, shell_word
 from tests.examples import examples
 from tests.unit.cli.test_run import train
 
@@ -38,12 +38,27 @@ def in_shell(line):
     return [word.decode(errors="surrogateescape") for word in done.stdout.split(b"\0")[:-1]]
 
 
+def in_posix_shell(line):
+    """The words of a line in the system's own shell: dash on Debian."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"set -- {line}\nprintf '%s\\0' \"$@\""],
+        stdout=subprocess.PIPE,
+        check=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    return [word.decode(errors="surrogateescape") for word in done.stdout.split(b"\0")[:-1]]
+
+
 @given(st.lists(TEXT | st.sampled_from(["\udcff", "a\udc80\udcffb", "\udce2\udc80"]), min_size=1))
 def test_a_shell_reads_the_words_and_so_does_the_dashboard(words):
     line = shell_line(words)
     assert shell_split(line) == words
     assert not set(line) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0xDCFF]))
     assert in_shell(line) == words
+    if is_posix(words):
+        assert in_posix_shell(line) == words
+    else:
+        assert any(word.endswith("\n") for word in words)
 
 
 def test_plain_words_are_not_quoted_and_none_is_a_program_of_zsh():
@@ -51,7 +66,7 @@ def test_plain_words_are_not_quoted_and_none_is_a_program_of_zsh():
     assert [shell_word("=ls"), shell_word("a b"), shell_word("a\tb")] == [
         "'='ls",
         "'a b'",
-        r"$'a\tb'",
+        "\"$(printf 'a\\tb')\"",
     ]
     assert shell_split(r"""a$'\x41\101\e\'\"\q'b '$'c "$'d'" """) == [
         "aAA\x1b'\"\\qb",
@@ -163,7 +178,16 @@ def test_only_what_says_to_stay_is_left_out(nsml, state, project, words, repeate
 
 def test_a_command_that_a_client_made_is_shown_as_it_is(nsml, state):
     state.add("kim/mnist/1", command=["nsml", "run", "-m", "a\nb\x1b[2J"], spec=pb.SessionSpec())
-    assert nsml("command", "@last", terminal=True).stdout == "nsml run -m $'a\\nb\\e[2J'\n"
+    shown = nsml("command", "@last", terminal=True)
+    assert shown.stdout == "nsml run -m \"$(printf 'a\\nb\\033[2J')\"\n"
+    assert shown.stderr == ""
+
+
+def test_a_line_that_not_every_shell_reads_says_so(nsml, state):
+    state.add("kim/mnist/1", command=["nsml", "run", "-m", "100%\n"], spec=pb.SessionSpec())
+    shown = nsml("command", "@last")
+    assert shown.stdout == "nsml run -m $'100%\\n'\n"
+    assert "dash has no $'...'" in shown.stderr
 
 
 @pytest.mark.parametrize(

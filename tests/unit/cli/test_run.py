@@ -205,6 +205,27 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             ],
         ),
         (
+            {"uv.lock": '[[package]]\nname = "six"\n', "main.py": "import six"},
+            [],
+            [
+                "warning: uv.lock is not read, and requirements.txt does not name six\n",
+                "  try: uv export --no-emit-project -o requirements.txt\n",
+            ],
+        ),
+        (
+            {"pixi.lock": "version: 6\n"},
+            [],
+            ["warning: pixi.lock is not read, and requirements.txt does not name its packages\n"],
+        ),
+        (
+            {"base-requirements.txt": "six\n"},
+            [],
+            [
+                "warning: base-requirements.txt is not read, and requirements.txt does not name six\n",
+                "  try: printf '%s\\n' '-r base-requirements.txt' >> requirements.txt\n",
+            ],
+        ),
+        (
             {"main.py": "import torch\nimport cv2, os, nsml, helper\n", "helper.py": "import yaml"},
             [],
             [
@@ -700,3 +721,19 @@ def test_a_path_that_cannot_be_sent_is_told_with_what_to_do(nsml, state, project
     line = result.stderr.partition("a line ")[2].partition(" in .nsmlignore")[0]
     (project / ".nsmlignore").write_text(f"{line}\n")
     assert nsml("run").code == 0
+
+
+def test_without_a_platform_and_without_the_program_both_are_named(nsml, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing = {"NSML_SERVER": "", "NSML_TOKEN_FILE": ""}
+    neither = nsml("run", check=False, **nothing)
+    assert (neither.code, neither.stdout) == (2, "")
+    assert neither.stderr.startswith("error: no such entry file: main.py\n")
+    assert f"looked in {tmp_path}; and no platform is chosen yet\n" in neither.stderr
+    assert "       nsml up " in neither.stderr
+    stopped = nsml("run", check=False, NSML_SERVER=f"unix:{tmp_path}/socket")
+    assert "; and the control plane at unix:" in stopped.stderr
+    assert "does not answer\n" in stopped.stderr
+    (tmp_path / "main.py").write_text("import numpy")
+    none = nsml("run", check=False, **nothing)
+    assert none.stderr.startswith("error: no platform is chosen yet\n")

@@ -425,6 +425,21 @@ def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
     assert "\x1b[32m" in nsml("ps", NSML_COLOR="always").stdout
 
 
+@pytest.mark.parametrize("command", [("ps", "-a"), ("model", "ls", "@last"), ("gpustat",)])
+def test_wide_rows_that_do_not_fit_a_terminal_are_blocks_of_lines(
+    nsml, everything, monkeypatch, command
+):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = nsml(*command, "-o", "wide", terminal=True, NO_COLOR="1").stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "…" not in "".join(lines)
+    assert "-----" not in "".join(lines)
+    piped = nsml(*command, "-o", "wide").stdout.splitlines()
+    heads = [line.split("  ")[0] for line in lines if line and not line.startswith(" ")]
+    assert heads[0] == piped[0].split("  ")[0]
+    assert sum(head == heads[0] for head in heads) == len(piped) - 2
+
+
 def test_columns_without_room_are_told_to_people_beside_the_table(nsml, state, monkeypatch):
     state.add("kim/mnist/1", memo="the first try", summary={"loss": 0.25, "acc": 0.5})
     monkeypatch.setenv("COLUMNS", "200")

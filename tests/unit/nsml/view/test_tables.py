@@ -189,14 +189,32 @@ def test_a_table_fits_the_terminal(rows, room):
     assert max(map(width, render(pick(COLUMNS), rows, now=0, room=room))) <= room
 
 
-def test_a_whole_table_is_cut_where_that_makes_it_fit_and_else_not_at_all():
+def test_a_whole_table_is_cut_where_that_makes_it_fit_and_else_blocks_of_lines():
     rows = [("x", "a long text", "z")]
     columns = pick(COLUMNS, wide=True)
     whole = render(columns, rows, now=0)
     assert render(columns, rows, now=0, room=len(whole[0]), is_whole=True) == whole
     narrow = render(columns, rows, now=0, room=20, is_whole=True)
     assert narrow[2] == "x  a long…  z    0"
-    assert render(columns, rows, now=0, room=5, is_whole=True) == whole
+    assert render(columns, [*rows, ("y", "", "z")], now=0, room=11, is_whole=True) == [
+        "A    x",
+        "Bee  a long",
+        "     text",
+        "Sea  z",
+        "Dee  0",
+        "",
+        "A    y",
+        "Sea  z",
+        "Dee  0",
+    ]
+
+
+@given(ROWS, st.integers(12, 120))
+def test_a_whole_table_fits_the_terminal_and_nothing_of_it_is_cut(rows, room):
+    columns = [one._replace(shrinks_to=None) for one in pick(COLUMNS, wide=True)]
+    table = render(columns, rows, now=0, room=room, is_whole=True)
+    assert not rows or max(map(width, table)) <= room
+    assert "…" not in "".join(table[2:]) or any("…" in cell for row in rows for cell in row)
 
 
 def test_one_row_does_not_fill_the_lines_of_all_others():
