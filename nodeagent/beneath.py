@@ -24,19 +24,50 @@ def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> It
     Raises OSError where a component is missing (unless `create`), a link, or no folder, and
     ValueError for a component that is not a plain name.
     """
-    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    here = _opened(root, None, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, stat.S_IRWXU)
     try:
         for part in parts:
             if part in {"", ".", ".."} or "/" in part or "\0" in part:
                 raise ValueError(f"not a plain name: {part[:80]!r}")
             if create:
                 _make(part, here)
-            below = os.open(part, _FLAGS, dir_fd=here)
+            below = _opened(part, here, _FLAGS, stat.S_IRWXU)
             os.close(here)
             here = below
         yield here
     finally:
         os.close(here)
+
+
+def allow(name: str | os.PathLike[str], parent: int | None, rights: int) -> bool:
+    """Give the agent rights that a program took away, where both are the same user; whether it has them now.
+
+    Raises OSError. A link, and a file with a second name elsewhere, stay as they are.
+    """
+    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        facts = os.fstat(entry)
+        is_single = stat.S_ISDIR(facts.st_mode) or facts.st_nlink == 1
+        if facts.st_uid != os.geteuid() or not is_single or stat.S_ISLNK(facts.st_mode):
+            return False
+        path_of(entry).chmod(stat.S_IMODE(facts.st_mode) | rights)
+    finally:
+        os.close(entry)
+    return True
+
+
+def open_file(name: str | os.PathLike[str], parent: int | None, flags: int) -> int:
+    """Open a file of a program's to read it, whatever its mode. Raises OSError."""
+    return _opened(name, parent, flags, stat.S_IRUSR)
+
+
+def _opened(name: str | os.PathLike[str], parent: int | None, flags: int, rights: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        if not allow(name, parent, rights):
+            raise
+        return os.open(name, flags, dir_fd=parent)
 
 
 def path_of(descriptor: int) -> Path:

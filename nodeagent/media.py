@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from nodeagent.beneath import open_folder, path_of
+from nodeagent.beneath import open_file, open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.pace import CountedLog, Pace, Patience
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
@@ -278,7 +278,7 @@ def _checked(name: str, folder: int, owner: int) -> int:
     Raises OSError where it cannot be read, ValueError where it is something else.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(name, flags, dir_fd=folder)
+    descriptor = open_file(name, folder, flags)
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner:

@@ -26,7 +26,7 @@ from zlib import crc32
 
 import structlog
 
-from nodeagent.beneath import open_folder
+from nodeagent.beneath import open_file, open_folder
 from nodeagent.streams import (
     GAP_COST,
     MAX_GAP_CREDIT,
@@ -637,7 +637,7 @@ def text_of(name: str, folder: int) -> bytes:
 def _open(path: str | os.PathLike[str], folder: int | None = None) -> int | None:
     """A descriptor to read; None where something else is in the way. Raises OSError."""
     try:
-        return os.open(path, _READ, dir_fd=folder)
+        return open_file(path, folder, _READ)
     except OSError as error:
         if error.errno in _IN_THE_WAY:
             return None

@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from nodeagent.beneath import open_folder, path_of
+from nodeagent.beneath import allow, open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Link
 from nodeagent.outbox import replica_of
@@ -212,6 +212,8 @@ def _socket_file(run_folder: Path, service: str) -> Iterator[int]:
         raise ServiceUnreachable("not a name of a service")
     with open_folder(run_folder, ["tunnel"]) as folder:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # a umask may have taken the right to connect
+            allow(service, folder, stat.S_IRUSR | stat.S_IWUSR)
         descriptor = os.open(service, flags, dir_fd=folder)
         owner = os.fstat(folder).st_uid
     try:

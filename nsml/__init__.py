@@ -110,8 +110,8 @@ _FUNCTIONS = {
 }
 _SUBMODULES = ("constants", "decoder", "encoder")
 _LOADED_BY_CALLS = (
-    *("fcntl", "hashlib", "signal", "socket", "tempfile", "nsml._agent", "nsml._distributions"),
-    *("nsml._objects", "nsml._pictures", "nsml._sounds", "nsml._tables"),
+    *("fcntl", "hashlib", "nsml._agent", "nsml._distributions", "nsml._objects"),
+    *("nsml._pictures", "nsml._sounds", "nsml._tables"),
 )
 """What single functions load on their first call; in a session it is loaded with the rest, since a signal handler
 that calls them in the middle of that would find half a module."""

@@ -5,6 +5,7 @@ Only what the program waits for goes this way; reports and checkpoints are files
 
 from __future__ import annotations
 
+import _socket
 import json
 import os
 import time
@@ -78,9 +79,8 @@ def _checked(answer: Dict[str, Any]) -> Dict[str, Any]:
 def _ask(
     run_dir: str, message: Dict[str, Any], timeout_s: Optional[float] = None
 ) -> Dict[str, Any]:
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
         connection.settimeout(timeout_s)
         _connect(connection, run_dir)
         connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
@@ -90,6 +90,8 @@ def _ask(
             if not part or len(received) > _LONGEST_ANSWER:
                 raise ConnectionError("the connection ended without an answer")
             received += part
+    finally:
+        connection.close()
     answer = json.loads(received)
     if not isinstance(answer, dict):
         raise ConnectionError("the answer is no object")

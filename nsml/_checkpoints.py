@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from nsml._copies import copy_tree, make_private, seal_of
 from nsml._notice import notice
 from nsml._path_text import path_text
+from nsml._rights import allow, make_folder, make_folders, make_unique, remove_tree, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,19 +39,19 @@ class Checkpoints:
         Raises:
             OSError: the folder cannot be made.
         """
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        make_folders(self.root)
         while True:
             number = 1 + max(self._numbers(), default=0)
             path = os.path.join(self.root, f"{_DRAFT}{number}")
             try:
-                os.mkdir(path, 0o700)
+                make_folder(path)
             except FileExistsError:
                 continue
             # Another process may have taken the number and finished since the folder was read.
             if any(entry.startswith(f"{number}-") for entry in os.listdir(self.root)):
                 os.rmdir(path)
                 continue
-            os.mkdir(os.path.join(path, "model"))
+            make_folder(os.path.join(path, "model"))
             return Draft(self.root, path, number, self._left_out)
 
     def newest(self, name: str) -> Optional[str]:
@@ -65,10 +66,8 @@ class Checkpoints:
         Raises:
             OSError: it cannot be copied.
         """
-        from tempfile import mkdtemp
-
-        os.makedirs(loads, mode=0o700, exist_ok=True)
-        place = mkdtemp(dir=loads)
+        make_folders(loads)
+        place = make_unique(loads)
         try:
             copy = os.path.join(place, "model")
             copy_tree(os.path.join(self.root, folder), copy)
@@ -145,7 +144,7 @@ class Draft:
         files = [(path, os.stat(os.path.join(self.model, path)).st_size) for path, _ in files]
         for path, _ in files:
             _sync(os.path.join(self.model, path))
-        for folder, _, _ in os.walk(self.model):
+        for folder, _, _ in walk(self.model):
             _sync(folder)
         _sync(self._path)
         entry = f"{self._number}-{escape(name)}"
@@ -163,15 +162,17 @@ class Draft:
         Raises:
             OSError: there is no folder any more, and no file either.
         """
+        allow(self._path, stat.S_IRWXU)
         if os.path.islink(self.model):
             raise NotADirectoryError("the save function put a link in place of the folder")
         if os.path.isfile(self.model):
             aside = os.path.join(self._path, ".file")
             os.rename(self.model, aside)
-            os.mkdir(self.model)
+            make_folder(self.model)
             os.rename(aside, os.path.join(self.model, "model"))
         if not os.path.isdir(self.model):
             raise FileNotFoundError("the save function removed the folder that it was given")
+        allow(self.model, stat.S_IRWXU)
 
     def is_empty(self) -> bool:
         """Whether nothing was written under `model`."""
@@ -189,7 +190,10 @@ class Draft:
         """Take in files named after the folder: `numpy.savez(path)` writes `path.npz` beside it."""
         for entry in os.listdir(self._path):
             if entry != "model":
-                os.rename(os.path.join(self._path, entry), os.path.join(self.model, entry))
+                path = os.path.join(self._path, entry)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    allow(path, stat.S_IRWXU)  # else it cannot be moved
+                os.rename(path, os.path.join(self.model, entry))
 
 
 def escape(name: str) -> str:
@@ -203,13 +207,6 @@ def escape(name: str) -> str:
     return f"{text[:100]}%~{sha256(raw).hexdigest()[:32]}"
 
 
-def remove_tree(path: str) -> None:
-    """Remove a folder and all in it as far as the disk allows."""
-    from shutil import rmtree
-
-    rmtree(path, ignore_errors=True)
-
-
 def _entries(folder: str) -> List[str]:
     try:
         return os.listdir(folder)
@@ -218,15 +215,19 @@ def _entries(folder: str) -> List[str]:
 
 
 def _files(folder: str) -> Tuple[List[Tuple[str, int]], List[str]]:
-    """Regular files below `folder` with their sizes, and all that is neither file nor folder; sorted."""
+    """Regular files below `folder` with their sizes, and all that is neither file nor folder; sorted.
+
+    Whatever modes user code has set, the owner can read them afterwards. Raises OSError.
+    """
     found, others = [], []
-    for base, folders, names in os.walk(folder):
+    for base, folders, names in walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
         for name in names + links:
             path = os.path.join(base, name)
             relative = os.path.relpath(path, folder).replace(os.sep, "/")
             facts = os.lstat(path)
             if stat.S_ISREG(facts.st_mode):
+                allow(path, stat.S_IRUSR, facts.st_mode)
                 found.append((relative, facts.st_size))
             else:
                 others.append(path_text(relative))

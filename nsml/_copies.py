@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # what `signal` has, without loading that
 import errno
 import os
 import stat
@@ -10,6 +11,7 @@ import time
 from contextlib import suppress
 
 from nsml._path_text import path_text
+from nsml._rights import make_folder, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,13 +35,13 @@ def copy_tree(source: str, target: str) -> None:
         OSError: a file cannot be read, or the disk has no room; ENOSPC is raised before it is full.
     """
     is_checked = False
-    os.mkdir(target, 0o700)
-    for base, folders, names in os.walk(source):
+    make_folder(target)
+    for base, folders, names in walk(source):
         below = os.path.relpath(base, source)
         there = os.path.join(target, below) if below != "." else target
         for name in folders:
             if not os.path.islink(os.path.join(base, name)):
-                os.mkdir(os.path.join(there, name), 0o700)
+                make_folder(os.path.join(there, name))
         for name in names:
             path = os.path.join(base, name)
             if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -90,14 +92,13 @@ def has_no_writer(file: int) -> Optional[bool]:
     """
     try:
         import fcntl
-        import signal
 
         setlease = fcntl.F_SETLEASE
     except (ImportError, AttributeError):
         return None
     try:
         # Whoever opens it for writing in between has the kernel send a signal: one that is ignored.
-        fcntl.fcntl(file, _F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, _F_SETSIG, _signal.SIGURG)
         fcntl.fcntl(file, setlease, fcntl.F_RDLCK)
         fcntl.fcntl(file, setlease, fcntl.F_UNLCK)
     except OSError as error:

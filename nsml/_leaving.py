@@ -5,11 +5,14 @@ The platform writes `notice.json` into the run folder; docs/giving-way.md says w
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # what `signal` has, without loading that
 import json
 import os
 import threading
 import time
 from contextlib import suppress
+
+from nsml._rights import create
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,9 +99,8 @@ class Leaving:
         self._write(_LEFT, {"checkpoint": checkpoint})
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(EXIT_CODE)
-        import signal
-
-        os.kill(os.getpid(), signal.SIGTERM)  # the exit of another thread would not end the program
+        # The exit of another thread would not end the program.
+        os.kill(os.getpid(), _signal.SIGTERM)
 
     def _look(self) -> None:
         path = os.path.join(self._run_dir, _NOTICE)
@@ -121,6 +123,8 @@ class Leaving:
         path = os.path.join(self._run_dir, name)
         staged = f"{path}.{os.getpid()}"
         with suppress(OSError):  # a full disk ends no training
-            with open(staged, "w", encoding="utf-8") as file:
+            with suppress(FileNotFoundError):
+                os.unlink(staged)
+            with open(create(staged), "w", encoding="utf-8") as file:
                 json.dump(content, file)
             os.replace(staged, path)

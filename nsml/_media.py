@@ -14,6 +14,7 @@ from itertools import count
 
 from nsml._notice import notice
 from nsml._report import _shown, encode, no_step, step_of
+from nsml._rights import create, make_folders
 from nsml._strict import Strictness, comes_from_signal, reason
 
 TYPE_CHECKING = False
@@ -376,9 +377,9 @@ class Media:
         unique = f"{os.getpid():x}-{next(self._numbers):x}-{time.time_ns():x}"
         name = f"{sha256(data).hexdigest()}-{unique}"
         draft = os.path.join(self._folder, f".tmp-{unique}")
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        make_folders(self._folder)
         try:
-            with open(draft, "xb") as file:
+            with open(create(draft), "wb") as file:
                 file.write(data)
             os.rename(draft, os.path.join(self._folder, name))
         except OSError:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import nsml
 from nsml import constants
-from nsml._checkpoints import Checkpoints, remove_tree
+from nsml._checkpoints import Checkpoints
 from nsml._frames import MAX_PAYLOAD
 from nsml._leaving import Leaving
 from nsml._media import Media
@@ -18,6 +18,7 @@ from nsml._model import Model
 from nsml._notice import notice
 from nsml._path_text import path_text
 from nsml._report import Reporter, encode
+from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
 from nsml._steps import Progress, read_done, write_done
 from nsml._strict import Strictness, comes_from_signal, reason
@@ -402,12 +403,10 @@ class Session:
         *,
         is_resuming: bool = False,
     ) -> List[int]:
-        import tempfile
-
         from nsml._agent import AgentRefusedError, request
 
-        os.makedirs(self._loads, mode=0o700, exist_ok=True)
-        place = tempfile.mkdtemp(dir=self._loads)
+        make_folders(self._loads)
+        place = make_unique(self._loads)
         target = f"loads/{os.path.basename(place)}/model"
         try:
             message: Dict[str, Any] = {

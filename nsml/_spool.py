@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from nsml._frames import LOST_BYTES, MAGIC, MAX_FILES, MAX_PAYLOAD, frame
 from nsml._notice import notice
+from nsml._rights import create, make_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def _create(folder: str) -> Tuple[int, str]:
 
     And the path of the file that counts what is lost; "" where there is no room for one.
     """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    make_folders(folder)
     forks, number = _forks, _highest_number(folder)
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     while True:
@@ -281,7 +282,7 @@ def _create(folder: str) -> Tuple[int, str]:
             raise OSError(errno.EMFILE, f"{MAX_FILES} processes have reported here already")
         path = os.path.join(folder, f"{number}.records")
         try:
-            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            fd = create(path, os.O_RDWR)
         except FileExistsError:
             continue
         if forks != _forks:  # a signal handler has forked: the file is the parent's
@@ -309,9 +310,8 @@ def _take_room(path: str) -> str:
     """Take the room of the file that counts, unless that is done; its path, "" for none."""
     if _is_taken(path):
         return path
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = create(path)
     except OSError:
         return ""
     try:
