@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from nodeagent.shim.cgroups import Group
     from nsml.clock import Clock, Offload
 
+BEGINS_WITHIN_S = 20.0
+"""How long the shell of a container may take until it reads its first commands, in seconds."""
+
 log = structlog.get_logger()
 
 
@@ -213,6 +216,7 @@ def container_content(
             "image": spec.image_name or spec.image or place.default_image,
             "outlives_engine": place.engine.keeps_containers is not False,
             "config": config,
+            "begins_within_s": BEGINS_WITHIN_S,
             "environment": given,
             "unset": lost,
         },

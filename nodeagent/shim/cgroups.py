@@ -64,26 +64,28 @@ _FOR_ALL = 1 << 62
 
 
 class Entrance:
-    """How processes come into a group, opened with the rights of now: who comes in may have none.
+    """Open files of a group through which a process joins it and sets its processor limit.
 
-    The bound of its processor time is set last, by who becomes its program. All that is done to make its
-    root would count as the program's, and last seconds where that has a hundredth of a core.
+    They are opened before the process gives up the rights that opening them needs. The processor limit is set
+    last, just before the program starts: making the program's root would count against it, and take seconds
+    where it is a hundredth of a core.
     """
 
     def __init__(self) -> None:
-        self.doors: list[int] = []
-        self.bound: tuple[int, str, str] | None = None
+        self.member_files: list[int] = []
+        self.cpu_limit: tuple[int, str, str] | None = None
+        """Descriptor and name of the file of the limit, and what to write to it."""
 
     def join(self, pid: int = 0) -> None:
         """Put a process into the group, 0 for the calling one. Raises OSError."""
-        for door in self.doors:
-            os.write(door, str(pid).encode())
+        for descriptor in self.member_files:
+            os.write(descriptor, str(pid).encode())
 
     def limit(self) -> None:
-        """Bound the processor time of all that is in the group. Raises OSError."""
-        if self.bound is None:
+        """Set the processor limit of the group, if it has one. Raises OSError."""
+        if self.cpu_limit is None:
             return
-        descriptor, name, value = self.bound
+        descriptor, name, value = self.cpu_limit
         try:
             os.write(descriptor, value.encode())
         except OSError as error:
@@ -92,12 +94,12 @@ class Entrance:
                 raise _not_set(name, error) from error
 
     def close(self) -> None:
-        """Close all descriptors of it in this process."""
-        for descriptor in self.doors:
+        """Close the files in this process."""
+        for descriptor in self.member_files:
             os.close(descriptor)
-        if self.bound is not None:
-            os.close(self.bound[0])
-        self.doors, self.bound = [], None
+        if self.cpu_limit is not None:
+            os.close(self.cpu_limit[0])
+        self.member_files, self.cpu_limit = [], None
 
 
 class Group:
@@ -133,7 +135,7 @@ class Group:
     def make(self, *, memory_bytes: int | None, process_count: int | None) -> None:
         """Make it with these limits, None for none; those that it has no controller for are not its own.
 
-        Raises OSError whose text says which limit could not be set.
+        Its processor limit is set later, by `Entrance.limit`. Raises OSError whose text says which limit could not be set.
         """
         for folder in self._folders:
             # above it in version 1 nothing was set that a removed folder of ours would take along
@@ -148,17 +150,18 @@ class Group:
             self._set(PIDS, "pids.max", str(process_count))
 
     def open_entrance(self, *, cpus: float | None) -> Entrance:
-        """How a process joins, and is then bounded to so many cores. Raises OSError."""
+        """How a process joins, and then limits the group to so many cores. Raises OSError."""
         entrance = Entrance()
         try:
-            entrance.doors += [_opened(folder, "cgroup.procs") for folder in self._folders]
+            for folder in self._folders:
+                entrance.member_files.append(_opened(folder, "cgroup.procs"))
             if cpus is not None and CPU in self._of:
                 quota, period = cpu_quota(cpus)
                 name, value = "cpu.max", f"{quota} {period}"
                 if self._version == 1:
                     self._set(CPU, "cpu.cfs_period_us", str(period))
                     name, value = _QUOTA, str(quota)
-                entrance.bound = _opened(self._of[CPU], name), name, value
+                entrance.cpu_limit = _opened(self._of[CPU], name), name, value
         except OSError:
             entrance.close()
             raise
@@ -176,7 +179,7 @@ class Group:
         for folder in self._folders:
             # with room for none there is no race against one that forks all the time
             _try_write(folder, "pids.max", "0")
-            # what has to end would wait for its turn, long where it has much memory to give back
+            # a process that ends is throttled, too: with a small limit freeing its memory would take long
             _try_write(folder, _QUOTA, "-1")
             _try_write(folder, "cpu.max", "max")
             _try_write(folder, "cgroup.kill", "1")

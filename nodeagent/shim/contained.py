@@ -84,7 +84,14 @@ class Contained:
         words = _as_shell_words(
             {**plan.get("environment", {}), **self._spec["secrets"]}, plan.get("unset", ())
         )
-        opening = Opening(self._config, self._image, self._make_gate(), words, self._presence())
+        opening = Opening(
+            self._config,
+            self._image,
+            self._make_gate(),
+            words,
+            begins_within_s=plan["begins_within_s"],
+            presence=self._presence(),
+        )
         self._keeper = Keeper(lambda line: bring_up(line, self._container, opening))
 
     def is_running(self) -> bool:

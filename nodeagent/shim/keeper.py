@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         engine_lost: bool
 
 
-_BEGINS_WITHIN_S = 20.0
 _KEEP_ASKING_S = 3600.0
 _MAY_COME_S = 600.0
 """So long after a request that was not answered an engine may still come to it."""
@@ -143,7 +142,8 @@ class Line:
 class Opening:
     """What is to be started: the engine's `config`, and what goes through the `gate`.
 
-    `presence` is looked after where the engine takes its containers with it.
+    `begins_within_s`: how long its shell may take to read that. `presence` is looked after where the engine takes
+    its containers with it.
     """
 
     def __init__(
@@ -152,8 +152,11 @@ class Opening:
         image: str,
         gate: str,
         words: bytes,
+        *,
+        begins_within_s: float,
         presence: Presence | None = None,
     ) -> None:
+        self.begins_within_s = begins_within_s
         self.config = config
         self.presence = presence
         self.image = image
@@ -339,7 +342,7 @@ def _lead_to_gate(line: Line, pidfd: int, opening: Opening) -> None:
     Returns without that when the container has ended, or the line is cut.
     """
     left, gate = memoryview(opening.words), -1
-    until = time.monotonic() + _BEGINS_WITHIN_S
+    until = time.monotonic() + opening.begins_within_s
     try:
         while not has_ended(pidfd) and not line.is_cut():
             if time.monotonic() >= until:

@@ -982,12 +982,12 @@ async def test_an_engine_knows_no_secret(docker: Bench) -> None:
         await soon(driver.wait(spec.replica_id))
 
 
-@pytest.mark.long("lasts as long as the gate of a container waits")
 async def test_an_image_whose_shell_reads_nothing_is_told(
     docker: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = docker.sh("echo started")
     monkeypatch.setattr("nodeagent.runtimes.container.FIRST_PROGRAM", "sleep 1000")
+    monkeypatch.setattr("nodeagent.runtimes.docker.BEGINS_WITHIN_S", 0.5)
     async with docker.new_driver() as driver:
         await driver.start(spec)
         record = await soon(driver.wait(spec.replica_id))
