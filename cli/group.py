@@ -190,6 +190,24 @@ class Command(click.Command):
         if reads:
             self.params = [*self.params, *output_options()]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an argument at the place of another is told with the line that was meant."""
+        words = ctx.meta[_WORDS] = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if isinstance(error.param, click.Argument):
+                _add_meant(ctx, words, error)
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The same of what only the platform finds out."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            _add_meant(ctx, ctx.meta[_WORDS], error)
+            raise
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its own options, the global ones, and --help."""
         *own, help_option = super().get_params(ctx)
@@ -208,6 +226,19 @@ class Command(click.Command):
         formatter.write_text("Global flags: nsml help flags.")
         if any(str(item.metavar).startswith("SESSION") for item in shown):
             formatter.write_text("How to name a session: nsml help references.")
+
+
+_WORDS = "nsml.words"
+"""In a context's meta: the words behind the command."""
+
+
+def _add_meant(ctx: click.Context, words: Sequence[str], error: Exception) -> None:
+    """Put the line that was meant in front of the advice of an error that has a message for its user."""
+    from cli.misplaced import meant
+
+    message = getattr(error, "message", "")
+    if isinstance(message, str) and message and (line := meant(ctx, words, message)):
+        error.advice = line  # type: ignore[attr-defined]  # of click's errors BadValue has it
 
 
 class Typed(NamedTuple):

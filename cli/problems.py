@@ -117,7 +117,8 @@ def _usage_problem(error: click.ClickException) -> Problem:
                 option = shell_word(error.option_name)
                 advice.append(f"{path} ... -- {option} ...  # an option of your program")
         if isinstance(error, BadValue):
-            advice += [*_instead(error, path), *error.advice.splitlines()]
+            advice += _instead(error, path)
+        advice += getattr(error, "advice", "").splitlines()
         if path == "nsml run" and message.startswith("Got unexpected extra"):
             advice.append(f"{path} ENTRY -- ARGS    for arguments of the program")
         advice = [*dict.fromkeys([*advice, f"{path} --help"])]

@@ -1,0 +1,98 @@
+"""Arguments at the places of others, as in `nsml forward 8888 @last`: the command line that was probably meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.arguments import SESSION
+from nsml.view.shell import option_words, shell_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d*")
+_EXPORTED = re.compile(r".+\.(?:csv|jsonl|json|parquet|gz)")
+_NO_SESSION = ("does not name a session", "no session ")
+
+
+def meant(context: click.Context, words: Sequence[str], message: str) -> str:
+    """The whole command line with each argument at its place; "" where nothing says that one is not.
+
+    Args:
+        context: that of the command, whose arguments may not have been read yet.
+        words: behind the command.
+        message: that of the error with which the command ended.
+    """
+    arguments = [one for one in context.command.params if isinstance(one, click.Argument)]
+    values = {**_read(context, words), **context.params}
+    corrected: list[str] = []
+    if [one.name for one in arguments] == ["name", "path"]:
+        name, path = (str(values.get(one)) for one in ("name", "path"))
+        if Path(name).exists() and not Path(path).exists():
+            corrected = _swapped(words, name, path)
+    elif len(arguments) > 1 and arguments[0].type is SESSION:
+        first, *others = (values.get(str(one.name)) for one in arguments)
+        corrected = _session_first(words, str(first), _flat(others), message)
+    elif any(text in message for text in _NO_SESSION):
+        corrected = _as_option(context.command, words, message)
+    if not corrected:
+        return ""
+    return shell_line([*context.command_path.split(" "), *corrected])
+
+
+def _read(context: click.Context, words: Sequence[str]) -> Mapping[str, Any]:
+    try:
+        values, _, _ = context.command.make_parser(context).parse_args([*words])
+    except click.UsageError:
+        return {}
+    return values
+
+
+def _flat(values: Sequence[Any]) -> list[str]:
+    found: list[str] = []
+    for value in values:
+        found += map(str, value if isinstance(value, (tuple, list)) else [value])
+    return found
+
+
+def _session_first(
+    words: Sequence[str], first: str, others: Sequence[str], message: str
+) -> list[str]:
+    """With the session before what was taken for it."""
+    # Where both are numbers, the one of which there is no session is something else, such as a port.
+    session = next((one for one in others if _REFERENCE.fullmatch(one)), None)
+    is_first_wrong = repr(first) in message and any(text in message for text in _NO_SESSION)
+    is_other_wrong = session is not None and repr(session) in message
+    if session is None or not (is_first_wrong or is_other_wrong):
+        return []
+    return _swapped(words, first, session)
+
+
+def _swapped(words: Sequence[str], one: str, other: str) -> list[str]:
+    found = [*words]
+    if one not in found or other not in found or one == other:
+        return []
+    at, to = found.index(one), found.index(other)
+    found[at], found[to] = other, one
+    return found
+
+
+def _as_option(command: click.Command, words: Sequence[str], message: str) -> list[str]:
+    """With the option before what was taken for a further session: a metric, or a file."""
+    named = {one.name: one for one in command.params if isinstance(one, click.Option)}
+    for at, word in enumerate(words):
+        if repr(word) not in message:
+            continue
+        if not any(_REFERENCE.fullmatch(other) for other in words if other != word):
+            return []
+        option = named.get("metrics")
+        if command.name == "export" and _EXPORTED.fullmatch(word):
+            option = next((one for one in named.values() if "-o" in one.opts), None)
+        if option is None:
+            return []
+        return [*words[:at], *option_words(option.opts[0], word), *words[at + 1 :]]
+    return []

@@ -1,0 +1,54 @@
+"""Arguments at the places of others are told with the line that was meant."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("forward 8888 @last", "forward @last 8888"),
+        ("forward web 3 --port 80", "forward 3 web --port 80"),
+        ("forward 8888 3", "forward 3 8888"),
+        ("model pull best kim/mnist/1", "model pull kim/mnist/1 best"),
+        ("model pull best @last --earlier", "model pull @last best --earlier"),
+        ("model rm best mnist/1 -y", "model rm mnist/1 best -y"),
+        ("memo baseline @last", "memo @last baseline"),
+        ("media samples @2", "media @2 samples"),
+        ("events val/loss @last", "events @last val/loss"),
+        ("plot @last val/loss", "plot @last -m val/loss"),
+        ("export @last out.csv", "export @last -o out.csv"),
+        ("export out.jsonl @last", "export -o out.jsonl @last"),
+        ("dataset push . digits", "dataset push digits ."),
+    ],
+)
+def test_the_line_that_was_meant(nsml, everything, project, typed, meant):
+    result = nsml(*typed.split(), check=False)
+    assert result.code != 0
+    assert result.stdout == ""
+    assert f"\n  try: nsml {meant}\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "forward nonono web",
+        "memo 99 text",
+        "plot val/loss",
+        "model pull @last nonono",
+        "dataset push digits missing",
+        "logs nonono",
+    ],
+)
+def test_nothing_is_made_up(nsml, everything, project, typed):
+    result = nsml(*typed.split(), check=False)
+    assert result.code != 0
+    swapped = [*typed.split()[:-2], *reversed(typed.split()[-2:])]
+    assert " ".join(swapped) not in result.stderr
+    assert " -m " not in result.stderr
+
+
+def test_programs_read_it_as_well(nsml, everything):
+    result = nsml("events", "val/loss", "@last", "-j", check=False)
+    assert json.loads(result.stderr)["error"]["try"] == ["nsml events @last val/loss -j"]
