@@ -27,6 +27,7 @@ from nodeagent.media import MediaUploads
 from nodeagent.pace import CountedLog, Patience
 from nodeagent.transfer import is_passing, put_tree, uninterrupted
 from nsml._copies import seal
+from nsml._path_text import recorded_name
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
 from nsml.clock import Clock, Offload, SystemClock
@@ -85,7 +86,7 @@ class SavedCheckpoint:
         if not 0 <= saved_at < 1 << 33 or not isinstance(seal, str) or len(seal) > _LONGEST_SEAL:
             return None
         return cls(
-            name=_sendable(name),
+            name=recorded_name(name),
             folder=folder,
             saved_at=float(saved_at),
             files=paths,

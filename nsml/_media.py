@@ -13,6 +13,7 @@ from functools import wraps
 from itertools import count
 
 from nsml._notice import notice
+from nsml._path_text import name_text
 from nsml._report import _shown, encode, no_step, step_of
 from nsml._rights import create, make_folders
 from nsml._strict import Strictness, comes_from_signal, reason
@@ -303,7 +304,7 @@ class Media:
         facts: Facts,
     ) -> None:
         """Have file and record of what one call shows."""
-        name = str(name)
+        name = name_text(str(name))
         if not 0 < len(name) <= MOST_NAME_CHARS:
             has = f"1 to {MOST_NAME_CHARS} characters, and this one {len(name):,}"
             raise TypeError(f"a name has {has}")

@@ -16,6 +16,10 @@ import re
 _ESCAPED = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
 )
+_NAME_ESCAPED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"|\\(?=x[0-9a-f]{2}|ud[0-9a-f]{3})"
+)
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -58,6 +62,33 @@ def bytes_of(text: str) -> bytes:
             "it has a character that is not escaped, or an escape that stands for none"
         )
     return path
+
+
+def name_text(name: str) -> str:
+    r"""The text of a name that a program gives to a checkpoint, a metric or a file that it shows.
+
+    Different names have different texts, which every store and terminal takes: the same characters as in paths are
+    escaped, surrogates of no byte as `\udHHH`. A backslash stays, unless it would begin such an escape.
+    """
+    if name.isprintable() and "\\" not in name:
+        return name
+    return _NAME_ESCAPED.sub(_escape_in_name, name)
+
+
+def recorded_name(name: str) -> str:
+    """The name in a record, as `name_text` wrote it. Other writers may have left characters in it that no store takes."""
+    if name.isprintable():
+        return name
+    return _NAME_ESCAPED.sub(
+        lambda found: "\\" if found[0] == "\\" else _escape_in_name(found), name
+    )
+
+
+def _escape_in_name(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xD800 <= code < 0xDC80 or 0xDD00 <= code < 0xE000:
+        return f"\\u{code:04x}"
+    return _escape(found)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from math import isfinite, isinf, isnan
 
 from nsml._frames import MAX_PAYLOAD
 from nsml._notice import notice
+from nsml._path_text import name_text
 from nsml._spool import Spool
 from nsml._strict import Strictness, comes_from_signal, reason
 from nsml._values import LARGEST_INTEGER, Flattened, is_mapping, named_entries, simple
@@ -59,7 +60,7 @@ class _Names(_Texts):
         self._hint = hint
 
     def __missing__(self, given: str) -> str:
-        name = given.replace("__", "/")
+        name = _recorded(given)
         if not 0 < len(name) <= _MOST_NAME_CHARS:
             return ""
         if len(self) < _MOST_NAMES + 2:
@@ -217,7 +218,7 @@ class Reporter:
                 continue
             found = Flattened(given, value)
             for nested, why in found.refused:
-                shown = nested.replace("__", "/")
+                shown = _recorded(nested)
                 problems.append((shown, f"{_shown(shown)} is not recorded: {why}"))
             if issubclass(type(value), float) and len(self._numbers) < _MOST_KINDS:
                 self._numbers.add(type(value))  # of numpy: written as a float from now on
@@ -265,7 +266,7 @@ class Reporter:
     def last(self) -> Dict[str, Any]:
         """The last report with its step, names as recorded: what a checkpoint carries along."""
         return {
-            name.replace("__", "/"): self._last_step if name == "step" else value
+            self._names.get(name) or name: self._last_step if name == "step" else value
             for name, value in self._last.items()
             if name != "walltime"
         }
@@ -398,14 +399,19 @@ def no_step(given: Any) -> str:
 
 def _no_name(given: str) -> _Problem:
     """Why a value has no name that can be recorded."""
-    name = given.replace("__", "/")
+    name = _recorded(given)
     if not name:
         return ("", "a value is not recorded: its metric has no name")
     text = (
         f"{_shown(name)} is not recorded: a metric's name has {_MOST_NAME_CHARS} characters "
         f"at most, and this one has {len(name):,}"
     )
-    return ("long name", text)
+    return (f"long name {hash(name)}", text)
+
+
+def _recorded(given: str) -> str:
+    """A name as it is recorded, not by methods of a subclass."""
+    return name_text(str.replace(given, "__", "/"))
 
 
 def _may_be_summary(given: Any, has_values: bool) -> bool:

@@ -16,7 +16,7 @@ from nsml._leaving import Leaving
 from nsml._media import Media
 from nsml._model import Model
 from nsml._notice import notice
-from nsml._path_text import path_text
+from nsml._path_text import name_text, path_text
 from nsml._report import Reporter, encode
 from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
@@ -41,6 +41,9 @@ _RESUME_TRIES = 10
 """A minute each, for an agent that does not answer: what was saved is worth waiting for."""
 
 _LONGEST_REASON = 500
+_MOST_NAME_BYTES = 512
+"""Of a checkpoint: the platform takes no more."""
+_KEPT_NAME_BYTES = 200
 _KEEP_S, _KEEP_AGAIN_S = 5.0, 60.0
 """How long an agent is waited for that does not answer, and then not asked."""
 
@@ -478,8 +481,14 @@ class Session:
 
 
 def _name(checkpoint: Name) -> str:
-    name = "" if checkpoint is None else str(checkpoint)
-    return name.encode("utf-8", "replace").decode()
+    """The name as it is recorded; of one that is too long the beginning and a digest."""
+    name = "" if checkpoint is None else name_text(str(checkpoint))
+    raw = name.encode()
+    if len(raw) <= _MOST_NAME_BYTES:
+        return name
+    from hashlib import sha256
+
+    return f"{raw[:_KEPT_NAME_BYTES].decode(errors='ignore')}~{sha256(raw).hexdigest()[:32]}"
 
 
 def _may_be_called(function: Any) -> bool:

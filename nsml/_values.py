@@ -9,6 +9,7 @@ import operator
 from functools import partial
 from itertools import islice
 
+from nsml._path_text import name_text
 from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
@@ -135,7 +136,7 @@ class Flattened:
             self._count()
             if why or key is None:
                 raise NotRecordedError(why)
-            named[key] = self._entry(value, above)
+            named[name_text(key)] = self._entry(value, above)
         return named
 
     def _count(self, count: int = 1) -> None:

@@ -25,6 +25,7 @@ from controlplane.operations.media import media_in
 from controlplane.operations.overdue import MOST_WORDS, plain
 from controlplane.operations.recent import Recent
 from nsml._frames import REPORT
+from nsml._path_text import recorded_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +223,7 @@ def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
 def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
     return Checkpoint(
         session_id=stream.session_id,
-        name=told.name,
+        name=recorded_name(told.name),
         saved_at=told.time,
         size_bytes=told.size,
         file_count=len(told.files),

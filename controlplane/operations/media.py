@@ -15,6 +15,7 @@ from controlplane.history.records import LATEST_TIME, MAX_NAME_CHARS, is_deep
 from controlplane.history.values import Channel, Media, MediaContent
 from controlplane.operations.overdue import MOST_WORDS, plain
 from nsml._frames import REPORT
+from nsml._path_text import recorded_name
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _media(stream: StreamKey, told: _Told) -> Media:
         attempt=stream.attempt,
         rank=stream.rank,
         file=told.file,
-        name=plain(told.name),
+        name=recorded_name(told.name),
         kind=told.type,
         time=told.time,
         step=told.step if isinstance(told.step, float) and math.isfinite(told.step) else None,
