@@ -13,7 +13,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near, to_try
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
-from nsml.view.shell import shell_split
+from nsml.view.shell import shell_split, shell_word
 from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
@@ -521,6 +521,14 @@ def shell_words(flag: str, text: str) -> list[str]:
 def split_dataset(reference: str) -> tuple[str, int]:
     """Name and version of NAME or NAME@VERSION; version 0 is the newest. Raises click.UsageError."""
     name, at, version = reference.partition("@")
+    if tag := re.fullmatch("(.+):v?([0-9]{1,10}|latest)", name):
+        meant = tag[1] if tag[2] == "latest" else f"{tag[1]}@{tag[2]}"
+        raise CommandError(
+            f"{reference[:80]!r} is not a dataset name",
+            code=ExitCode.USAGE,
+            why="a version is named with @, and the newest one without",
+            advice=shell_word(meant),
+        )
     if at and (re.fullmatch("[0-9]{1,10}", version) is None or not 0 < int(version) <= _MOST_COUNT):
         raise click.UsageError(f"{reference[:80]}: after @ comes a version from 1 on")
     return name, int(version) if at else 0

@@ -169,7 +169,7 @@ def stop(
     "requeue",
     examples=[
         "nsml requeue mnist/3",
-        "nsml requeue @last --reason 'let the deadline go first'",
+        "nsml requeue @last",
         "nsml requeue mnist/3 --force",
         "nsml requeue 'mnist/*' --dry-run",
     ],

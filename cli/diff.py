@@ -54,7 +54,7 @@ _TITLES = {
     "diff",
     reads=True,
     examples=[
-        "nsml diff mnist/3 mnist/4",
+        "nsml diff @last @2",
         "nsml diff @last @2 --metrics --lower 'val/*loss' --higher val/accuracy",
         "nsml diff 'kim/mnist/*' -m 'val/*' --all-keys",
         "nsml diff @last @2 --args --exit-code -q",

@@ -94,7 +94,7 @@ _COLUMNS: tuple[Column[Written], ...] = (
 @command(
     "export",
     examples=[
-        "nsml export @last -o run.parquet",
+        "nsml export @last -o run.csv",
         "nsml export @last -m 'val/*' > validation.csv",
         "nsml export 'kim/mnist/*' --format parquet -o points/",
         "nsml export @last --format jsonl | head -3",

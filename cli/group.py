@@ -16,6 +16,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _END = "--"
+_SESSIONS = "SESSION..."
+"""How the argument of commands that take several sessions is shown."""
+_ALIKE = 0.7
+"""How much a command or an option must be like a misspelt one: at 0.6 `down` is suggested for `download`, and `--rm` for `--from`."""
+_SAME_VERBS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("all", "list", "ls"), ("ls", "get")),
+    **dict.fromkeys(("delete", "del", "remove", "prune"), ("rm", "remove")),
+    **dict.fromkeys(("show", "describe", "inspect", "get", "cat"), ("info", "get", "ls")),
+    **dict.fromkeys(("add", "create", "new", "put", "upload"), ("push", "create", "add", "set")),
+    **dict.fromkeys(("download", "fetch", "cp"), ("pull",)),
+    **dict.fromkeys(("switch", "select"), ("use",)),
+}
+"""Verbs of other programs, and what groups of commands call them here."""
+_SAME_OPTIONS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("--comment", "--job-name", "--name", "--tag", "-J"), ("--memo",)),
+    **dict.fromkeys(("--constraint", "--gpu-type"), ("--gpu-model",)),
+    "--cpus-per-task": ("--cpus",),
+    **dict.fromkeys(("--data", "--mount", "--volume", "-v"), ("--dataset",)),
+    **dict.fromkeys(("--gpus-per-node", "--gpus-per-task", "--gres"), ("--gpus",)),
+    **dict.fromkeys(("--limit", "--lines", "--max"), ("--tail", "--last")),
+    **dict.fromkeys(("--long", "-l"), ("-o wide",)),
+    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), ("--memory",)),
+    **dict.fromkeys(("--ntasks", "-N"), ("--nodes",)),
+    **dict.fromkeys(("--partition", "-p"), ("--pod", "--port")),
+    "--qos": ("--priority",),
+    "--status": ("--state",),
+    **dict.fromkeys(("--time", "-t"), ("--time-limit",)),
+    **dict.fromkeys(("--query", "--where"), ("--filter",)),
+}
+"""Options of Slurm, Docker and others, and the options here with that effect."""
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -348,7 +378,9 @@ class Group(click.Group):
 
     def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
         """The commands that are perhaps meant by a name that none has."""
-        return near(name, self.list_commands(ctx))
+        known = self.list_commands(ctx)
+        meant = [one for one in _SAME_VERBS.get(name, ()) if one in known]
+        return meant[:1] or near(name, known, alike=_ALIKE)
 
 
 class NoSuchCommand(click.UsageError):
@@ -359,12 +391,15 @@ class NoSuchCommand(click.UsageError):
         super().__init__(f"no such command: {name!r}{meant}", ctx)
 
 
-def near(word: str, known: Sequence[str]) -> list[str]:
-    """The known words that are most like `word`, the nearest first: of `loss` train/loss, too."""
+def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:
+    """The known words that are most like `word`, the nearest first: of `loss` train/loss, too.
+
+    `alike`: the least ratio of `difflib`, 0 to 1.
+    """
     import difflib
 
     nearest = [one for one in known if one.endswith(f"/{word}")]
-    nearest += difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    nearest += difflib.get_close_matches(word, known, n=2, cutoff=alike)
     return [*dict.fromkeys(nearest)][:2]
 
 
@@ -451,22 +486,30 @@ def suggestions(wrong: click.NoSuchOption) -> list[str]:
     """The options that were perhaps meant, the nearest first."""
     if wrong.ctx is None:
         return []
+    params = wrong.ctx.command.get_params(wrong.ctx)
+    name = wrong.option_name
+    if name in {"-a", "--all"} and any(one.metavar == _SESSIONS for one in params):
+        return ["'*'"]
     # Compared without their dashes: else any two short options are alike.
     offered = {
         name.lstrip("-"): name
-        for option in wrong.ctx.command.get_params(wrong.ctx)
+        for option in params
         if isinstance(option, click.Option) and not isinstance(option, Refused)
         for name in (*option.opts, *option.secondary_opts)
     }
-    return [offered[name] for name in near(wrong.option_name.lstrip("-"), list(offered))]
+    there = offered.values()
+    same = [one for one in _SAME_OPTIONS.get(name, ()) if one.split()[0] in there]
+    return same[:1] or [offered[one] for one in near(name.lstrip("-"), list(offered), alike=_ALIKE)]
 
 
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
     """Flags that NSML has and this version has not: refused, never ignored."""
 
-    def refuse(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value not in {None, False}:
-            raise click.UsageError(f"{flags[0]} is not supported yet", context)
+            meant = suggestions(click.NoSuchOption(flags[0], ctx=context))
+            advice = "\n".join(f"{context.command_path} {one} ..." for one in meant)
+            raise BadValue("not supported yet", parameter, context, advice=advice)
 
     return click.option(
         *flags,

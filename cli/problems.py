@@ -12,7 +12,7 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, SplitCommand, long_name, suggestions
+from cli.group import BadValue, Command, SplitCommand, long_name, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
@@ -30,6 +30,7 @@ EXPECTED = (
 )
 """What a command may end with; anything else is a defect."""
 
+_UNEXPECTED = "unexpected argument: "
 _LONGEST_SHOWN = 80
 _BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as Python reads it from the command line and the environment."""
@@ -115,12 +116,19 @@ def _usage_problem(error: click.ClickException) -> Problem:
             advice += [f"{path} {name}" for name in suggestions(error)]
             if isinstance(error.ctx.command, SplitCommand):
                 option = shell_word(error.option_name)
-                advice.append(f"{path} ... -- {option} ...  # an option of your program")
+                whole = "" if advice else _moved_behind(error.ctx)
+                advice.append(
+                    f"{whole or f'{path} ... -- {option} ...'}  # an option of your program"
+                )
         if isinstance(error, BadValue):
             advice += _instead(error, path)
         advice += getattr(error, "advice", "").splitlines()
-        if path == "nsml run" and message.startswith("Got unexpected extra"):
-            advice.append(f"{path} ENTRY -- ARGS    for arguments of the program")
+        if isinstance(error, click.MissingParameter):
+            advice += _completed(error, path)
+        if path == "nsml run" and message.startswith(_UNEXPECTED):
+            advice.append(
+                _moved_behind(error.ctx) or f"{path} ENTRY -- ARGS    for arguments of the program"
+            )
         advice = [*dict.fromkeys([*advice, f"{path} --help"])]
     why = error.why if isinstance(error, BadValue) else _usage_why(error)
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
@@ -135,6 +143,35 @@ def _instead(error: BadValue, path: str) -> list[str]:
         f"{path} {shell_line(option_words(long_name(error.param), value))} ..."
         for value in error.nearest
     ]
+
+
+def _moved_behind(context: click.Context) -> str:
+    """`nsml run train.py -- --lr 0.1` for `nsml run train.py --lr 0.1`; "" where that cannot be known."""
+    from cli.program_words import corrected
+
+    return corrected(context.meta.get("typed") or (), context.meta.get("words") or ())
+
+
+def _completed(error: click.MissingParameter, path: str) -> list[str]:
+    """The command with the missing argument: complete where it takes sessions alone, else as its help shows it."""
+    own = error.ctx.command if error.ctx is not None else None
+    if error.ctx is None or not isinstance(own, Command):
+        return []
+    lacking = [one for one in own.params if isinstance(one, click.Argument) and one.required]
+    if error.param is lacking[0] and all(map(_names_sessions, lacking)):
+        mine = [one for one in own.examples if "@last" in one.split()]
+        return [min(mine, key=len, default=f"{path} @last")]
+    listed = []
+    if isinstance(error.param, click.Argument) and error.param.name in {
+        "checkpoint",
+        "checkpoints",
+    }:
+        listed = [f"nsml model ls {shell_word(error.ctx.params.get('session') or '@last')}"]
+    return [*listed, *(f"{one}    # for example" for one in own.examples[:1])]
+
+
+def _names_sessions(argument: click.Argument) -> bool:
+    return str(argument.metavar).startswith("SESSION")
 
 
 def _system_problem(error: OSError) -> Problem:
@@ -191,7 +228,8 @@ def _usage_message(error: click.ClickException) -> str:
             return f"{long_name(option)}: {error.message}"
         case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
             return f"{argument.make_metavar(context)}: {error.message}"
-    return error.format_message()
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.format_message())
+    return f"{_UNEXPECTED}{extra[1]}" if extra else error.format_message()
 
 
 def _reason(error: BaseException) -> str:

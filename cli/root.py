@@ -80,11 +80,40 @@ def _show_version(context: click.Context, _parameter: click.Parameter, value: bo
 
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("sbatch", "srun", "submit"), ("run",)),
-    **dict.fromkeys(("scancel", "cancel", "kill"), ("stop",)),
-    **dict.fromkeys(("squeue", "sacct"), ("ps", "queue")),
-    **dict.fromkeys(("sinfo", "nvidia-smi"), ("gpustat", "node")),
+    **dict.fromkeys(("salloc", "sbatch", "srun", "submit", "sweep"), ("run",)),
+    **dict.fromkeys(("cancel", "kill", "scancel", "terminate"), ("stop",)),
+    **dict.fromkeys(("sacct", "squeue"), ("ps", "queue")),
+    **dict.fromkeys(
+        ("history", "job", "jobs", "list", "ls", "runs", "session", "sessions"), ("ps",)
+    ),
+    **dict.fromkeys(("nvidia-smi", "sinfo"), ("gpustat", "node")),
+    **dict.fromkeys(("gpu", "gpus"), ("gpustat",)),
+    **dict.fromkeys(("stats", "top"), ("gpumonitor", "gpustat")),
+    **dict.fromkeys(("cluster", "nodes"), ("node", "status")),
+    **dict.fromkeys(("describe", "info", "inspect", "show", "why"), ("status --explain",)),
+    **dict.fromkeys(("attach", "log", "output", "tail"), ("logs -f",)),
+    "cat": ("logs",),
+    "wait": ("logs -f", "run --wait"),
+    "watch": ("ps -w", "logs -f"),
+    **dict.fromkeys(("pause", "restart", "resume"), ("requeue",)),
+    **dict.fromkeys(("repeat", "rerun", "retry"), ("command",)),
+    **dict.fromkeys(("del", "delete", "prune", "remove"), ("rm",)),
     "compare": ("diff",),
+    **dict.fromkeys(("chart", "graph"), ("plot",)),
+    **dict.fromkeys(("metric", "metrics", "results"), ("plot", "export")),
+    **dict.fromkeys(("artifact", "artifacts", "checkpoint", "checkpoints", "ckpt"), ("model",)),
+    **dict.fromkeys(("cp", "download", "fetch", "pull"), ("model pull",)),
+    **dict.fromkeys(("data", "datasets"), ("dataset",)),
+    **dict.fromkeys(("push", "upload"), ("dataset push",)),
+    **dict.fromkeys(("board", "open", "tui", "ui", "web"), ("dashboard",)),
+    **dict.fromkeys(("init", "serve", "server", "setup"), ("up", "login")),
+    "start": ("run", "up"),
+    **dict.fromkeys(("jupyter", "notebook", "port-forward", "ssh", "tunnel"), ("forward",)),
+    **dict.fromkeys(("label", "name", "note", "rename", "tag"), ("memo",)),
+    **dict.fromkeys(("env", "secrets"), ("secret", "run --env")),
+    **dict.fromkeys(("token", "user", "users", "whoami"), ("context", "admin")),
+    **dict.fromkeys(("df", "disk", "du", "quota"), ("usage",)),
+    **dict.fromkeys(("settings", "set"), ("config",)),
 }
 """Commands of Slurm and of others, and what they are called here."""
 

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 DEFAULT_ENTRY = "main.py"
 _STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
 """What this program does while the session runs: no part of the command that repeats the session."""
+_LONGEST_SHOWN = 200
+"""Letters of a word that an error repeats."""
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
@@ -418,7 +420,9 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
-    entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
+    entry = _entry(given["positional"] or given["entry"] or "", typed, words or ())
+    for reference in given["datasets"]:
+        _check_dataset_name(reference)
     repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
     repeat = [word for one in repeated for word in one.words]
     repeat += [] if words is None else ["--", *words]
@@ -455,6 +459,55 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
         max_bytes=given["max_size"],
         command=("nsml", "run", *without_values(repeat)),
     )
+
+
+def _entry(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
+    """The program: what was named, in words of this folder, else main.py.
+
+    Raises CommandError for a whole command line, `"train.py --lr 0.1"` or `-- python train.py`, with the one meant.
+    """
+    from cli.program_words import meant_by
+
+    options = [one for one in typed if one.option is not None and one.option.name != "entry"]
+    if not named:
+        is_there = Path(DEFAULT_ENTRY).exists()
+        if not is_there and (meant := meant_by(options, words)):
+            raise CommandError(
+                f"no such entry file: {DEFAULT_ENTRY}",
+                code=ExitCode.USAGE,
+                reason="NO_ENTRY",
+                why="the words behind -- are arguments of the entry, or with --argv a command",
+                advice=f"{meant}\n{shell_line(['nsml', 'run', '--argv', '--', *words])}",
+            )
+        return DEFAULT_ENTRY
+    path = Path(named)
+    if path.is_absolute():
+        with suppress(ValueError):
+            return path.relative_to(Path.cwd()).as_posix()
+    line = [] if path.exists() else named.split()
+    if len(line) > 1 and (meant := meant_by(options, [*line, *words])):
+        raise CommandError(
+            f"no such entry file: {named}",
+            code=ExitCode.USAGE,
+            reason="NO_ENTRY",
+            why="it names a file; its arguments come behind --",
+            advice=meant,
+        )
+    return named
+
+
+def _check_dataset_name(reference: str) -> None:
+    """Raise CommandError for a folder of this machine, or a version as images have them."""
+    name = Path(reference).expanduser().resolve().name
+    if reference.startswith((".", "/", "~")) and name:
+        raise CommandError(
+            f"--dataset takes the name of a dataset, not a path: {reference[:_LONGEST_SHOWN]}",
+            code=ExitCode.USAGE,
+            why="a folder of this machine is pushed once, and then used by its name",
+            advice=f"nsml dataset push {shell_line([name, reference])}\n"
+            f"nsml run -d {shell_word(name)} ...",
+        )
+    split_dataset(reference)
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:

@@ -3,12 +3,13 @@
 import json
 import os
 
+import click
 import pytest
 
 import cli.sessions
 from cli import units
 from cli.exits import CommandError, ExitCode, code_of
-from cli.root import COMMANDS, SYNONYMS
+from cli.root import COMMANDS, SYNONYMS, root
 from nsml.client import errors
 from nsml.client.trust import TrustError
 from nsml.v1 import sessions_pb2 as pb
@@ -17,7 +18,90 @@ from nsml.v1 import sessions_pb2 as pb
 def test_synonyms_suggest_commands_that_exist_and_hide_none():
     names = {name for part in COMMANDS.values() for name in part}
     assert not names & set(SYNONYMS)
-    assert {name for meant in SYNONYMS.values() for name in meant} <= names
+    assert {name.split()[0] for meant in SYNONYMS.values() for name in meant} <= names
+
+
+@pytest.mark.parametrize("line", sorted({one for meant in SYNONYMS.values() for one in meant}))
+def test_a_suggested_command_and_its_options_exist(line):
+    found, context = root, click.Context(root)
+    for word in line.split():
+        if word.startswith("-"):
+            assert word in {name for one in found.get_params(context) for name in one.opts}
+        else:
+            found = found.get_command(context, word)
+            assert found is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "meant", "never"),
+    [
+        (["download"], "'model pull'", "down"),
+        (["top"], "'gpumonitor'", "'stop'"),
+        (["remove"], "'rm'", "memo"),
+        (["inspect"], "'status --explain'", "secret"),
+        (["session"], "'ps'", "version"),
+        (["dataset", "list"], "'ls'", "push"),
+        (["secret", "get"], "'ls'", "'set'"),
+        (["config", "show"], "'get'", "'set'"),
+        (["restart"], "'requeue'", "'status'"),
+        (["shell"], "no such command: 'shell'\n", "'help'"),
+        (["run", "--from", "1"], "-- --from ...", "--rm"),
+        (["run", "--mem", "2G"], "try: nsml run --memory\n", "--memo\n"),
+        (["run", "--time", "2h"], "try: nsml run --time-limit\n", "--timeout"),
+        (["run", "-t", "2h"], "try: nsml run --time-limit\n", "--timeout"),
+        (["run", "--gres", "gpu:2"], "try: nsml run --gpus\n", "--grace"),
+        (["run", "--name", "first"], "not supported yet\n  try: nsml run --memo ...", "--nodes"),
+        (["ps", "--limit", "3"], "try: nsml ps --last\n", "--filter"),
+        (["ps", "-l"], "try: nsml ps -o wide\n", "-q"),
+        (["stop", "--all"], "try: nsml stop '*'\n", "--reason"),
+        (["forward", "@last", "-p", "1"], "try: nsml forward --port\n", "--pod"),
+    ],
+)
+def test_what_other_programs_call_it_leads_to_its_name_here_and_nowhere_else(
+    nsml, words, meant, never
+):
+    """`nsml down` and `run --rm` are not for people who want to download, or to start from something."""
+    result = nsml(*words, check=False)
+    assert result.code == 2
+    assert meant in result.stderr
+    assert never not in result.stderr.replace(" ".join(words), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["python", "main.py"], "nsml run main.py\n"),
+        (["python3.11", "main.py", "--lr", "1"], "nsml run main.py -- --lr 1  #"),
+        (["main.py", "1"], "nsml run main.py -- 1\n"),
+        (["main.py", "--lr", "1", "-d", "mnist"], "nsml run main.py -d mnist -- --lr 1  #"),
+        (["-e", "main.py", "--lr", "1"], "nsml run -e main.py -- --lr 1  #"),
+        (["main.py --lr 1", "-g", "2"], "nsml run main.py -g 2 -- --lr 1\n"),
+        (["-e", "python -u main.py --lr 1"], "nsml run main.py -- --lr 1\n"),
+        (["main.py", "--env", "A=unshown", "--lr", "1"], "nsml run ... -- --lr ...  #"),
+        (["none.py", "--lr", "1"], "nsml run ... -- --lr ...  #"),
+        (["-d", "mnist", "-d", "./mnist"], "nsml dataset push mnist ./mnist\n"),
+        (["-d", "../data/"], "nsml dataset push data ../data/\n"),
+        (["-d", "mnist:3"], "try: mnist@3\n"),
+        (["-d", "mnist:latest"], "try: mnist\n"),
+    ],
+)
+def test_a_command_line_as_of_python_or_docker_is_told_as_one_of_run(nsml, project, words, line):
+    result = nsml("run", *words, check=False)
+    assert result.code == 2
+    assert line in result.stderr
+    assert "unshown" not in result.stderr
+
+
+def test_a_command_line_of_python_behind_the_dashes(nsml, project):
+    (project / "main.py").rename(project / "train.py")
+    said = nsml("run", "-g", "0", "--", "python", "train.py", "--lr", "1", check=False).stderr
+    assert "try: nsml run train.py -g 0 -- --lr 1\n" in said
+    assert "nsml run --argv -- python train.py --lr 1\n" in said
+
+
+def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project):
+    nsml("run", str(project.resolve() / "main.py"))
+    assert [one.spec.entry for one in state.sessions.values()] == ["main.py"]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +131,14 @@ def test_synonyms_suggest_commands_that_exist_and_hide_none():
         (
             ["model", "pull", "@last"],
             2,
-            "missing argument: CHECKPOINT\n  why: nsml model pull takes SESSION CHECKPOINT [PATH]\n",
+            (
+                "missing argument: CHECKPOINT\n  why: nsml model pull takes SESSION CHECKPOINT [PATH]\n"
+                "  try: nsml model ls @last\n"
+            ),
         ),
-        (["logs"], 2, "missing argument: SESSION\n  try: nsml logs --help\n"),
+        (["logs"], 2, "missing argument: SESSION\n  try: nsml logs @last\n"),
+        (["diff"], 2, "missing argument: SESSION\n  try: nsml diff @last @2\n"),
+        (["dataset", "push", "x"], 2, "nsml dataset push mnist ./mnist    # for example\n"),
         (["ps", "--hlp"], 2, "no such option: --hlp\n  try: nsml ps --help\n"),
         (["run", "-g", "2x"], 2, "error: --gpus: '2x' is not a number"),
         (

@@ -297,7 +297,8 @@ def test_an_entry_in_another_language_is_refused(nsml, state, project, entry, co
 
 
 def test_arguments_of_the_program_without_dashes_before_them(nsml, project):
-    assert "try: nsml run ENTRY -- ARGS" in nsml("run", "main.py", "x", check=False).stderr
+    assert "try: nsml run main.py -- x\n" in nsml("run", "main.py", "x", check=False).stderr
+    assert "try: nsml run ENTRY -- ARGS" in nsml("run", "none.py", "x", check=False).stderr
 
 
 def test_one_file_can_be_a_dataset(nsml, state, project):
