@@ -366,7 +366,8 @@ def memo(
 
     outcomes = _acted(app, able, act) + refused
     if len(outcomes) == 1 and written:
-        app.say(f"memo: {visible(written[0])}" if written[0] else "memo cleared")
+        cleared = "memo cleared" if able[0].memo else f"{able[0].name} has no memo"
+        app.say(f"memo: {visible(written[0])}" if written[0] else cleared)
         return ExitCode.OK
     return _report(app, outcomes, done="changed {}".format, conflict="cannot")
 

@@ -144,15 +144,26 @@ def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | N
 
 def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) -> list[Checkpoint]:
     """The checkpoints that fit, in order; CommandError for a glob that fits none."""
+    if not there:
+        raise CommandError(
+            f"{session} has no checkpoints: there is nothing to remove",
+            code=ExitCode.NOT_FOUND,
+            reason="NOT_FOUND",
+        )
+    names = {one.name: None for one in there}
     for glob in globs:
         if not any(one.name == glob or fnmatchcase(one.name, glob) for one in there):
             raise CommandError(
                 f"{session} has no checkpoint {glob!r}",
                 code=ExitCode.NOT_FOUND,
                 reason="NOT_FOUND",
-                advice=f"nsml model ls {shell_word(session)}",
+                why=_some_of([*names]),
+                advice="\n".join(
+                    shell_line(["nsml", "model", "rm", *operands(session, one)])
+                    for one in near(glob, [*names])
+                )
+                or f"nsml model ls {shell_word(session)}",
             )
-    names = {one.name for one in there}
     # What is named in full is meant alone, also where its name reads as a glob that others fit.
     return [
         one

@@ -25,7 +25,7 @@ from cli.output import write_list, write_one
 from nsml.view.zone import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.projects_pb2 import ChangeMembersResponse, Project, ProjectSettings
@@ -350,18 +350,21 @@ def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
 
     each = list(dict.fromkeys(users))
 
-    async def look(client: Client) -> str:
-        await client.projects.get(name)  # refuses a name that is no project, before it asks
-        return (await client.accounts.caller()).user.name
+    async def look(client: Client) -> tuple[Sequence[str], str]:
+        found = await client.projects.get(name)
+        return found.project.members, (await client.accounts.caller()).user.name
 
+    members, user = app.call(look)
     plan = Plan(
         rule=rule_of("project remove"),
-        targets=[Target(one, one) for one in each],
-        user=app.call(look),
+        targets=[Target(one, one) for one in each if one in members],
+        user=user,
         noun="member",
         last=f"from project {name}",
     )
-    if not go_ahead(app, plan, aside="their queued sessions of the project will not start"):
+    aside = "their queued sessions of the project will not start"
+    # Of users who are no members nothing is lost: the platform says that they are none.
+    if plan.targets and not go_ahead(app, plan, aside=aside):
         return
     answer = app.call(lambda client: client.projects.change_members(name, remove=users))
     _changed(app, answer, f"is no member of project {name}")

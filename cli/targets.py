@@ -14,7 +14,8 @@ import click
 from cli.arguments import glob_forms, is_glob
 from cli.confirmation import rule_of
 from cli.exits import CommandError, ExitCode
-from nsml.view.shell import shell_word
+from nsml.view.shell import shell_line, shell_word
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -96,13 +97,12 @@ async def resolve(
     answers = dict(zip(named, looked, strict=True))
     for reference in references:
         if is_glob(reference):
-            fitting = [
-                one
-                for one in await _fitting(client, reference, caller.name, users, include_ended)
-                if include_live or one.state in ENDED_STATES
-            ]
+            every = await _fitting(client, reference, caller.name, users, include_ended)
+            fitting = [one for one in every if include_live or one.state in ENDED_STATES]
             if not fitting:
-                raise _fits_nothing(reference, which, users, caller.name)
+                if not include_ended:
+                    every = await _fitting(client, reference, caller.name, users, True)  # noqa: FBT003
+                raise _fits_nothing(reference, which, users, caller.name, every)
             found |= {one.id: one for one in fitting}
             continue
         answer = answers[reference]
@@ -167,17 +167,27 @@ async def _listed(
     return sorted(found.values(), key=lambda one: one.created_at.ToNanoseconds(), reverse=True)
 
 
-def _fits_nothing(glob: str, which: str, users: Sequence[str], user: str) -> CommandError:
+def _fits_nothing(
+    glob: str, which: str, users: Sequence[str], user: str, others: Sequence[Session]
+) -> CommandError:
+    """That no such session fits; `others` that do are ended ones where live ones are meant, and live ones else."""
     name = named_user(glob)
     name = (
         "" if name in {user, "None"} else name
     )  # NSML's word for no dataset, which starts short forms
     of = f" of {', '.join(users)}" if users else f" of yours or of {name}" if name else " of yours"
+    if others:
+        is_live = which == "ended "
+        some = counted(len(others), f"{'live' if is_live else 'ended'} session")
+        why = f"{some} {'does' if len(others) == 1 else 'do'}"
+        advice = f"nsml stop {shell_word(glob)}    first" if is_live else ""
+    else:
+        why = ""
+        listed = [word for one in users for word in ("--user", one)] or ["--mine"]
+        advice = shell_line(["nsml", "ps", "-a", *listed])
+        advice += "" if users or name else "\nadd --user USER    for another user's"
     return CommandError(
-        f"no {which}session{of} fits {glob!r}",
-        code=ExitCode.NOT_FOUND,
-        advice="nsml ps -a --mine"
-        + ("" if users or name else "\nadd --user USER    for another user's"),
+        f"no {which}session{of} fits {glob!r}", code=ExitCode.NOT_FOUND, why=why, advice=advice
     )
 
 

@@ -265,6 +265,22 @@ def test_a_glob_that_means_nothing_does_nothing(words, code, said, nsml, platfor
     assert kept(platform) == before
 
 
+def test_a_glob_that_fits_only_what_needs_nothing_says_so(nsml, platform):
+    stopped = nsml("stop", "kim/ended/*", "-y", check=False)
+    assert (stopped.code, stopped.stdout) == (5, "")
+    assert (
+        "no live session of yours fits 'kim/ended/*'\n  why: 1 ended session does\n"
+        in stopped.stderr
+    )
+    assert nsml("requeue", "kim/ended/*", "-y", check=False).stderr == stopped.stderr
+    removed = nsml("rm", "kim/mnist/*", "-y", check=False)
+    assert (
+        "no ended session of yours fits 'kim/mnist/*'\n  why: 2 live sessions do\n"
+        in removed.stderr
+    )
+    assert "  try: nsml stop 'kim/mnist/*'    # first\n" in removed.stderr
+
+
 def test_a_glob_with_two_meanings_is_refused_with_both(nsml, platform):
     platform.add("kim/lee/1")
     refused = nsml("stop", "lee/*", "-y", check=False)

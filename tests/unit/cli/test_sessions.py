@@ -241,7 +241,8 @@ def test_memo(nsml, three):
     nsml("memo", "kim/mnist/1", "baseline")
     nsml("memo", "kim/mnist/1", "--append", "two")
     assert nsml("memo", "kim/mnist/1").stdout == "baseline two\n"
-    nsml("memo", "kim/mnist/1", "--clear")
+    assert nsml("memo", "kim/mnist/1", "--clear").stderr == "memo cleared\n"
+    assert nsml("memo", "kim/mnist/1", "--clear").stderr == "kim/mnist/1 has no memo\n"
     assert nsml("memo", "kim/mnist/1").stdout == "\n"
 
 

@@ -49,6 +49,20 @@ def test_checkpoints_are_removed_by_name(nsml, everything, state):
     assert "best" not in nsml("model", "ls", "kim/mnist/1").stdout
 
 
+def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(nsml, everything, state):
+    wrong = nsml("model", "rm", "kim/mnist/1", "bset", "-y", check=False)
+    assert wrong.code == 5
+    assert "has no checkpoint 'bset'\n  why: there are " in wrong.stderr
+    assert "  try: nsml model rm kim/mnist/1 best\n" in wrong.stderr
+    state.add("kim/mnist/2")
+    for name in ("best", "*"):
+        none = nsml("model", "rm", "kim/mnist/2", name, check=False)
+        assert (none.code, none.stderr) == (
+            5,
+            "error: kim/mnist/2 has no checkpoints: there is nothing to remove\n",
+        )
+
+
 def test_an_administrator_limits_what_is_kept_for_one_user(nsml, state):
     for text, kept_bytes in (("2T", 2 * 10**12), ("none", 0)):
         nsml("admin", "user", "set", "kim", "--kept", text)
