@@ -273,9 +273,12 @@ def test_a_glob_that_fits_only_what_needs_nothing_says_so(nsml, platform):
         in stopped.stderr
     )
     assert nsml("requeue", "kim/ended/*", "-y", check=False).stderr == stopped.stderr
-    removed = nsml("rm", "mnist/*", "-y", check=False)
-    assert "no ended session of yours fits 'mnist/*'\n  why: 2 live sessions do\n" in removed.stderr
-    assert "  try: nsml stop 'mnist/*'    # first\n" in removed.stderr
+    removed = nsml("rm", "kim/mnist/*", "-y", check=False)
+    assert (
+        "no ended session of yours fits 'kim/mnist/*'\n  why: 2 live sessions do\n"
+        in removed.stderr
+    )
+    assert "  try: nsml stop 'kim/mnist/*'    # first\n" in removed.stderr
 
 
 def test_a_glob_with_two_meanings_is_refused_with_both(nsml, platform):

@@ -123,6 +123,7 @@ def test_members(nsml, everything, state):
     assert list(state.projects["vision"].members) == ["ann", "kim"]
     again = nsml("project", "remove", "vision", "ann", "lee", "-y")
     assert again.stderr == "lee is no member of project vision\n"
+    nsml("project", "remove", "vision", "lee")  # there is nothing to confirm
     again = nsml("project", "add", "vision", "kim", "lee")
     assert again.stderr == "kim is a member of project vision already\n"
     assert nsml("project", "add", "vision", check=False).code == 2
