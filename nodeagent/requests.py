@@ -30,9 +30,11 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.kept import NotKept, keep
 from nodeagent.pace import Pace
 from nodeagent.transfer import uninterrupted
+from nodeagent.user_sockets import UserConnection, close_user_socket
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload, inline
+from nsml.concurrency import to_its_end
 from nsml.content.errors import ContentError
 from nsml.content.extract import remove_tree
 from nsml.v1 import checkpoints_pb2 as pb
@@ -44,6 +46,8 @@ _LONGEST_LINE = 64 << 10
 _LONGEST_TEXT = 1024
 _MOST_CLIENTS = 16
 _SILENT_S = 30.0
+_NOT_ACCEPTED_S = 1.0
+"""Until another connection is accepted where one could not be."""
 _RESERVED = ("spool", "checkpoints", "socket", "tunnel")
 _DEEPEST = 4
 _TRIES = 3
@@ -190,49 +194,59 @@ class RequestServer:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Answer requests while the context lasts."""
-        server = await asyncio.start_unix_server(
-            self._serve, sock=_listen(self._folder.run), limit=_LONGEST_LINE
-        )
+        listener = _listen(self._folder.run)
+        accepting = asyncio.create_task(self._accept(listener))
         try:
             yield
         finally:
-            server.close()
-            for client in tuple(self._clients):
+            for client in (accepting, *self._clients):
                 client.cancel()
+            await to_its_end(_close(listener, accepting))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = asyncio.current_task()
-        assert client is not None  # noqa: S101 - a coroutine that runs has a task
-        self._clients.add(client)
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                program, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:  # as of too many open files
+                log.warning("requests.not_accepted", replica=str(self._replica), error=str(error))
+                await asyncio.sleep(_NOT_ACCEPTED_S)
+                continue
+            if len(self._clients) >= _MOST_CLIENTS:
+                await close_user_socket(program)
+                continue
+            connection = UserConnection(program)
+            client = asyncio.create_task(self._serve(connection))
+            self._clients.add(client)
+            client.add_done_callback(self._clients.discard)
+            # of one that was cancelled before it began
+            client.add_done_callback(lambda _, one=connection: one.give_up())  # type: ignore[misc]
+
+    async def _serve(self, connection: UserConnection) -> None:
         try:
-            if len(self._clients) <= _MOST_CLIENTS:
-                await self._answer_all(reader, writer)
+            await self._answer_all(connection)
         except (OSError, TimeoutError) as error:
             log.debug("request.broken", replica=str(self._replica), error=str(error))
         finally:
-            self._clients.discard(client)
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await connection.close()
 
-    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_all(self, connection: UserConnection) -> None:
+        received = bytearray()
         while True:
-            try:
-                line = await asyncio.wait_for(reader.readline(), _SILENT_S)
-            except ValueError:
-                line = b""
-                await _say(writer, _refusal("INVALID", "the request is too long"))
-            if not line.endswith(b"\n"):
+            line = await asyncio.wait_for(_line(connection, received), _SILENT_S)
+            if len(line) > _LONGEST_LINE:
+                await _say(connection, _refusal("INVALID", "the request is too long"))
+                return
+            if not line:
                 return
             if self._pace is not None:
                 await self._pace.wait()
             try:
-                answer = await self._answer(line, reader)
+                answer = await self._answer(line, connection)
             except RequestRefused as refused:
                 answer = _refusal(refused.code, str(refused))
-            await _say(writer, answer)
+            await _say(connection, answer)
 
-    async def _answer(self, line: bytes, reader: asyncio.StreamReader) -> dict[str, Any]:
+    async def _answer(self, line: bytes, connection: UserConnection) -> dict[str, Any]:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -246,7 +260,7 @@ class RequestServer:
                 )
                 return {"ok": True, "folder": folder}
             case "keep":
-                if reader.at_eof():  # it was saved meanwhile, and may have changed since
+                if connection.sends_no_more():  # it was saved meanwhile, and may have changed since
                     raise RequestRefused("FAILED", "nobody waits for it any more")
                 return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
             case operation:
@@ -279,6 +293,7 @@ def _listen(run_folder: Path) -> socket.socket:
             listener.bind(str(path_of(descriptor) / "socket"))
             facts = os.fstat(descriptor)
             give("socket", descriptor, facts.st_uid, facts.st_gid)
+        listener.listen()
         listener.settimeout(0)
     except OSError:
         listener.close()
@@ -347,6 +362,21 @@ def _refusal(code: str, message: str) -> dict[str, Any]:
     return {"ok": False, "error": code, "message": message}
 
 
-async def _say(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    writer.write(json.dumps(answer).encode() + b"\n")
-    await asyncio.wait_for(writer.drain(), _SILENT_S)
+async def _close(listener: socket.socket, accepting: asyncio.Task[None]) -> None:
+    await asyncio.wait([accepting])
+    await close_user_socket(listener)
+
+
+async def _line(connection: UserConnection, received: bytearray) -> bytes:
+    """The next line, taken from what was received; b"" when none comes, and all of one that is too long."""
+    while (end := received.find(b"\n") + 1) == 0 and len(received) <= _LONGEST_LINE:
+        if not (data := await connection.receive()):
+            return b""
+        received += data
+    line = bytes(received[: end or None])
+    del received[: len(line)]
+    return line
+
+
+async def _say(connection: UserConnection, answer: dict[str, Any]) -> None:
+    await asyncio.wait_for(connection.send(json.dumps(answer).encode() + b"\n"), _SILENT_S)

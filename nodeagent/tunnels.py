@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import select
 import socket
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +26,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Link
 from nodeagent.outbox import replica_of
 from nodeagent.tcp_ports import listener_on, port_of
+from nodeagent.user_sockets import UserConnection, close_user_socket
 from nsml.client.errors import ClientError
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
@@ -34,7 +34,6 @@ from nsml.v1 import agents_pb2 as pb
 
 _MOST_OPEN = 256
 """Of one node at once."""
-_FRAME_BYTES = 64 << 10
 _ACCEPT_WITHIN_S = 5.0
 """How long a program whose queue of connections is full may take."""
 _BUSY_PAUSE_S = 0.02
@@ -117,7 +116,7 @@ class Tunnels:
 
     async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
-        program: socket.socket | None = None
+        program: UserConnection | None = None
         try:
             try:
                 program = await self._connect(replica_id, order)
@@ -133,11 +132,11 @@ class Tunnels:
                     await _Relay(program, call, self._clock).run()
         finally:
             if program is not None:
-                program.close()
+                await program.close()
 
     async def _connect(
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
-    ) -> socket.socket | None:
+    ) -> UserConnection | None:
         """The program's end; None where only whether it serves was asked."""
         folder = None if replica_id is None else self._folders.get(replica_id)
         if replica_id is None or folder is None or not self._has_sockets:
@@ -146,12 +145,13 @@ class Tunnels:
             raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
         port = port_of(order.service)
         if port is not None:
-            return await _connect_port(folder, replica_id, port, only_checks=order.only_checks)
+            program = await _connect_port(folder, replica_id, port, only_checks=order.only_checks)
+            return None if program is None else UserConnection(program)
         program = await connect(folder.run, order.service, self._clock)
         if order.only_checks:
-            program.close()
+            await close_user_socket(program)
             return None
-        return program
+        return UserConnection(program)
 
 
 async def _connect_port(
@@ -245,7 +245,7 @@ async def _accepted(program: socket.socket, path: Path, clock: Clock) -> None:
 class _Relay:
     """Bytes between a program's connection and a call; what is slow holds the other back."""
 
-    def __init__(self, program: socket.socket, call: Any, clock: Clock) -> None:
+    def __init__(self, program: UserConnection, call: Any, clock: Clock) -> None:
         self._program = program
         self._call = call
         self._clock = clock
@@ -260,49 +260,32 @@ class _Relay:
 
     async def _give(self) -> None:
         """Pass on what the program says, and close the stream when it is gone."""
-        while data := await self._heard():
+        while data := await self._program.receive():
             await self._call.write(pb.TunnelRequest(data=data))
         await self._call.write(pb.TunnelRequest(end=True))
         pause_s, longest_s = _LOOK_S
-        while not self._is_unwanted and not _is_gone(self._program):
+        while not self._is_unwanted and not self._program.is_gone():
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
         await self._call.done_writing()
-
-    async def _heard(self) -> bytes:
-        with suppress(ConnectionResetError):  # gone with bytes unread: its own have all been read
-            return await asyncio.get_running_loop().sock_recv(self._program, _FRAME_BYTES)
-        return b""
 
     async def _take(self) -> None:
         """Pass on what comes for the program, until the call is over.
 
         A program that takes nothing more may still speak: what comes for it is dropped then.
         """
-        loop = asyncio.get_running_loop()
         takes = True
         while (frame := await self._call.read()) is not _EOF:
             if takes:
                 try:
-                    await loop.sock_sendall(self._program, frame.data)
+                    await self._program.send(frame.data)
                 except OSError:
                     takes = False
             if frame.end:
-                self._shut(socket.SHUT_WR)
+                self._program.shut(socket.SHUT_WR)
             if frame.gone:
                 self._is_unwanted = True
-                self._shut(socket.SHUT_RD)
-
-    def _shut(self, way: int) -> None:
-        with suppress(OSError):  # the program was first
-            self._program.shutdown(way)
-
-
-def _is_gone(program: socket.socket) -> bool:
-    """Whether the other end is closed both ways."""
-    poll = select.poll()
-    poll.register(program, 0)
-    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
+                self._program.shut(socket.SHUT_RD)
 
 
 async def _drain(call: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import mmap
 import os
@@ -18,6 +17,7 @@ import pytest
 from nodeagent import kept
 from nodeagent.checkpoints import SavedCheckpoint
 from nodeagent.requests import RequestRefused, RequestServer
+from nodeagent.user_sockets import UserConnection
 from nsml._copies import seal_of
 from nsml._path_text import bytes_of
 from nsml._session import Session
@@ -259,10 +259,12 @@ class TestWithRoot:
     async def test_a_dead_client_has_nothing_kept(self, owned: Bench) -> None:
         folder = self.save(owned, weights="w")
         server = RequestServer(REPLICA, owned.folder, owned.loads, run=in_thread)
-        reader = asyncio.StreamReader()
-        reader.feed_eof()
+        theirs, ours = socket.socketpair()
+        client = UserConnection(ours)
+        theirs.close()
         with pytest.raises(RequestRefused):
-            await server._answer(b'{"v": 1, "op": "keep", "folder": "1-best/model"}', reader)
+            await server._answer(b'{"v": 1, "op": "keep", "folder": "1-best/model"}', client)
+        await client.close()
         assert (folder / "weights").stat().st_uid == SOMEBODY
 
     async def test_what_a_dead_agent_had_begun_is_undone(self, owned: Bench) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from nsml.clock import SystemClock
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import agents_pb2_grpc
 from tests.scripted_platform import session_id
+from tests.unit.nodeagent.test_user_sockets import Trap, send
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
 FRAME = 64 << 10
@@ -458,3 +460,25 @@ async def test_a_control_plane_that_is_gone_harms_nobody(bench: Bench) -> None:
             async with asyncio.timeout(60):
                 while tunnels._open:  # noqa: ASYNC110 - looked at from outside
                     await asyncio.sleep(0.01)
+
+
+async def test_descriptors_that_take_an_hour_to_close_hold_up_no_other_tunnel(
+    bench: Bench,
+) -> None:
+    with Trap() as trap, socket.socket(socket.AF_UNIX) as hostile:
+        hostile.bind(bench.path("hostile"))
+        hostile.listen()
+        hostile.settimeout(60)
+        far = await bench.open("hostile")
+        accepted, _ = await asyncio.to_thread(hostile.accept)
+        # in a thread: where the agent was faster it is this end that waits
+        threading.Thread(target=send, args=(accepted, [trap]), daemon=True).start()
+        assert (await far.read()).data == b"x"  # type: ignore[union-attr]
+        async with program(bench.path(), echo):
+            other = await bench.open()
+            other.say(b"hello", end=True)
+            assert await other.heard() == b"hello"
+        far.down.put_nowait(None)
+        await far.is_over.wait()
+        accepted.close()
+        assert not trap.was_waited_for

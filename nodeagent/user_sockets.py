@@ -1,0 +1,141 @@
+"""Unix sockets whose other end is user code: read and closed in threads of their own.
+
+A message on a Unix socket can carry descriptors. Whoever receives it without asking for them, or closes the
+socket before it was read, closes them; and closing a TCP connection waits for its unsent bytes, for as long as
+whoever made it chose (SO_LINGER, socket(7)). On the event loop one session would hold up the whole agent
+that way, for years. A thread can wait, and a signal ends its wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+_PIECE_BYTES = 64 << 10
+_NUDGE_S = 0.2
+"""How long a thread may take to end before it is interrupted."""
+_INTERRUPTION = signal.SIGURG
+"""Ignored unless somebody handles it."""
+
+
+class UserConnection:
+    """A connected socket of user code; it never blocks, and belongs to this object from now on."""
+
+    def __init__(self, program: socket.socket) -> None:
+        program.settimeout(0)
+        self._program = program
+        self._received, self._passed_on = socket.socketpair()
+        self._received.settimeout(0)
+        self._is_unwanted = threading.Event()
+        self._thread = _Thread(self._read)
+
+    async def receive(self) -> bytes:
+        """Some of what comes, without descriptors; b"" when nothing comes any more."""
+        return await asyncio.get_running_loop().sock_recv(self._received, _PIECE_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it. Raises OSError."""
+        await asyncio.get_running_loop().sock_sendall(self._program, data)
+
+    def shut(self, way: int) -> None:
+        """Shut it down, as `socket.shutdown` does."""
+        with suppress(OSError):  # the program was first
+            self._program.shutdown(way)
+
+    def sends_no_more(self) -> bool:
+        """Whether the other end has closed its way to us; what it sent before may wait."""
+        return self._polled(select.POLLRDHUP)
+
+    def is_gone(self) -> bool:
+        """Whether the other end is closed both ways."""
+        return self._polled(select.POLLHUP | select.POLLERR)
+
+    def give_up(self) -> None:
+        """Have it closed soon. Nobody may be receiving or sending."""
+        self._is_unwanted.set()
+        self._received.close()
+        self.shut(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        """Close it; returns when that is done. Who is cancelled meanwhile has given it up."""
+        self.give_up()
+        await self._thread.ended()
+
+    def _polled(self, events: int) -> bool:
+        poll = select.poll()
+        poll.register(self._program, events)
+        return any(found & events for _, found in poll.poll(0))
+
+    def _read(self) -> None:
+        poll = select.poll()
+        poll.register(self._program, select.POLLIN)
+        with self._program, self._passed_on:
+            with suppress(OSError):
+                while self._is_sent_on(poll):
+                    pass
+            with suppress(OSError):
+                self._passed_on.shutdown(socket.SHUT_WR)
+            self._is_unwanted.wait()
+
+    def _is_sent_on(self, poll: select.poll) -> bool:
+        """Whether more may come."""
+        poll.poll()
+        with suppress(BlockingIOError):
+            data = self._program.recv(_PIECE_BYTES)
+            self._passed_on.sendall(data)
+            return bool(data) and not self._is_unwanted.is_set()
+        return True
+
+
+async def close_user_socket(sock: socket.socket) -> None:
+    """Close a socket that listens for user code, or is connected to it; returns when that is done."""
+    await _Thread(sock.close).ended()
+
+
+class _Thread:
+    """Work that may wait in the kernel, begun at once. The agent's own end does not wait for it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        _be_interruptible()
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._is_over = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="user-socket", daemon=True)
+        self._thread.start()
+
+    async def ended(self) -> None:
+        """Wait until the work is done, and have it wait for nothing any more."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_NUDGE_S):
+                    await self._ended.wait()
+                return
+            self._interrupt()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            with self._lock:
+                self._is_over = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _interrupt(self) -> None:
+        with self._lock:  # meanwhile the thread is there, and its number nobody else's
+            if not self._is_over and self._thread.ident is not None:
+                signal.pthread_kill(self._thread.ident, _INTERRUPTION)
+
+
+def _be_interruptible() -> None:
+    """Have a handler: a signal that is ignored ends no wait."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(_INTERRUPTION) is signal.SIG_DFL:
+        signal.signal(_INTERRUPTION, lambda *_: None)
