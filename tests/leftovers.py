@@ -1,7 +1,7 @@
 """A pytest plugin: whatever ends a run of the tests, nothing of it stays on the machine.
 
 Each run has a folder that holds all of its temporary files, and every program that it starts inherits
-`MARK`. A guardian, a process of its own in a session of its own, waits for the end of the run: in order,
+`MARK`, and a limit that shims keep, too, which get an empty environment. A guardian, a process of its own in a session of its own, waits for the end of the run: in order,
 by Ctrl-C, by SIGTERM, or by SIGKILL, which no code of the run would survive. It then ends the processes,
 containers, mounts and network namespaces of the run and removes its folder. After a run that ended in
 order, anything it finds is a defect of a test: the run fails and names it.
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -51,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder.chmod(0o1777)  # as /tmp: programs of other accounts pass and write here, too
     for name in (MARK, "TMPDIR"):
         os.environ[name] = str(folder)
+    _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (_limit_of(folder), most))
     tempfile.tempdir = None
     if config.option.basetemp is None:
         config.option.basetemp = str(folder / "t")
@@ -122,6 +126,8 @@ def guard(folder: Path, owner: int) -> None:
     """Wait for the end of the run whose main process is `owner`; then end what is left of it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (most, most))  # it is not of the run
     _forget_old_folders(folder)
     try:
         process = os.pidfd_open(owner)
@@ -185,9 +191,17 @@ def _line_of(pid: int, parents: dict[int, int]) -> Iterator[int]:
         pid = parents[pid]
 
 
+def _limit_of(folder: Path) -> int:
+    """The run's limit of real-time work without a pause, in microseconds: years, and no other run's."""
+    return 10**15 + int.from_bytes(hashlib.sha256(bytes(folder)).digest()[:6])
+
+
 def _is_of(entry: Path, folder: Path) -> bool:
-    """Whether a process has the run's mark, works in its folder, or has a root made of it."""
+    """Whether a process has the run's mark or limit, works in its folder, or has a root made of it."""
     below = f"{folder}/".encode()
+    with contextlib.suppress(OSError):
+        if f" {_limit_of(folder)} ".encode() in (entry / "limits").read_bytes():
+            return True
     with contextlib.suppress(OSError):
         if f"{MARK}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
             return True

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.programs import wait_for
@@ -39,7 +41,13 @@ def test_that_never_ends(tmp_path):
             place = tmp_path / "mounted"
             place.mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
-        Path(os.environ["INNER_READY"]).write_text(os.environ["TEST_RUN_FOLDER"])
+        # as a shim whose agent was killed: without an environment, and nobody's child
+        orphan = subprocess.run(
+            ["/bin/sh", "-c", "sleep 1000 >/dev/null & echo $!"],
+            env={}, cwd="/", start_new_session=True, stdout=subprocess.PIPE, text=True, check=True,
+        )
+        text = f"{os.environ['TEST_RUN_FOLDER']} {orphan.stdout}"
+        Path(os.environ["INNER_READY"]).write_text(text)
         time.sleep(1000)
 '''
 
@@ -86,13 +94,16 @@ def test_an_interrupted_run_leaves_nothing(
             lambda: ready.exists() or run.poll() is not None, what="the run has all", timeout_s=120
         )
         assert run.poll() is None, (tmp_path / "log").read_text()
-        folder = Path(ready.read_text())
+        name, orphan = ready.read_text().split()
+        folder = Path(name)
         assert folder.name.startswith(PREFIX)
         assert any(folder.iterdir())
     finally:
         end(run)
         run.wait(60)
     wait_for(lambda: not folder.exists(), what="the folder of the run is gone", timeout_s=90)
+    with suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int(orphan)).status() == psutil.STATUS_ZOMBIE
     assert end_processes(folder, ()) == []
     assert remove_containers(folder) == []
     assert remove_places(folder) == []
