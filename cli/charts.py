@@ -13,6 +13,7 @@ from cli.app import App
 from cli.drafts import check_folder_of, whole_file
 from cli.group import BadValue
 from cli.output import COLOURS
+from cli.written import remember
 from nsml.view.units import parse_duration
 from nsml.view.zone import typed
 
@@ -216,5 +217,6 @@ def write_pictures(
 
         with whole_file(Path(png)) as file:
             write_png(drawn, file)
+    remember(app, map(Path, filter(None, (svg, png))))
     for name in filter(None, (svg, png)):
         app.write(name)

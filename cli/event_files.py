@@ -15,6 +15,7 @@ from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
 from cli.reported import check_known, fits, tell_let_go, tell_missing
+from cli.written import remember
 from nsml.event_files import Counts, EventFiles
 from nsml.view.units import counted
 
@@ -138,5 +139,6 @@ def _tell(app: App, counts: Counts, places: Sequence[Path], folder: Path) -> Non
         if count:
             app.say(f"{count:,} {words}")
     app.say(f"{counted(counts.points, 'point')} · tensorboard --logdir {folder}")
+    remember(app, places)
     for place in places:
         app.write(str(place))

@@ -26,6 +26,7 @@ from cli.reported import (
     tell_let_go,
     tell_missing,
 )
+from cli.written import remember
 from nsml.view.shell import shell_word
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
@@ -303,7 +304,9 @@ def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
         total = sum(one.points for one in written)
         app.say(f"{counted(total, 'point')} of {counted(len(written), 'session')}")
         return
-    for path in dict.fromkeys(one.file for one in written):
+    paths = dict.fromkeys(one.file for one in written)
+    remember(app, map(Path, paths))
+    for path in paths:
         app.say(f"{path}: {size_text(Path(path).stat().st_size)}")
     write_list(
         app,

@@ -17,6 +17,7 @@ from cli.group import command, near, pass_app
 from cli.output import write_list
 from cli.progress import Progress
 from cli.reported import metric_option
+from cli.written import remember
 from nsml.content.media import MOST_OF_SESSION
 from nsml.folders import folder_name
 from nsml.view.shell import operands, shell_line, shell_word
@@ -220,6 +221,7 @@ def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
         raise CommandError(f"cannot write to {folder}", why=error.strerror or str(error)) from error
     finally:
         progress.close()
+    remember(app, (path.parent if path.parent != folder else path for path in exported.paths))
     for path in exported.paths:
         app.write(str(path))
     app.say(f"{len(exported.paths)} files of {exported.session}: {size_text(exported.size)}")

@@ -16,6 +16,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
+from cli.written import remember
 from nsml.view.shell import operands, shell_line, shell_word
 from nsml.view.text import visible
 
@@ -95,6 +96,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
         found, target = app.call(fetch)
     finally:
         progress.close()
+    remember(app, [target.parent.parent])
     app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
     record = {"name": found.name, "session": found.session, "path": str(target)}
     write_one(app, record, [str(target)], name="path")
