@@ -233,7 +233,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--refresh",
     "refreshes",
     is_flag=True,
-    help="Build what the requirements ask for anew, instead of using what nodes built before.",
+    help="Pull the image and build what the requirements ask for anew, instead of using what nodes have.",
 )
 @click.option(
     "--time-limit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
@@ -271,6 +272,7 @@ class Control:
                     return
                 orders, stream.coming = stream.coming, pb.Orders()
                 orders.ClearField("more")
+                _set_to_own_clock(orders, time.time())
                 if await self._node.obey(orders):
                     # Not at the registration: what cannot be obeyed would be asked for without a pause.
                     self._backoff.reset()
@@ -384,3 +386,16 @@ async def _failure(call: Any, error: Exception) -> ClientError:
     trailing: Any = error.trailing_metadata()
     failure.metadata.update({key: value for key, value in trailing or () if key == LEADER})
     return failure
+
+
+def _set_to_own_clock(orders: pb.Orders, now: float) -> None:
+    """Have the times in assignments be by this machine's wall clock, as files and images have them: it may be off."""
+    if not orders.HasField("sent_at"):
+        return
+    ahead_ns = round(now * 1e9) - orders.sent_at.ToNanoseconds()
+    for assignment in orders.assignments:
+        if assignment.HasField("built_after"):
+            assignment.built_after.FromNanoseconds(
+                max(assignment.built_after.ToNanoseconds() + ahead_ns, 0)
+            )
+    orders.ClearField("sent_at")

@@ -206,7 +206,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     link.ordered = orders.replicas
                     sent = self._contacts.sent
                     sent[link.node] = max(orders.revision, sent.get(link.node, 0))
-                    for message in messages.of(orders, term, secrets):
+                    for message in messages.of(orders, term, secrets, now=self._clock.time()):
                         yield message
             await link.wait()
 

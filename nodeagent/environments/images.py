@@ -216,7 +216,7 @@ class Images:
         """The id of the image with `requirements` upon `reference`: found, pulled, built.
 
         `owner` is the id of the user who asks. `say` gets what is to be seen in the session's log, `waits` why a build waits, `use` the key of each image before anybody
-        could remove it, `pinned` the base image by its digest. What was built upon it before `built_after` is built anew, beside that; `built` gets when it was built: Unix
+        could remove it, `pinned` the base image by its digest. One that this agent pulled before `built_after` is pulled again, and what was built before is built anew, beside that; `built` gets when it was built: Unix
         seconds. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set,
         EngineUnreachable where the engine does not answer (a build that it was restarted under, too: it can be
         made again), and OSError where this machine lacks something.
@@ -332,7 +332,7 @@ class Images:
         return self._recorded(key).get("reference", _tag(key))
 
     def _recorded(self, key: str) -> dict[str, str]:
-        """What is noted of an image; records of earlier versions have no `id`."""
+        """What is noted of an image; records of earlier versions have no `id` and no `pulled_at` (Unix seconds)."""
         with suppress(FileNotFoundError):
             return dict(json.loads(self._record(key).read_bytes()))
         return {}
@@ -361,6 +361,8 @@ class Images:
 
         def is_there() -> bool:
             image = None if is_due else find_image(self._engine, reference)
+            if image is not None and self._is_old(key, image, asker.built_after):
+                image = None
             found[:] = [] if image is None else [image]
             return image is not None and self._is_free_for_sessions(key, reference, image)
 
@@ -395,6 +397,11 @@ class Images:
         )
         self.touch(key)
         return found[0]
+
+    def _is_old(self, key: str, image: StoredImage, pulled_after: float) -> bool:
+        """Whether this agent pulled the image, and before that."""
+        pulled_at = float(self._recorded(key).get("pulled_at", 0))
+        return pulled_at < pulled_after and self._has_pulled(key, image)
 
     def _base_key(self, reference: str) -> str:
         return hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
@@ -612,7 +619,7 @@ class Images:
         record = (
             {"reference": reference}
             if image_id is None
-            else {"reference": reference, "id": image_id}
+            else {"reference": reference, "id": image_id, "pulled_at": f"{time.time():.3f}"}
         )
         content = json.dumps(record).encode()
         write_atomically(self._record(key), content, is_durable=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from nsml.view.text import LogText, fit_around, graphemes, visible, width
+from nsml.view.text import NO_TEXT, LogText, fit_around, graphemes, visible, width
 
 MOST_ROWS: Final = 50
 """Lines that a program may go back over."""
@@ -27,11 +28,14 @@ _TAB: Final = 8
 
 _SGR: Final = re.compile(r"\x1b\[([0-9;]{0,32})m")
 _OVERWRITES: Final = re.compile(
-    r"\r(?!\r*(?:\n|\Z))|\x08|\x1b\[[0-9;]{0,32}[ABCDEFGKPX@]|\x1b\[0?J"
+    r"\r(?!\r*(?:\n|\Z))|\x08|\x1b\[[0-9;]{0,32}[ABCDEFGHJKPX@`adefsu]|\x1b[78DEMc]"
 )
 _CODE: Final = re.compile(
-    r"\n|\r|\x08|\x1b\[([0-9;]{0,32})([ABCDEFGKPX@m])|\x1b\[(0?)(J)|\x1b\[\?[0-9;]{1,32}[hl]"
+    rf"\n|\r|\x08|\x1b\[([0-9;]{{0,32}})([ABCDEFGHJKPX@`adefmsu])|\x1b([78DEMc])|{NO_TEXT}"
 )
+_SAME: Final = {"`": "G", "a": "C", "e": "B", "f": "H"}
+"""Codes with two names."""
+_LAST_PLACE: Final = 1_000
 
 Cell: TypeAlias = tuple[str, str]
 """The colour sequences in force and a letter; "" in the second cell of a wide one."""
@@ -132,7 +136,8 @@ def _code_from(line: bytes, begin: int) -> int:
 
 
 def _alone(log: ShownLog, line: bytes) -> str:
-    return "".join(one.text for one in log.feed(line) + log.close()).removesuffix("\n")
+    text = "".join(one.text for one in log.feed(line) + log.close()).removesuffix("\n")
+    return " ".join(filter(None, text.split("\n"))) if "\n" in text else text
 
 
 class Overwriting:
@@ -147,6 +152,9 @@ class Overwriting:
         """Of each held line that has a character."""
         self._height = 1
         self._rows_since_up = 0
+        self._places: list[int | None] = []
+        """Of each held line, once a program has moved to a line of the screen by its number."""
+        self._saved: Saved | None = None
         self._held_style = ""
         self.style = ""
         """The colour sequences in force behind what was given out."""
@@ -154,7 +162,8 @@ class Overwriting:
     def feed(self, text: str, at: float = 0.0) -> list[Printed]:
         """Take the next piece, and return what became final."""
         block = self._held + text
-        is_plain = not self._obeys or (self._height == 1 and not _OVERWRITES.search(block))
+        is_settled = self._height == 1 and not self._places
+        is_plain = not self._obeys or (is_settled and not _OVERWRITES.search(block))
         done = self._unchanged(block, at) if is_plain else self._overwritten(block, text, at)
         while (cut := self._held.rfind("\n") + 1 + self._longest) < len(self._held):
             if _OVERWRITES.search(self._held):
@@ -173,9 +182,9 @@ class Overwriting:
     def _open_behind(self, style: str) -> str:
         if not self._obeys or not _OVERWRITES.search(self._held):
             return _switch(style, self._held_style) + self._held
-        screen = Screen(self._held_style)
+        screen = Screen(self._held_style, self._places)
         screen.feed(self._held)
-        return "\n".join(screen.texts(style)[0])
+        return "\n".join(screen.texts(style, screen.written)[0])
 
     def close(self) -> list[Printed]:
         """What is left, as it stands."""
@@ -183,11 +192,14 @@ class Overwriting:
         text = self._open_behind(self.style) if self._held else ""
         self.style = self._held_style = _style_behind(text, self.style)
         self._held, self._held_at, self._height = "", [], 1
+        self._places, self._saved = [], None
         return [Printed(at, text)] if text else []
 
     def _unchanged(self, block: str, at: float) -> list[Printed]:
         first_at = self._held_at[0] if self._held_at else at
         whole, newline, self._held = block.rpartition("\n")
+        if newline:
+            self._saved = None
         if not newline:
             self._held_at = [first_at] if block else []
             return []
@@ -201,14 +213,18 @@ class Overwriting:
 
     def _overwritten(self, block: str, text: str, at: float) -> list[Printed]:
         # Letters behind the last code may go on in the next piece, and so may a code.
-        cut = max(code.end() for code in _CODE.finditer(block))
-        screen = Screen(self._held_style)
+        cut = max((code.end() for code in _CODE.finditer(block)), default=0)
+        screen = Screen(self._held_style, self._places, self._saved)
         screen.feed(block[:cut])
         self._keep_height(screen, text)
-        ats = [*self._held_at, *([at] * (len(screen.rows) - len(self._held_at)))]
-        count = max(min(len(screen.rows) - self._height, screen.row), 0)
+        held_at = dict(enumerate(self._held_at))
+        ats = [held_at.get(row.number, at) for row in screen.rows]
+        count = max(min(len(screen.rows) - self._height, screen.most_final), 0)
         texts, self.style = screen.texts(self.style, screen.rows[:count])
-        self._held = screen.repeated(count) + block[cut:]
+        is_forgotten = self._rows_since_up > 2 * MOST_ROWS
+        self._places = [] if is_forgotten else screen.places(count)
+        self._saved = screen.saved and screen.saved._replace(row=screen.saved.row - count)
+        self._held = screen.repeated(count, is_placed=bool(self._places)) + block[cut:]
         self._held_style = ""
         self._held_at = ats[count:]
         if screen.is_last_empty and cut == len(block):
@@ -233,13 +249,38 @@ class Row:
     style: str = ""
     raw: str = ""
     cells: list[Cell] | None = None
+    number: int = 0
+    """Counts lines in the order in which they were made."""
+    place: int | None = None
+    """The line of the screen that it is, from 1; None of lines that no program has moved to by its number."""
+
+
+class Saved(NamedTuple):
+    """Where the cursor was when a program had the terminal remember that."""
+
+    row: int
+    column: int
+    style: str
 
 
 class Screen:
-    """Lines as a terminal of any width and height has them, after the codes in what it was fed."""
+    """Lines as a terminal of any width and height has them, after the codes in what it was fed.
 
-    def __init__(self, style: str = "") -> None:
-        self.rows = [Row(style)]
+    Nobody knows which line of a screen the first line of a log is. So lines that a program moves to by their
+    number are lines of their own, below all others and in the order of their numbers. Others that are written
+    afterwards come above them: a progress bar in the last line of a screen is the last line of the log.
+
+    Args:
+        places: of lines that are there already, empty.
+    """
+
+    def __init__(
+        self, style: str = "", places: Sequence[int | None] = (), saved: Saved | None = None
+    ) -> None:
+        self.rows = [Row("", number=at, place=place) for at, place in enumerate(places or [None])]
+        self.rows[0].style = style
+        self._count = len(self.rows)
+        self.saved = saved
         self.row = 0
         self.height = 1
         """Lines from the highest one to which the cursor went back, to the last."""
@@ -252,6 +293,32 @@ class Screen:
     def is_last_empty(self) -> bool:
         """Whether nothing was written in the last line."""
         return not self.rows[-1].raw and not self.rows[-1].cells
+
+    @property
+    def written(self) -> list[Row]:
+        """All rows but the one that begins behind a line end, above those of the screen."""
+        at, row = self.row, self.rows[self.row]
+        behind = self.rows[at + 1 : at + 2]
+        is_begun = row.place is None and behind and behind[0].place is not None
+        return (
+            [one for one in self.rows if one is not row]
+            if is_begun and not row.cells
+            else self.rows
+        )
+
+    @property
+    def most_final(self) -> int:
+        """Lines before the one with the cursor, or before that to which it will be set back."""
+        if self.saved is not None and self.rows[self.row].place is not None:
+            behind = max(self.saved.row, 0)
+            if len(self.rows) - behind <= MOST_ROWS:
+                return min(self.row, behind)
+        return self.row
+
+    def places(self, first: int) -> list[int | None]:
+        """Of the rows from `first` on; [] where none has one."""
+        found = [row.place for row in self.rows[first:]]
+        return found if any(found) else []
 
     def feed(self, text: str) -> None:
         """Write, and obey the codes."""
@@ -281,10 +348,13 @@ class Screen:
             found.append("".join(parts))
         return found, style
 
-    def repeated(self, first: int) -> str:
-        """What gives the rows from `first` on, the colours and the cursor, when fed behind no colours."""
+    def repeated(self, first: int, *, is_placed: bool) -> str:
+        """What gives the rows from `first` on, the colours and the cursor, when fed behind no colours.
+
+        `is_placed`: to a screen that has these rows.
+        """
         texts, style = self.texts("", self.rows[first:])
-        text = "\n".join(texts) + _switch(style, self._style)
+        text = ("\x1b[E" if is_placed else "\n").join(texts) + _switch(style, self._style)
         if self.rows[self.row].cells is not None:
             up = len(self.rows) - 1 - self.row
             text += f"\x1b[{up}A" if up else ""
@@ -318,23 +388,143 @@ class Screen:
         elif code[0] == "\x08":
             self._cells()
             self._column = max(self._column - 1, 0)
-        elif final := code[2] or code[4]:
-            cells, count = self._cells(), _parameter(code[1] or code[3])
-            if final in "ABCDEFG":
-                self._move(final, count or 1)
-            else:
-                self._edit(final, cells, count)
+        elif code[2]:
+            self._obey_final(_SAME.get(code[2], code[2]), code[1])
+        elif code[3]:
+            self._obey_short(code[3])
         elif is_plain:
             row.raw += code[0]  # a mode of the terminal, which moves nothing
 
+    def _obey_final(self, final: str, parameters: str) -> None:
+        """Obey a code of a cursor move, of erasing or editing, by its last letter."""
+        cells, count = self._cells(), _parameter(parameters)
+        match final:
+            case "H":
+                self._go_to(count or 1, _parameter(parameters.partition(";")[2]) or 1)
+            case "d":
+                self._go_to(count or 1, self._column + 1)
+            case "s":
+                self._save()
+            case "u":
+                self._restore()
+            case "J":
+                self._erase(cells, count)
+            case _ if final in "ABCDEFG":
+                self._move(final, count or 1)
+            case _:
+                self._edit(final, cells, count)
+
+    def _obey_short(self, final: str) -> None:
+        """Obey a code without parameters: DECSC, DECRC, IND, NEL, RI or RIS."""
+        self._cells()
+        column = self._column
+        match final:
+            case "7":
+                self._save()
+            case "8":
+                self._restore()
+            case "M":
+                self._move("A", 1)
+            case "c":
+                self._clear()
+                self._go_to(1, 1)
+            case _:
+                self._next_row()
+                if final == "D":
+                    self._cells()
+                    self._column = column
+
     def _next_row(self) -> None:
+        place = self.rows[self.row].place
         self.row += 1
-        if self.row == len(self.rows):
-            self.rows.append(Row(self._style))
+        if place is not None:
+            place += 1
+        if self.row == len(self.rows) or self.rows[self.row].place != place:
+            if place is not None and place > MOST_ROWS:  # the screen scrolls
+                place -= 1
+                for row in self.rows:
+                    row.place = row.place - 1 if row.place and row.place > 1 else None
+            self._insert(self.row, place)
             self.rows_since_up += 1
+            if self.row + 1 < len(self.rows):
+                self._cells()
         else:
             self._cells()
         self._column = 0
+
+    def _insert(self, at: int, place: int | None) -> None:
+        self.rows.insert(at, Row(self._style, number=self._count, place=place))
+        self._count += 1
+        if self.saved is not None and self.saved.row >= at:
+            self.saved = self.saved._replace(row=self.saved.row + 1)
+
+    def _go_to(self, place: int, column: int) -> None:
+        """Set the cursor to a line of the screen and a column, from 1."""
+        place = min(place, _LAST_PLACE)
+        now = self.rows[self.row]
+        at = next(
+            (at for at, row in enumerate(self.rows) if row.place and row.place >= place),
+            len(self.rows),
+        )
+        if now.place and now.place > place:
+            # Also counts rows that were given out before: the next time they are still there.
+            self.height = max(self.height, len(self.rows) - self.row + now.place - place)
+            self.rows_since_up = 0
+        is_free = (
+            now.place is None
+            and not now.cells
+            and (self.saved is None or self.saved.row != self.row)
+        )
+        if at < len(self.rows) and self.rows[at].place == place:
+            self.row = at
+        elif is_free and at == self.row + 1:
+            now.place = place
+        else:
+            self._insert(at, place)
+            self.row = at
+        self._cells()
+        self._column = min(column - 1, _WIDEST)
+
+    def _save(self) -> None:
+        self.saved = Saved(self.row, self._column, self._style)
+
+    def _restore(self) -> None:
+        if self.saved is None:
+            return
+        if self.saved.row < self.row and self.rows[self.row].place is None:
+            self.height = max(self.height, len(self.rows) - self.saved.row)
+            self.rows_since_up = 0
+        self.row = min(max(self.saved.row, 0), len(self.rows) - 1)
+        self._cells()
+        self._column, self._style = self.saved.column, self.saved.style
+
+    def _erase(self, cells: list[Cell], count: int | None) -> None:
+        """Obey ED of ECMA-48."""
+        if count in {2, 3}:
+            self._clear()
+        elif count == 1:
+            self._edit("K", cells, 1)
+            for row in self.rows[: self.row]:
+                if row.place is not None:
+                    row.cells, row.raw = [], ""
+        else:
+            self._edit("K", cells, None)
+            del self.rows[self.row + 1 :]
+
+    def _clear(self) -> None:
+        """Erase the screen. Of lines that may have been above it nothing is lost."""
+        row = self.rows[self.row]
+        before = [one for one in self.rows if one.place is None]
+        if row.place is None:
+            self.rows, self.row = before, len(before) - 1
+            if row.cells or row.raw:
+                self._insert(len(before), None)
+                self.row += 1
+        else:
+            row.cells, row.raw = [], ""
+            self.rows, self.row = [*before, row], len(before)
+        if self.saved is not None and self.saved.row >= len(self.rows):
+            self.saved = None
 
     def _cells(self) -> list[Cell]:
         """The cells of the row with the cursor, which is set to where it is in them."""
@@ -398,7 +588,7 @@ class Screen:
         self._column = 0 if final in "EF" else min(max(column, 0), _WIDEST)
 
     def _edit(self, final: str, cells: list[Cell], count: int | None) -> None:
-        """Obey a code that erases, deletes or inserts: EL, ED, DCH, ECH or ICH of ECMA-48."""
+        """Obey a code that erases, deletes or inserts: EL, DCH, ECH or ICH of ECMA-48."""
         column, number = self._column, count or 1
         _part(cells, column, column + (number if final in "PX" else 1 if count == 1 else 0))
         match final:
@@ -407,7 +597,7 @@ class Screen:
                 cells[:end] = [_BLANK] * end
             case "K" if count:
                 cells.clear()
-            case "K" | "J":
+            case "K":
                 del cells[column:]
             case "P":
                 del cells[column : column + number]
@@ -416,8 +606,6 @@ class Screen:
                 cells[column:end] = [_BLANK] * (end - column)
             case "@" if column < len(cells):
                 cells[column:column] = [_BLANK] * min(number, _FURTHEST)
-        if final == "J":
-            del self.rows[self.row + 1 :]
 
 
 def _parameter(text: str | None) -> int | None:

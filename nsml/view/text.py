@@ -22,8 +22,9 @@ _DELETE = 0x7F
 # and isolates; lone surrogates.
 UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SGR = r"\x1b\[([0-9;]*)m"
-_MODE = r"\x1b\[\?[0-9;]{1,32}[hl]"
-_OPEN_ESCAPE = r"\x1b(\[\??[0-9;]{0,32})?\Z"
+NO_TEXT = r"\x1b\[[<-?]?[0-9;:]{0,32}[ !\"$']?[ILMSTZcghilnpqrtxy]|\x1b[()][0-9A-Z]|\x1b[=>HNOn|}~]"
+"""Modes and questions of a terminal, scrolling, tab stops, letter sets: what writes nothing and moves no line."""
+_OPEN_ESCAPE = r"\x1b([()]|\[[<-?]?[0-9;:]{0,32}[ !\"$']?)?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
 _HANGING = 4
@@ -112,7 +113,7 @@ class LogText:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         pieces = []
         position = 0
-        for match in re.finditer(f"{_SGR}|{_MODE}", text):
+        for match in re.finditer(f"{_SGR}|{NO_TEXT}", text):
             pieces.append(self._plain(text[position : match.start()]))
             pieces.append(self._sgr(match) if match[1] is not None else "")
             position = match.end()

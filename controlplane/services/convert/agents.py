@@ -247,16 +247,18 @@ class OrdersMessages:
         self._said: dict[tuple[str, int, int], _Said] = {}
 
     def of(
-        self, orders: Orders, term: int, secrets: Secrets
+        self, orders: Orders, term: int, secrets: Secrets, *, now: float
     ) -> Iterator[agents_pb2.ControlResponse]:
-        """What a node is to run; `secrets` are for its programs that are still to be started."""
+        """What a node is to run; `secrets` are for its programs that are still to be started, `now` in Unix seconds."""
         before, self._said = self._said, {}
         parts = parts_of(self._assignment(one, before, secrets) for one in orders.assignments)
         part = next(parts)
         for following in parts:  # made one at a time: together they may be very many bytes
             yield _orders_message(orders, term, part, more=True)
             part = following
-        yield _orders_message(orders, term, part, more=False)
+        message = _orders_message(orders, term, part, more=False)
+        message.orders.sent_at.FromNanoseconds(round(now * 1e9))
+        yield message
 
     def _assignment(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -77,6 +78,7 @@ class Node:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.learned: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+        self.obeyed: asyncio.Queue[pb.Orders] = asyncio.Queue()
 
     def describe(self) -> pb.Register:
         return pb.Register(node="n1")
@@ -97,6 +99,7 @@ class Node:
         self.learned.put_nowait(tuple(control_planes.addresses))
 
     async def obey(self, orders: pb.Orders) -> bool:
+        self.obeyed.put_nowait(orders)
         return True
 
     def finalized(self, replica_id: object) -> None: ...
@@ -285,3 +288,36 @@ async def test_it_learns_where_the_others_are_and_uses_that() -> None:
         assert "127.0.0.1:9" in node.link.routes.addresses
         await leader.server.stop(None)
         await other.registered.wait()
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, 0, 7200])
+async def test_times_in_orders_are_by_the_nodes_own_clock(ahead_s: int) -> None:
+    """The node's clock is ahead of the control plane's, which sends what is 60 s old by its own."""
+    platform = Platform(1)
+    (plane,) = platform.planes
+    async with platform.agent() as node:
+        await plane.registered.wait()
+        before = time.time()
+        for more in (True, False):
+            orders = pb.Orders(term=1, more=more)
+            assignment = orders.assignments.add()
+            assignment.built_after.FromSeconds(round(before) - ahead_s - 60)
+            orders.assignments.add()
+            if not more:
+                orders.sent_at.FromSeconds(round(before) - ahead_s)
+            plane.news.put_nowait(pb.ControlResponse(orders=orders))
+        obeyed = await node.obeyed.get()
+        passed_s = time.time() - before
+        for assignment in obeyed.assignments[::2]:
+            age_s = before - assignment.built_after.ToNanoseconds() / 1e9
+            assert 60 - passed_s - 1 <= age_s <= 61
+        assert not any(one.HasField("built_after") for one in obeyed.assignments[1::2])
+        plane.news.put_nowait(pb.ControlResponse(orders=orders_of_an_earlier_version()))
+        (assignment,) = (await node.obeyed.get()).assignments
+        assert assignment.built_after.seconds == 1000
+
+
+def orders_of_an_earlier_version() -> pb.Orders:
+    orders = pb.Orders(term=1)
+    orders.assignments.add().built_after.FromSeconds(1000)
+    return orders

@@ -15,6 +15,7 @@ from controlplane.services.convert import agents as convert
 from controlplane.services.convert.agents import OrdersMessages
 from tests.unit.controlplane.builders import session
 
+NOW = 1_000.5
 TERM = 3
 
 
@@ -59,8 +60,8 @@ def test_they_are_what_would_be_made_anew(history: list[tuple[str, int, bool]]) 
         told = orders(*runs, revision=number)
         value = OpenedSecret(variable="KEY", value=f"v{number}")
         secrets = {key(one): (value,) for one in runs[:1] if has_secret}
-        assert list(stream.of(told, TERM, secrets)) == list(
-            OrdersMessages().of(told, TERM, secrets)
+        assert list(stream.of(told, TERM, secrets, now=NOW)) == list(
+            OrdersMessages().of(told, TERM, secrets, now=NOW)
         )
 
 
@@ -69,15 +70,15 @@ def test_what_is_as_it_was_is_not_made_again(monkeypatch: pytest.MonkeyPatch) ->
     original = convert.spec_message
     monkeypatch.setattr(convert, "spec_message", lambda *of: made.append(of) or original(*of))
     stream, first, second = OrdersMessages(), assignment(session()), assignment(session())
-    list(stream.of(orders(first), TERM, {}))
-    list(stream.of(orders(first, second), TERM, {}))
+    list(stream.of(orders(first), TERM, {}, now=NOW))
+    list(stream.of(orders(first, second), TERM, {}, now=NOW))
     assert [of[0] for of in made] == [first.session.spec, second.session.spec]
 
 
 def test_no_secret_is_kept() -> None:
     stream, one = OrdersMessages(), assignment(session())
     secrets = {key(one): (OpenedSecret(variable="KEY", value="hidden"),)}
-    (told,) = stream.of(orders(one), TERM, secrets)
+    (told,) = stream.of(orders(one), TERM, secrets, now=NOW)
     assert told.orders.assignments[0].secrets[0].value == "hidden"
-    (told,) = stream.of(orders(one), TERM, {})
+    (told,) = stream.of(orders(one), TERM, {}, now=NOW)
     assert not told.orders.assignments[0].secrets

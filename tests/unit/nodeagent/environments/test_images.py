@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,44 @@ def test_what_was_there_before_is_never_ours(
     for _ in range(2):
         assert provided(tmp_path, always=always).stored() == {}
     assert engine.pulled == ([REFERENCE] * 2 if always else [pinned])
+
+
+def test_what_was_pulled_before_a_session_that_refreshes_is_pulled_again_once(
+    engine: Engines, tmp_path: Path
+) -> None:
+    images = provided(tmp_path, always=False)
+    submitted_at = time.time()
+    ids = [
+        images.provide(
+            REFERENCE,
+            Requirements(),
+            lambda _: None,
+            threading.Event(),
+            owner="kim",
+            use=lambda _: None,
+            built_after=built_after,
+        )
+        for built_after in (submitted_at, submitted_at, 0.0)
+    ]
+    assert ids == ["sha256:2"] * 3, "its other attempts and replicas, and later sessions find it"
+    assert engine.pulled == [REFERENCE] * 2
+
+
+def test_a_refresh_leaves_what_was_there_before_as_it_is(engine: Engines, tmp_path: Path) -> None:
+    pinned = f"registry.lab:5000/kim/torch@sha256:{'1' * 64}"
+    engine.here[REFERENCE] = StoredImage(id="sha256:0", sources=[pinned])
+    images = provided(tmp_path, always=False)
+    found = images.provide(
+        REFERENCE,
+        Requirements(),
+        lambda _: None,
+        threading.Event(),
+        owner="kim",
+        use=lambda _: None,
+        built_after=time.time(),
+    )
+    assert found == "sha256:0"
+    assert engine.pulled == [pinned]
 
 
 @pytest.mark.parametrize("reference", ["nsml-base:latest", "nsml-base:2"])

@@ -57,11 +57,102 @@ def seen(text):
         ("one\ntwo\nthree\x1b[2F\x1b[Jnew\n", "new\n"),
         ("one\ntwo\x1b[FONE\x1b[E2\n", "ONE\n2wo\n"),
         ("one\n\x1b[99A\x1b[99Btwo\n", "one\ntwo\n"),
-        ("title \x1b[2J\x1b]0;x\x07\n", "title \x1b[2J\x1b]0;x\x07\n"),
+        ("title\n\x1b]0;x\x07\n", "title\n\x1b]0;x\x07\n"),
     ],
 )
 def test_what_is_left(text, left):
     assert shown(text) == left
+
+
+def redrawn(begin, *, times=5):
+    """A program that draws two lines at the same place, again and again."""
+    return "".join(f"{begin}epoch {time}\x1b[K\nloss {time}\x1b[K\n" for time in range(times))
+
+
+def status(time, *, place="\x1b[24;0f", save="\x1b7", restore="\x1b8"):
+    """A bar in the last line of the screen, as dpkg and enlighten draw it."""
+    return f"{save}{place}[{time}%]{restore}"
+
+
+BARS = "".join(f"line {time}\n{status(time)}" for time in range(5))
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        pytest.param("ab\x1b7cd\x1b8x\n", "abxd\n", id="save and restore"),
+        pytest.param("ab\x1b[scd\x1b[ux\n", "abxd\n", id="save and restore of ANSI.SYS"),
+        pytest.param("\x1b7one\ntwo\n\x1b8ONE", "ONE\ntwo\n", id="restored above"),
+        pytest.param("a\x1b8b\n", "ab\n", id="restored without a save"),
+        pytest.param("\x1b[31m\x1b7\x1b[0ma\x1b8b\x1b[0m\n", "\x1b[31mb\x1b[0m\n", id="saved colour"),
+        pytest.param(BARS, "line 0\nline 1\nline 2\nline 3\nline 4\n[4%]", id="status line"),
+        pytest.param(
+            f"\x1b[1;23r{BARS}\x1b[rend",
+            "line 0\nline 1\nline 2\nline 3\nline 4\nend\n[4%]",
+            id="status line below a scroll region",
+        ),
+        pytest.param(redrawn("\x1b[H"), "epoch 4\nloss 4\n", id="home"),
+        pytest.param(redrawn("\x1b[1;1f"), "epoch 4\nloss 4\n", id="home, HVP"),
+        pytest.param(redrawn("\x1b[H\x1b[2J"), "epoch 4\nloss 4\n", id="clear"),
+        pytest.param(redrawn("\x1b[2J\x1b[H"), "epoch 4\nloss 4\n", id="clear, the other way round"),
+        pytest.param(redrawn("\x1b[H\x1b[J"), "epoch 4\nloss 4\n", id="clear below"),
+        pytest.param(redrawn("\x1bc"), "epoch 4\nloss 4\n", id="reset"),
+        pytest.param("before\n" + redrawn("\x1b[H\x1b[3J"), "before\nepoch 4\nloss 4\n", id="lines before"),
+        pytest.param("half\x1b[Hx\n", "half\nx\n", id="a line that is begun"),
+        pytest.param("\x1b[3;1Hthree\x1b[1;5Hone\x1b[2dtwo", "    one\n       two\nthree", id="in any order"),
+        pytest.param("\x1b[Ha\nb\n\x1b[1Jc", "\n\nc", id="erased above"),
+        pytest.param("one\ntwo\x1bMx\n", "onex\ntwo\n", id="reverse index"),
+        pytest.param("one\x1bDtwo\x1bEthree\n", "one\n   two\nthree\n", id="index and next line"),
+        pytest.param("ab\x1b[2`x\x1b[ay\x1b[ez\n", "ax yz\n", id="other names"),
+        pytest.param("a\x1b[?2004h\x1b(B\x1b[2 q\x1b[6n\x1b[>c\x1b[Sb\x1b=\n", "ab\n", id="modes"),
+    ],
+)  # fmt: skip
+def test_moves_of_the_cursor_by_lines_of_the_screen(text, left):
+    log = ShownLog(is_safe=True, keeps_colour=True)
+    done = [*log.feed(text.encode()), *log.close()]
+    assert "".join(one.text for one in done).removesuffix("\n") == left.removesuffix("\n")
+
+
+MOVES = st.sampled_from(
+    ["\x1b7", "\x1b8", "\x1b[s", "\x1b[u", "\x1b[H", "\x1b[24;1H", "\x1b[2;3f", "\x1b[3d", "\x1b[2J", "\x1b[1J", "\x1b[J",
+     "\x1bM", "\x1bD", "\x1bE", "\x1bc", "\x1b[A", "\x1b[B", "\x1b[K", "\r", "\n", "ab", "가", "\x1b[31m", "\x1b[0m", "\x1b[1;5r"]
+)  # fmt: skip
+
+
+@given(st.lists(MOVES, max_size=40).map("".join), st.integers(1, 9))
+def test_no_move_fails_or_passes_in_any_pieces(text, size):
+    data = text.encode()
+    log = ShownLog(is_safe=True)
+    done = []
+    for at in range(0, len(data), size):
+        done += log.feed(data[at : at + size])
+        assert "\x1b" not in log.open
+    assert "\x1b" not in "".join(one.text for one in done + log.close())
+
+
+def test_a_status_line_costs_no_line_in_any_pieces():
+    """What is written above it is complete at once, each line once and in its order."""
+    for size in range(1, 12):
+        assert shown(BARS, size=size).split("\n")[:6] == [
+            *(f"line {time}" for time in range(5)),
+            "[4%]",
+        ]
+
+
+def test_a_screen_that_was_cleared_once_keeps_no_line_back():
+    log = Overwriting()
+    for number in range(300):
+        text = "\x1b[H\x1b[2J" * (not number) + f"line {number}\n"
+        assert "".join(one.text for one in log.feed(text)) == f"line {number}\n"
+    assert not log._places, "it is forgotten where the screen began"
+
+
+def test_little_is_remembered_of_a_screen():
+    log = Overwriting()
+    for number in range(500):
+        log.feed(f"\x1b[{number + 1};1Hline\x1b7\n")
+    assert len(log._places) <= 1_000
+    assert len(log._held) < 100_000
 
 
 @given(st.text(st.characters(exclude_characters="\r\x08\x1b")), st.integers(1, 9))
@@ -167,6 +258,12 @@ def test_a_match_is_in_what_is_shown_around_it(text, begin, length, cells):
         assert found in part
     if width(text) <= cells:
         assert part == text
+
+
+def test_a_match_beside_a_status_line_is_one_line():
+    line = f"{status(1)}unpack".encode()
+    match = line.index(b"unpack"), len(line)
+    assert found_text(line, match, log=ShownLog(is_safe=True), cells=None) == "unpack [1%]"
 
 
 def test_the_state_that_has_the_match():
