@@ -602,7 +602,7 @@ class Model:
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
             case Refused(topic, why):
-                self.sources[topic] = self.sources[topic].refused(why)
+                self.sources[topic] = self.sources[topic].refused(why, now)
             case _:
                 if not self.shown.is_of(event):
                     return
