@@ -176,12 +176,15 @@ class Feed:
     async def ended(self) -> None:
         """Sessions that have ended, the newest."""
 
-        async def look() -> Sequence[Session]:
+        async def look() -> EndedHeard:
             chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
             request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED, short=True)
-            return (await self._client.sessions.page(request)).sessions
+            page = await self._client.sessions.page(request)
+            if page.ended_missing:
+                raise Unavailable("the history does not answer")
+            return EndedHeard(page.sessions, is_cut=bool(page.next_cursor))
 
-        await self._again(Topic.ENDED, look, EndedHeard, every_s=ENDED_EVERY_S)
+        await self._again(Topic.ENDED, look, lambda event: event, every_s=ENDED_EVERY_S)
 
     async def whole(self, sessions: Iterable[Session]) -> None:
         """All of those of which lists lack the end of a long command, one after the other."""

@@ -232,7 +232,7 @@ async def test_one_that_is_removed_while_one_looks_at_it_is_said_to_be(dashboard
             server.state.revision += 1
             server.state.removed[server.state.revision] = session
             server.state.changed.notify_all()
-        await shows(pilot, "it was removed")
+        await shows(pilot, "kim/mnist/1 was removed")
         await pilot.press("escape")
         await shows(pilot, "no sessions yet")
 
@@ -313,6 +313,25 @@ async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
         await shows(pilot, "● live")
         server.state.log(session, b"goes on\n")
         await shows(pilot, "goes on")
+
+
+async def test_ended_sessions_stay_while_the_history_is_away_and_those_left_out_are_said(
+    dashboard, server
+):
+    for number in range(2):
+        server.state.add(f"kim/mnist/{number}", pb.SESSION_STATE_SUCCEEDED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions", "kim/mnist/1")
+        assert "older" not in said(dashboard)
+        server.state.lacks_ended = True
+        await pilot.press("ctrl+r")
+        await shows(pilot, "✗ ended sessions: unreachable", "the history does not answer")
+        await shows(pilot, "2 of 2 sessions", "kim/mnist/1")
+        server.state.lacks_ended = False
+        server.state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+        await pilot.press("ctrl+r")
+        # The platform of tests gives two at a time.
+        await shows(pilot, "2 of 2 sessions", "older ended ones: $ nsml ps -a", "kim/mnist/2")
 
 
 async def test_a_token_that_is_refused_is_not_sent_again_and_another_is_taken_once_there(
