@@ -17,7 +17,7 @@ from textual.css.query import NoMatches
 from textual.events import InputEvent, Key
 
 from nsml.client.contexts import ContextError
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, NotSignedIn
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
@@ -69,6 +69,9 @@ MOST_COMPARED: Final = 1_000
 """Sessions whose series come by one request."""
 MOUSE: Final = (1000, 1003, 1015, 1006)
 """Modes of a terminal by which it tells what the mouse does."""
+TOKEN_LOOK_S: Final = 1.0
+"""How often is looked for another token while the platform refuses the one at hand."""
+SAME_TOKEN_AGAIN_S: Final = 60.0
 TOLD_S: Final = 3.0
 """So long is told what was done."""
 MOST_ASKED: Final = 10
@@ -121,6 +124,8 @@ class Dashboard(App[None]):
         cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
         looks: how it looks at first.
         start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
+        sign_in_with: the command that signs in to it.
+        token: reads the token that the next connection will have; it raises ContextError.
         remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
         settled: is called a moment after it has opened, or all sessions have come anew.
     """
@@ -201,6 +206,8 @@ class Dashboard(App[None]):
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
         start_with: str = "",
+        sign_in_with: str = "",
+        token: Callable[[], str | None] = lambda: None,
         settled: Callable[[], None] = lambda: None,
     ) -> None:
         self._settled = settled
@@ -215,6 +222,8 @@ class Dashboard(App[None]):
         self.clock = clock
         self.platform = platform
         self.start_with = start_with
+        self._sign_in_with = sign_in_with
+        self._token = token
         self.player = player
         self.recorder = recorder
         self.user = player.story.user if player is not None else ""
@@ -337,16 +346,40 @@ class Dashboard(App[None]):
     async def _listen(self) -> None:
         while True:
             try:
+                token = self._token()
                 async with self._connect() as client:
                     await self._hear_all(client)
+                self._sign_out(has_token=bool(token))
+                await self._other_token(token)
             except ContextError as error:  # what was fine at the start can be damaged by now
                 self._take(Refused(Topic.CLUSTER, error.message))
                 await self.clock.sleep(ASK_AGAIN_S)
 
+    def _sign_out(self, *, has_token: bool) -> None:
+        """Say of all that was heard that it is not heard any more, and what signs in."""
+        what = "the token is not valid" if has_token else "not logged in"
+        why = " · ".join(filter(None, (what, self._sign_in_with)))
+        self.user = ""
+        heard = {topic for topic, source in self.model.sources.items() if source.heard_at}
+        for topic in heard | {Topic.CLUSTER}:
+            self._take(Refused(topic, why))
+
+    async def _other_token(self, refused: str | None) -> None:
+        """Wait until somebody has signed in again, or so long that trying the same token is no guessing.
+
+        Each wrong one counts against this address.
+        Raises ContextError.
+        """
+        again_at = self.clock.monotonic() + SAME_TOKEN_AGAIN_S
+        while self.clock.monotonic() < again_at and self._token() == refused:
+            await self.clock.sleep(TOKEN_LOOK_S)
+
     async def _hear_all(self, client: Client) -> None:
+        """Hear the platform until it refuses the client's token."""
         from tui.feed import Feed
 
-        feed = Feed(client, self._take)
+        signed_out = asyncio.Event()
+        feed = Feed(client, self._take, signed_out=signed_out.set)
         self.client, self._feed = client, feed
         self._hear(pause_s=0.0)
         self._hear_look(pause_s=0.0)
@@ -356,15 +389,19 @@ class Dashboard(App[None]):
         self.model.show_code(None)  # whoever shows it asks again
         try:
             async with TaskGroup() as group:
-                group.create_task(feed.hear(ALWAYS_HEARD))
-                group.create_task(self._know_user(client))
+                hearing = [
+                    group.create_task(feed.hear(ALWAYS_HEARD)),
+                    group.create_task(self._know_user(client, signed_out)),
+                ]
+                await signed_out.wait()
+                for one in hearing:
+                    one.cancel()
         finally:
             if self._feed is feed:  # whoever listens anew has connected already
                 self.client = self._feed = None
                 self._completing.clear()
-                self.workers.cancel_group(self, "whole")
-                self.workers.cancel_group(self, "screen")
-                self.workers.cancel_group(self, "details")
+                for group_name in ("whole", "screen", "details", "shown", "look"):
+                    self.workers.cancel_group(self, group_name)
 
     def hear_screen(self, topics: Iterable[Topic]) -> None:
         """Hear what the screen in front shows, beside what always is heard; in a recording belongs everything."""
@@ -382,13 +419,16 @@ class Dashboard(App[None]):
                 self.model.ask(topic, self.clock.time())
             behind(self, "screen", partial(self._feed.hear, wanted))
 
-    async def _know_user(self, client: Client) -> None:
+    async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
         """Learn who looks; until then nothing is one's own."""
         while not self.user:
             try:
                 self.user = (await client.accounts.caller()).user.name
                 if self.recorder is not None:
                     self.recorder.caller(self.user, self.clock.time())
+            except NotSignedIn:
+                signed_out.set()
+                return
             except ClientError:
                 await self.clock.sleep(1)
 

@@ -6,6 +6,7 @@ raises what the platform answers: it is an event as well, and is asked again aft
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import math
 from contextlib import aclosing
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from nsml.client import media
 from nsml.client.code import read_both, read_files, read_tree, read_trees
 from nsml.client.content import read_manifest
-from nsml.client.errors import ClientError, NotFound, PlatformFault, Unavailable
+from nsml.client.errors import ClientError, NotFound, NotSignedIn, PlatformFault, Unavailable
 from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
@@ -115,11 +116,19 @@ class Feed:
     Args:
         client: connected or not: connections are made as calls need them.
         post: takes each event.
+        signed_out: called when the platform refuses the client's token; what was refused is not asked again.
     """
 
-    def __init__(self, client: Client, post: Post) -> None:
+    def __init__(
+        self,
+        client: Client,
+        post: Post,
+        *,
+        signed_out: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client = client
         self._post = post
+        self._signed_out = signed_out
         self._platform: Final[Mapping[Topic, Callable[[], Coroutine[None, None, None]]]] = {
             Topic.CLUSTER: self.cluster,
             Topic.SESSIONS: self.sessions,
@@ -167,12 +176,15 @@ class Feed:
     async def ended(self) -> None:
         """Sessions that have ended, the newest."""
 
-        async def look() -> Sequence[Session]:
+        async def look() -> EndedHeard:
             chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
             request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED, short=True)
-            return (await self._client.sessions.page(request)).sessions
+            page = await self._client.sessions.page(request)
+            if page.ended_missing:
+                raise Unavailable("the history does not answer")
+            return EndedHeard(page.sessions, is_cut=bool(page.next_cursor))
 
-        await self._again(Topic.ENDED, look, EndedHeard, every_s=ENDED_EVERY_S)
+        await self._again(Topic.ENDED, look, lambda event: event, every_s=ENDED_EVERY_S)
 
     async def whole(self, sessions: Iterable[Session]) -> None:
         """All of those of which lists lack the end of a long command, one after the other."""
@@ -182,6 +194,8 @@ class Feed:
                     self._post(WholeHeard(await self._client.sessions.get(session.id)))
                 except NotFound:
                     pass  # removed meanwhile
+                except NotSignedIn:
+                    return
                 except ClientError:
                     await self._client.clock.sleep(ASK_AGAIN_S)
                     continue
@@ -489,6 +503,11 @@ class Feed:
         while True:
             try:
                 await hear()
+            except NotSignedIn:
+                self._signed_out()
+                await (
+                    asyncio.Event().wait()
+                )  # until cancelled: the same token would be refused again
             except ClientError as error:
                 self._post(Refused(topic, error.message))
                 await self._client.clock.sleep(ASK_AGAIN_S)

@@ -333,6 +333,7 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
     except contexts.ContextError as error:
         _fail(error.message, error.advice, DENIED_CODE)
 
+    from nsml.view.shell import shell_word
     from tui.app import Dashboard
     from tui.recording import Recorder, RecordingError
 
@@ -358,6 +359,8 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         looks=looks,
         remember=_keep,
         start_with="nsml up" if contexts.may_be_ours(context) else "",
+        sign_in_with=f"nsml login {shell_word(context.server)}",
+        token=context.token,
         settled=_spare,
     )
 

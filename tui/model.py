@@ -100,9 +100,13 @@ class SessionsHeard:
 
 @dataclass(frozen=True, slots=True)
 class EndedHeard:
-    """The newest sessions that have ended; they replace those that were known."""
+    """The newest sessions that have ended; they replace those that were known.
+
+    `is_cut`: there are older ones as well.
+    """
 
     sessions: Sequence[Session]
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +519,8 @@ class Model:
         self.shown = Shown()
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
+        self.lacks_older = False
+        """Whether sessions have ended that are not known, since newer ones are so many."""
         self._whole: dict[str, Session] = {}
         """Of which lists lack the end of the command, the last that were asked for."""
         self._sorted: list[Row] | None = None
@@ -602,7 +608,7 @@ class Model:
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
             case Refused(topic, why):
-                self.sources[topic] = self.sources[topic].refused(why)
+                self.sources[topic] = self.sources[topic].refused(why, now)
             case _:
                 if not self.shown.is_of(event):
                     return
@@ -683,9 +689,15 @@ class Model:
         match event:
             case SessionsHeard():
                 self._follow(event)
-            case EndedHeard(sessions):
+            case EndedHeard(sessions, is_cut):
+                self.lacks_older = is_cut or len(sessions) > MOST_ENDED
                 newest = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
                 found = list(map(self._completed, newest))
+                if self.lacks_older:
+                    # What is looked at has not gone because others have ended since.
+                    ids = {one.id for one in newest}
+                    shown = (self._ended.get(one) for one in self.shown.session_ids)
+                    found += [row.session for row in shown if row and row.session.id not in ids]
                 if found == [row.session for row in self._ended.values()]:
                     return
                 self._ended = {one.id: Row(one) for one in found}

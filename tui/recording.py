@@ -116,6 +116,8 @@ class _Sessions(msgspec.Struct, tag="sessions", array_like=True):
 
 class _Ended(msgspec.Struct, tag="ended", array_like=True):
     sessions: list[bytes]
+    is_cut: bool = False
+    """False also in recordings that do not say."""
 
 
 class _Reports(msgspec.Struct, tag="reports", array_like=True):
@@ -262,8 +264,8 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
     match event:
         case SessionsHeard(changed, removed, reset):
             return _Sessions(_all_bytes(changed), list(removed), reset)
-        case EndedHeard(sessions):
-            return _Ended(_all_bytes(sessions))
+        case EndedHeard(sessions, is_cut):
+            return _Ended(_all_bytes(sessions), is_cut)
         case ClusterHeard(cluster, took_s):
             return _Cluster(cluster.SerializeToString(), took_s)
         case QueueHeard(queue):
@@ -699,8 +701,8 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
     match body:
         case _Sessions(changed, removed, reset):
             return SessionsHeard([_message(Session, one) for one in changed], removed, reset)
-        case _Ended(sessions):
-            return EndedHeard([_message(Session, one) for one in sessions])
+        case _Ended(sessions, is_cut):
+            return EndedHeard([_message(Session, one) for one in sessions], is_cut)
         case _Reports(sessions):
             return SessionsHeard([_message(Session, one) for one in sessions], ())
         case _Cluster(cluster, took_s):

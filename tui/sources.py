@@ -131,9 +131,9 @@ class Source:
             return ""
         return f"back after {duration_text(silent_s)}"
 
-    def refused(self, why: str) -> Source:
-        """The platform answered that it will not tell."""
-        return replace(self, denial=why)
+    def refused(self, why: str, now: float) -> Source:
+        """The platform answered that it will not tell: what was heard before is old from now on."""
+        return replace(self, denial=why, broken_at=self.broken_at or now)
 
     def state(self, now: float) -> State:
         """How it stands at a moment."""
@@ -161,7 +161,10 @@ class Source:
             case State.LOADING:
                 return "loading..."
             case State.DENIED:
-                return self.denial
+                # Of one thing nothing was heard before, whatever was heard of others.
+                is_shown = shown_of is not None and 0 < true_at < inf
+                shown = f" · what is shown is of {_clock(true_at, now)}" if is_shown else ""
+                return f"{self.denial}{shown}"
             case State.STALE:
                 return f"as of {_clock(true_at, now)}, nothing was heard since"
             case State.OFFLINE:

@@ -636,17 +636,27 @@ def is_notice(condition: Condition) -> bool:
     return condition.name == nodes_pb2.CONDITION_NAME_JOIN_REFUSED
 
 
+def condition_title(condition: Condition) -> str:
+    """What it is, and of what: `CLOCK_OFF (gpu-3)`, `notice JOIN_REFUSED (192.0.2.7)`."""
+    subject = f" ({condition.subject})" if condition.subject else ""
+    grade = "notice " if is_notice(condition) else ""
+    return f"{grade}{condition_name(condition)}{subject}"
+
+
+def worst_first(cluster: GetClusterResponse) -> list[Condition]:
+    """The conditions of the platform, notices last."""
+    return sorted(cluster.conditions, key=is_notice)
+
+
 def condition_lines(cluster: GetClusterResponse) -> list[str]:
     """What is wrong, several lines each: since when, what it means, what ends it."""
     now = seconds_of(cluster.now)
     lines = []
-    for one in cluster.conditions:
-        subject = f" ({one.subject})" if one.subject else ""
+    for one in worst_first(cluster):
         lasts = (
             f" for {duration_text(now - seconds_of(one.since))}" if one.HasField("since") else ""
         )
-        grade = "notice " if is_notice(one) else ""
-        lines.append(f"{grade}{condition_name(one)}{subject}{lasts}")
+        lines.append(f"{condition_title(one)}{lasts}")
         for said in (one.meaning, one.healing, one.evidence and f"found: {one.evidence}"):
             lines += [f"  {line}" for line in wrap(said, _ROW_COLUMNS, break_on_hyphens=False)]
     return lines

@@ -609,6 +609,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         colour=lambda s: word_of(s).colour,
         shrinks_to=12,
         within=_state_within,
+        stays=True,
     ),
     Column(
         key="running",

@@ -15,9 +15,9 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Static
 
-from nsml.view.nodes import condition_name
+from nsml.view.nodes import condition_title, is_notice, worst_first
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
-from nsml.view.text import visible
+from nsml.view.text import fit, visible, wrapped
 from tui import looks
 from tui.headline import Part, headline
 from tui.hints import key_of
@@ -54,6 +54,8 @@ _MODE: Final = "mode"
 """Of what leads to a screen where it is clicked: to which."""
 LEAST_COLUMNS: Final = 80
 LEAST_ROWS: Final = 24
+MOST_TROUBLE: Final = 4
+"""Rows of what is wrong; as in the CSS below."""
 SLOW_S: Final = 1.0
 """So long an answer takes that is called slow."""
 _DOTS: Final = {
@@ -77,6 +79,17 @@ def small_words(columns: int, rows: int) -> str:
     if columns >= LEAST_COLUMNS and rows >= LEAST_ROWS:
         return ""
     return f"{columns}x{rows} is below {LEAST_COLUMNS}x{LEAST_ROWS}: compact view"
+
+
+def _bounded(found: Sequence[Text], cells: int) -> list[Text]:
+    """These in MOST_TROUBLE rows: where they need more, a row each, and those without room are counted."""
+    rows = sum(len(wrapped(one.plain, cells)) for one in found)
+    if rows <= MOST_TROUBLE or len(found) == 1:
+        return list(found)
+    count = MOST_TROUBLE if len(found) <= MOST_TROUBLE else MOST_TROUBLE - 1
+    kept = [Text(fit(one.plain, cells), one.style) for one in found[:count]]
+    left = len(found) - count
+    return [*kept, Text(f" and {left} more: $ nsml status")] if left else kept
 
 
 def _tens_of_ms(seconds: float) -> str:
@@ -208,7 +221,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         trouble = self._trouble(now)
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
-        tell(line, Text("\n".join(trouble)))
+        tell(line, Text("\n").join(trouble))
 
     def heard(self) -> tuple[Topic, ...]:
         """What is heard while it is in front."""
@@ -305,7 +318,7 @@ class Frame(LinesUnderMouse, Screen[None]):
             line.append(" ")
         return line
 
-    def _trouble(self, now: float) -> list[str]:
+    def _trouble(self, now: float) -> list[Text]:
         """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
         sources = {topic: self.model.sources[topic] for topic in (Topic.CLUSTER, *self.told(now))}
         wrong = [
@@ -319,11 +332,13 @@ class Frame(LinesUnderMouse, Screen[None]):
             heard = [source.true_at for source in sources.values() if source.heard_at]
             words = sources[wrong[0]].words(now, shown_of=min(heard, default=0.0))
             start = self.dashboard.start_with
-            advice = f" · {start} starts it" if start and wrong[0] is Topic.CLUSTER else ""
-            found.append(f" ✗ {wrong[0].value}: {visible(words)}{advice}")
+            is_away = wrong[0] is Topic.CLUSTER and sources[wrong[0]].state(now) is State.OFFLINE
+            advice = f" · {start} starts it" if start and is_away else ""
+            found.append(Text(f" ✗ {wrong[0].value}: {visible(words)}{advice}"))
+        informs = looks.style(self.app, looks.WAITS)
         cluster = self.model.cluster
-        found += [
-            f" ! {condition_name(one)}: {visible(one.meaning)}"
-            for one in (cluster.conditions if cluster is not None else ())
-        ]
-        return found
+        for one in worst_first(cluster) if cluster is not None else ():
+            sign, style = ("i", informs) if is_notice(one) else ("!", "")
+            text = f" {sign} {condition_title(one)}: {one.meaning}"
+            found.append(Text(visible(text), style))
+        return _bounded(found, self.app.size.width)

@@ -172,6 +172,7 @@ class SessionScreen(ChartScreen):
     def __init__(self, session_id: str, *, tab: str = "") -> None:
         super().__init__()
         self._session_id = session_id
+        self._called = ""
         self._first_tab = tab
 
     def body(self) -> ComposeResult:
@@ -236,9 +237,10 @@ class SessionScreen(ChartScreen):
         """Show what is known of it, whatever the screen below looked at when it was left."""
         self.dashboard.look_at(*self.chosen())
         row = self.row
-        title = Text(" it was removed" if row is None else "")
+        title = Text(f" {visible(self._called) or 'it'} was removed" if row is None else "")
         if row is not None:
             session = row.session
+            self._called = session.name
             word = word_of(session)
             title.append(f" {visible(session.name)}  ")
             title.append(visible(state_text(session)), looks.style(self.app, word.colour))

@@ -234,7 +234,10 @@ class SessionsScreen(Frame):
         parts += [f"filter: {visible(listing.filter)}"] if listing.filter else []
         parts += [f"of {visible(self.dashboard.user)}"] if listing.is_mine else []
         parts += [f"by {listing.by}"] if listing.by else []
-        parts += [] if listing.with_ended else ["without ended ones"]
+        if not listing.with_ended:
+            parts.append("without ended ones")
+        elif self.model.lacks_older:
+            parts.append("older ended ones: $ nsml ps -a")
         parts += [f"{len(self._marks)} marked"] if self._marks else []
         parts += (
             [f"{self.key_of('sessions.range')} marks from there to here"]

@@ -55,7 +55,14 @@ def make_dashboard(server, tmp_path):
     token.write_text(TOKEN + "\n")
     token.chmod(0o600)
     context = Context(name="test", server=server.address, token_file=str(token))
-    return partial(Dashboard, lambda: connect(context), clock=SystemClock(), platform="test")
+    return partial(
+        Dashboard,
+        lambda: connect(context),
+        clock=SystemClock(),
+        platform="test",
+        sign_in_with="nsml login gpu.lab",
+        token=context.token,
+    )
 
 
 WITHIN_S = 60.0

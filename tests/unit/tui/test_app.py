@@ -8,6 +8,7 @@ import threading
 import pytest
 from textual.widgets import Input
 
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.units import short_moment
 from tests.unit.tui.conftest import WITHIN_S, said, shows, until
@@ -231,7 +232,7 @@ async def test_one_that_is_removed_while_one_looks_at_it_is_said_to_be(dashboard
             server.state.revision += 1
             server.state.removed[server.state.revision] = session
             server.state.changed.notify_all()
-        await shows(pilot, "it was removed")
+        await shows(pilot, "kim/mnist/1 was removed")
         await pilot.press("escape")
         await shows(pilot, "no sessions yet")
 
@@ -312,6 +313,93 @@ async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
         await shows(pilot, "● live")
         server.state.log(session, b"goes on\n")
         await shows(pilot, "goes on")
+
+
+async def test_ended_sessions_stay_while_the_history_is_away_and_those_left_out_are_said(
+    dashboard, server
+):
+    for number in range(2):
+        server.state.add(f"kim/mnist/{number}", pb.SESSION_STATE_SUCCEEDED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions", "kim/mnist/1")
+        assert "older" not in said(dashboard)
+        server.state.lacks_ended = True
+        await pilot.press("ctrl+r")
+        await shows(pilot, "✗ ended sessions: unreachable", "the history does not answer")
+        await shows(pilot, "2 of 2 sessions", "kim/mnist/1")
+        server.state.lacks_ended = False
+        server.state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+        await pilot.press("ctrl+r")
+        # The platform of tests gives two at a time.
+        await shows(pilot, "2 of 2 sessions", "older ended ones: $ nsml ps -a", "kim/mnist/2")
+
+
+async def test_a_token_that_is_refused_is_not_sent_again_and_another_is_taken_once_there(
+    make_dashboard, server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tui.app.TOKEN_LOOK_S", 0.02)
+    server.state.add("kim/mnist/1")
+    token, looks = tmp_path / "token", 0
+
+    def look():
+        nonlocal looks
+        looks += 1
+        return token.read_text().strip()
+
+    dashboard = make_dashboard(token=look, start_with="nsml up")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1", "● live")
+        server.state.tokens = {"renewed-token-of-kim": "kim"}
+        await shows(pilot, "✗ denied", "the token is not valid", "nsml login gpu.lab")
+        await shows(pilot, "what is shown is of", "kim/mnist/1")
+        assert "starts it" not in said(dashboard)
+        await until(pilot, lambda: dashboard.client is None)
+        calls, before = len(server.state.calls), looks
+        await until(pilot, lambda: looks > before + 10)
+        assert len(server.state.calls) == calls
+        assert dashboard.user == ""
+        server.state.add("kim/mnist/2")
+        token.write_text("renewed-token-of-kim\n")
+        await shows(pilot, "● live", "kim/mnist/2")
+        await until(pilot, lambda: dashboard.user == "kim")
+
+
+async def test_whoever_starts_with_a_token_that_is_refused_is_told_what_signs_in(
+    make_dashboard, server, monkeypatch
+):
+    monkeypatch.setattr("tui.app.SAME_TOKEN_AGAIN_S", 0.05)
+    monkeypatch.setattr("tui.app.TOKEN_LOOK_S", 0.02)
+    known, server.state.tokens = server.state.tokens, {}
+    server.state.add("kim/mnist/1")
+    dashboard = make_dashboard()
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "✗ denied", "the token is not valid · nsml login gpu.lab")
+        server.state.tokens = known  # the platform had lagged behind: the same one is tried again
+        await shows(pilot, "● live", "kim/mnist/1")
+
+
+async def test_what_is_wrong_comes_before_notices_and_is_counted_where_it_has_no_room(
+    dashboard, server
+):
+    def add(name, subject, meaning):
+        one = nodes_pb2.Condition(name=name, subject=subject, meaning=meaning)
+        server.state.conditions = [*server.state.conditions, one]
+
+    add(nodes_pb2.CONDITION_NAME_JOIN_REFUSED, "192.0.2.7", "was refused")
+    for node in ("gpu-1", "gpu-2"):
+        add(nodes_pb2.CONDITION_NAME_NODES_SILENT, node, "word " * 40)
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await shows(
+            pilot,
+            " ! NODES_SILENT (gpu-1): word",
+            " ! NODES_SILENT (gpu-2): word",
+            " i notice JOIN_REFUSED (192.0.2.7): was refused",
+        )
+        lines = said(dashboard).splitlines()
+        assert [line[1] for line in lines if line[1] in "!i"] == ["!", "!", "i"]
+        for node in ("gpu-3", "gpu-4"):
+            add(nodes_pb2.CONDITION_NAME_NODES_SILENT, node, "w")
+        await shows(pilot, "(gpu-3)", " and 2 more: $ nsml status")
 
 
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):

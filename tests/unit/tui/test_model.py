@@ -127,6 +127,19 @@ def test_the_same_list_of_ended_ones_again_changes_no_list():
     assert model.listed > before
 
 
+def test_what_is_looked_at_has_not_gone_because_others_ended_since():
+    model = Model()
+    model.fold(EndedHeard([session(1, ENDED), session(2, ENDED)]), 11)
+    model.show("s1")
+    model.fold(EndedHeard([session(3, ENDED)], is_cut=True), 12)
+    assert model.lacks_older
+    assert model.row("s1") is not None
+    assert model.row("s2") is None
+    model.fold(EndedHeard([session(3, ENDED)]), 13)
+    assert not model.lacks_older
+    assert model.row("s1") is None
+
+
 def test_only_what_is_heard_of_the_one_that_is_shown_counts():
     model = Model()
     model.show("s1")

@@ -72,6 +72,7 @@ PROJECT = GetProjectResponse(project=Project(name="vision", member_count=2), hid
 GENERAL = [
     SessionsHeard([session(1), session(2)], [], reset=True),
     EndedHeard([session(3, ENDED)]),
+    EndedHeard([session(3, ENDED)], is_cut=True),
     ClusterHeard(GetClusterResponse(leader="cp-1"), 0.01),
     QueueHeard(ListQueueResponse(queued=2)),
     NodesHeard([Node(name="n1"), Node(name="n2")]),

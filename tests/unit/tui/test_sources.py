@@ -67,9 +67,16 @@ def test_a_stream_that_was_opened_again_and_is_silent_is_not_said_to_be_broken()
 
 
 def test_a_refusal_stands_until_something_is_heard():
-    source = Source().refused("not for you")
+    source = Source().refused("not for you", 1)
     assert (source.state(1), source.words(1)) == (State.DENIED, "not for you")
     assert source.heard(2).state(3) is State.LIVE
+
+
+def test_what_was_heard_of_a_stream_is_known_to_be_so_until_it_was_refused():
+    source = Source().heard(90).refused("not for you", 100)
+    words = source.words(200, shown_of=source.true_at)
+    assert words.startswith("not for you · what is shown is of ")
+    assert source.true_at == 100
 
 
 @given(
@@ -87,7 +94,7 @@ def test_words_are_there_if_and_only_if_it_is_not_live(steps):
         if step == "heard":
             source = source.heard(at)
         elif step == "refused":
-            source = source.refused("no")
+            source = source.refused("no", at)
         else:
             source = source.linked(step, at)
         assert bool(source.words(at)) is (source.state(at) is not State.LIVE)
