@@ -1,4 +1,4 @@
-"""image: the container images that nodes have."""
+"""image: list, pull and remove container images on nodes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import Node
     from nsml.view.images import ImageAnswer, ImageOnNode
 
-_ASK_EVERY_S, _ASKED_A_SECOND = 1.0, 32
-_TELL_EVERY_S = 5.0
-_SILENT_FOR_S = 60.0
-"""How long a node that pulls may not answer."""
+_POLL_EVERY_S, _MOST_POLLS_PER_S = 1.0, 32
+_PROGRESS_EVERY_S = 5.0
+_UNREACHABLE_FOR_S = 60.0
+"""How long a pulling node may be unreachable before its pull counts as failed."""
 
 
 @click.group("image", cls=Group)
@@ -120,7 +120,7 @@ def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
     It stays where a session uses it, and where it was before nsml pulled it. Without --node it is removed from all
     nodes that list it (nsml image ls). A session that names it later has it pulled again.
     """
-    chosen = app.call(lambda client: _having(client, name, nodes))
+    chosen = app.call(lambda client: _nodes_with(client, name, nodes))
     copies = [f"{name} on {node}" for node in chosen]
     if not confirm_names(app, "image rm", copies, noun="image"):
         return ExitCode.OK
@@ -149,7 +149,7 @@ def _write_answers(app: App, answers: Sequence[ImageAnswer]) -> ExitCode:
 
 
 async def _with_containers(client: Client, words: Sequence[str]) -> list[str]:
-    """The nodes that are asked: those named, else all that could fetch an image now."""
+    """The named nodes, else all connected nodes with containers; CommandError (NOT_FOUND) where there is none."""
     from nsml.v1.nodes_pb2 import NODE_STATE_FENCED, NODE_STATE_SILENT
 
     if words:
@@ -173,8 +173,8 @@ def _has_containers(node: Node) -> bool:
     return node.isolation == ISOLATION_CONTAINER
 
 
-async def _having(client: Client, image: str, words: Sequence[str]) -> list[str]:
-    """The nodes that list the image, of those that are meant; and those that are named outright.
+async def _nodes_with(client: Client, image: str, words: Sequence[str]) -> list[str]:
+    """The selected nodes that list the image, and all that are named without a glob.
 
     Raises CommandError (NOT_FOUND) where there is none.
     """
@@ -203,7 +203,7 @@ async def _pulled(
     from nsml.concurrency import each_at_once
 
     room = asyncio.Semaphore(AT_ONCE)
-    every_s = max(_ASK_EVERY_S, len(nodes) / _ASKED_A_SECOND)
+    every_s = max(_POLL_EVERY_S, len(nodes) / _MOST_POLLS_PER_S)
 
     async def on(node: str) -> ImageAnswer:
         pull = _Pull(client, app, image, node, room, is_named=are_named)
@@ -215,7 +215,7 @@ async def _pulled(
 
 
 class _Pull:
-    """A pull on one node, which goes on while it is asked how it stands."""
+    """A pull on one node; it continues while its progress is polled."""
 
     def __init__(
         self,
@@ -234,11 +234,11 @@ class _Pull:
         self._room = room
         self._is_named = is_named
         self._has_begun = False
-        self._told = ""
-        self._told_at = self._answered_at = client.clock.monotonic()
+        self._printed = ""
+        self._printed_at = self._answered_at = client.clock.monotonic()
 
     async def ask(self) -> ImageAnswer | None:
-        """What came of it, or None while it goes on; says how far it is."""
+        """Poll once: the result, or None while it runs; prints progress."""
         from nsml.client.errors import ClientError, NotSignedIn, StateConflict, Unavailable
         from nsml.v1.resources_pb2 import IMAGE_STATE_ABSENT, IMAGE_STATE_PULLING
         from nsml.view.images import ImageAnswer, answer_word
@@ -251,11 +251,11 @@ class _Pull:
         except NotSignedIn:
             raise
         except ClientError as error:
-            is_late = now > self._answered_at + _SILENT_FOR_S
+            is_late = now > self._answered_at + _UNREACHABLE_FOR_S
             if isinstance(error, Unavailable) and self._has_begun and not is_late:
                 return None  # another control plane, or the agent again, is on its way
             is_no_place = isinstance(error, StateConflict) and not self._is_named
-            return _not_asked(self._node, self._image, error, is_skipped=is_no_place)
+            return _failed_answer(self._node, self._image, error, is_skipped=is_no_place)
         self._answered_at = now
         # unknown to an agent that was restarted: begun again
         self._has_begun = status.state != IMAGE_STATE_ABSENT
@@ -263,13 +263,13 @@ class _Pull:
             answer = ImageAnswer(node=self._node, status=status)
             self._app.say(f"{self._node}: {answer_word(answer)}")
             return answer
-        if status.words not in {"", self._told} and now >= self._told_at + _TELL_EVERY_S:
+        if status.words not in {"", self._printed} and now >= self._printed_at + _PROGRESS_EVERY_S:
             self._app.say(f"{self._node}: {status.words}")
-            self._told, self._told_at = status.words, now
+            self._printed, self._printed_at = status.words, now
         return None
 
 
-def _not_asked(
+def _failed_answer(
     node: str, image: str, error: ClientError, *, is_skipped: bool = False
 ) -> ImageAnswer:
     from nsml.v1.resources_pb2 import ImageStatus
@@ -291,7 +291,7 @@ async def _removed(client: Client, *, image: str, nodes: Sequence[str]) -> list[
         except (Denied, NotSignedIn):
             raise
         except ClientError as error:
-            return _not_asked(node, image, error)
+            return _failed_answer(node, image, error)
 
     return await each_at_once(nodes, on, most=AT_ONCE)
 

@@ -137,8 +137,6 @@ def logs(
     Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
     """
     from nsml.client.streams import LogSearch
-    from nsml.view.sessions import log_of_first
-    from nsml.view.text import visible
 
     if follow and until is not None:
         raise click.UsageError("--until with -f: a log is followed until its session ends")
@@ -192,14 +190,21 @@ def logs(
         is_of_a_time = since is not None or until is not None
         if is_of_a_time and search is None and tail != 0 and not any(r.has_shown for r in made):
             app.say("no line is of that time")
-        if rank == ALL_RANKS or attempt is not None:
-            return
-        for session in found:
-            pointer = log_of_first(session, shown_rank=rank)
-            if pointer:
-                app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
+        if rank != ALL_RANKS and attempt is None:
+            _say_first_ended(app, found, rank)
 
     app.call(show)
+
+
+def _say_first_ended(app: App, sessions: Sequence[Session], shown_rank: int) -> None:
+    """Point to the log of the rank that ended first, of gangs of which another is shown."""
+    from nsml.view.sessions import log_of_first
+    from nsml.view.text import visible
+
+    for session in sessions:
+        pointer = log_of_first(session, shown_rank=shown_rank)
+        if pointer:
+            app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
 
 
 def _check_span(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from itertools import combinations
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -31,6 +31,8 @@ LEASE_ALONE_S: Final = 3.0
 """Of the leader, where the settings name none."""
 
 _ANY_HOST: Final = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
+_Rule: TypeAlias = tuple[str, bool, str]
+"""A setting, whether its value can be used, and which values can."""
 DEFAULT_ADDRESS: Final = "127.0.0.1:18553"
 
 OWN: Final = frozenset(
@@ -417,7 +419,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse values that no control plane can work with."""
-        problems = [
+        rules: list[_Rule] = [
             ("coordination", bool(self.coordination), "embedded, etcd, auto or URLs"),
             (
                 "address",
@@ -427,51 +429,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             *_shared_ports(self),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
             ("log_file_bytes", self.log_file_bytes > 0, "more than 0"),
-            ("notice_s", 0 <= self.notice_s <= 3600, "0 to 3600"),
-            (
-                "half_life_days",
-                self.half_life_days == 0 or 0.04 <= self.half_life_days <= 366,
-                "0, or 0.04 (an hour) to 366",
-            ),
-            ("least_run_s", 0 <= self.least_run_s <= 86_400, "0 to 86400"),
-            ("least_run_in_class_s", 0 < self.least_run_in_class_s <= 86_400, "up to 86400"),
-            ("silent_after_s", self.silent_after_s > 2 * self.heartbeat_s, "over two heartbeats"),
-            (
-                "etcd_key",
-                (self.etcd_key is None) == (self.etcd_certificate is None),
-                "etcd_certificate and etcd_key belong together",
-            ),
-            (
-                "etcd_user",
-                bool(self.etcd_user) == (self.etcd_password_file is not None),
-                "etcd_user and etcd_password_file belong together",
-            ),
-            (
-                "history",
-                not self.history or self.history.startswith(("postgresql://", "postgres://")),
-                "postgresql://USER@HOST/DATABASE, or nothing for SQLite",
-            ),
-            (
-                "objects",
-                not self.objects or self.objects.startswith(("s3://", "file:///")),
-                "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
-            ),
-            ("archive_logs_after_s", 0 <= self.archive_logs_after_s <= 1e9, "0 or more"),
-            (
-                "collect_after_s",
-                self.collect_after_s == 0 or 3600 <= self.collect_after_s <= 1e9,
-                "0, or 3600 or more",
-            ),
-            (
-                "keep_points_s",
-                self.keep_points_s == 0 or 3600 <= self.keep_points_s <= 1e9,
-                "0 (for good), or 3600 (an hour) to 1e9",
-            ),
-            (
-                "keep_levels_s",
-                self.keep_levels_s == 0 or 0 < self.keep_points_s <= self.keep_levels_s <= 1e9,
-                "0 (for good), or as long as keep_points_s at least, which has to be set",
-            ),
+            *_scheduling_rules(self),
+            *_backend_rules(self),
+            *_retention_rules(self),
             ("idle_percent", 0 <= self.idle_percent < 100, "0 to less than 100"),
             (
                 "idle_after_s",
@@ -483,13 +443,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("floor_bytes", (self.floor_bytes or 0) >= 0, "0 (none) or more"),
             ("audit_rows", self.audit_rows >= 0, "0 (no limit) or more"),
             ("audit_bytes", self.audit_bytes >= 0, "0 (no limit) or more"),
-            *_limit_problems(self),
+            *_limit_rules(self),
             ("http_connections", 1 <= self.http_connections <= 450, "1 to 450"),
             ("http_proxies", _are_networks(self.http_proxies), "addresses or networks"),
             ("http_refused", _are_networks(self.http_refused), "addresses or networks"),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
-        wrong = [f"{field}: {rule}" for field, is_sound, rule in problems if not is_sound]
+        wrong = [f"{field}: {rule}" for field, is_sound, rule in rules if not is_sound]
         try:
             _ = self.limits_by_class
         except ValueError as error:
@@ -498,7 +458,72 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("; ".join(wrong))
 
 
-def _shared_ports(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+def _scheduling_rules(settings: Settings) -> tuple[_Rule, ...]:
+    return (
+        ("notice_s", 0 <= settings.notice_s <= 3600, "0 to 3600"),
+        (
+            "half_life_days",
+            settings.half_life_days == 0 or 0.04 <= settings.half_life_days <= 366,
+            "0, or 0.04 (an hour) to 366",
+        ),
+        ("least_run_s", 0 <= settings.least_run_s <= 86_400, "0 to 86400"),
+        ("least_run_in_class_s", 0 < settings.least_run_in_class_s <= 86_400, "up to 86400"),
+        (
+            "silent_after_s",
+            settings.silent_after_s > 2 * settings.heartbeat_s,
+            "over two heartbeats",
+        ),
+    )
+
+
+def _backend_rules(settings: Settings) -> tuple[_Rule, ...]:
+    return (
+        (
+            "etcd_key",
+            (settings.etcd_key is None) == (settings.etcd_certificate is None),
+            "etcd_certificate and etcd_key belong together",
+        ),
+        (
+            "etcd_user",
+            bool(settings.etcd_user) == (settings.etcd_password_file is not None),
+            "etcd_user and etcd_password_file belong together",
+        ),
+        (
+            "history",
+            not settings.history or settings.history.startswith(("postgresql://", "postgres://")),
+            "postgresql://USER@HOST/DATABASE, or nothing for SQLite",
+        ),
+        (
+            "objects",
+            not settings.objects or settings.objects.startswith(("s3://", "file:///")),
+            "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
+        ),
+    )
+
+
+def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
+    return (
+        ("archive_logs_after_s", 0 <= settings.archive_logs_after_s <= 1e9, "0 or more"),
+        (
+            "collect_after_s",
+            settings.collect_after_s == 0 or 3600 <= settings.collect_after_s <= 1e9,
+            "0, or 3600 or more",
+        ),
+        (
+            "keep_points_s",
+            settings.keep_points_s == 0 or 3600 <= settings.keep_points_s <= 1e9,
+            "0 (for good), or 3600 (an hour) to 1e9",
+        ),
+        (
+            "keep_levels_s",
+            settings.keep_levels_s == 0
+            or 0 < settings.keep_points_s <= settings.keep_levels_s <= 1e9,
+            "0 (for good), or as long as keep_points_s at least, which has to be set",
+        ),
+    )
+
+
+def _shared_ports(settings: Settings) -> Iterator[_Rule]:
     """Two listeners on one port: the second could not start, and the machine would not say why."""
     names = ("listen", "listen_agents", "http")
     places = {"address": settings.plain_address} | {one: getattr(settings, one) for one in names}
@@ -521,7 +546,7 @@ def _share_port(one: str, other: str) -> bool:
     return port == other_port not in {"", "0"} and (len(hosts) == 1 or bool(hosts & _ANY_HOST))
 
 
-def _limit_problems(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+def _limit_rules(settings: Settings) -> Iterator[_Rule]:
     names = (
         "user_sessions",
         "project_sessions",

@@ -70,7 +70,7 @@ class Health:
         self.objects = observed_objects(objects, self._objects_gauge)
 
     async def touch(self) -> None:
-        """Write a few bytes to the store, for what that says of it."""
+        """Write a few bytes to the store, to see whether it takes writes."""
         await self.store.commit(records.PROBE)
 
     def parts(self) -> tuple[Part, ...]:
@@ -99,13 +99,13 @@ class Health:
         return tuple(self._looking(part) for part in parts)
 
     def known_at(self) -> float:
-        """Unix seconds when what is known of sessions and nodes was last known to be so."""
+        """Unix seconds of the last moment at which the state of sessions and nodes was current."""
         if self.conditions.stands(ConditionName.COORDINATION_GONE):
             return self._store_gauge.answered_at
         return self._clock.time()
 
     def look_at_disks(self) -> None:
-        """Whether the disks of those that cannot say so themselves are full."""
+        """Set the condition of full disks, for parts that do not report it themselves."""
         for subject, folder in self._disks.items():
             try:
                 found = os.statvfs(folder)
@@ -136,6 +136,6 @@ class Health:
 
 
 def _shortage(found: os.statvfs_result, folder: Path) -> str:
-    """How little is free where a disk counts as full; empty elsewhere."""
+    """How much is free, if the disk counts as full, else ""."""
     free = found.f_bavail * found.f_frsize
     return f"{free} bytes are free where {folder} lies" if free < LEAST_FREE_BYTES else ""

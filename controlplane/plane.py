@@ -286,10 +286,25 @@ class ControlPlane:
     """
 
     def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+        self._log = structlog.get_logger("controlplane").bind(member=character.member)
+        self.character = character
+        self.cluster_id = cluster_id
         self._reading = Turns(
             "to read", slots=_READING, each=_READING_EACH, most_waiting=_WAIT_TO_READ
         )
         self._led_at = on.clock.monotonic()
+        # Each part is made of those before it.
+        self._make_ground(on)
+        self._make_accounts()
+        self._make_admission()
+        self._make_nodes()
+        self._make_content()
+        self._make_sessions()
+        self._make_leading()
+
+    def _make_ground(self, on: Surroundings) -> None:
+        """Store, history and objects, observed, and the live state."""
+        character = self.character
         self.health = Health(
             store=on.store,
             history=on.history,
@@ -298,7 +313,7 @@ class ControlPlane:
             disks=on.disks,
             folders=on.folders,
         )
-        # Who is let in, and for how long, goes by the wall clock; what is decided does not.
+        # Token expiry uses the wall clock; scheduling uses the monotonic clock.
         self._wall, self._steady = on.clock, SteadyClock(on.clock, on.elapsed)
         self.space = FreeSpace(
             # An etcd of our own has a disk of its own, of which the store says nothing.
@@ -309,20 +324,20 @@ class ControlPlane:
             floor_bytes=character.floor_bytes,
             database=Database(self.health.history.size, character.history_bytes),
         )
-        on = replace(
+        self._on = replace(
             on,
             store=self.health.store,
             history=self.health.history,
             objects=self.health.objects,
             clock=self._steady,
         )
-        self._on = on
-        self._log = structlog.get_logger("controlplane").bind(member=character.member)
-        self.character = character
-        self.cluster_id = cluster_id
-        store, history, clock, wall = on.store, on.history, on.clock, self._wall
+        self.state = LiveState(self._on.store, self._steady, half_life_s=character.half_life_s)
+
+    def _make_accounts(self) -> None:
+        """Accounts, their secrets, and the audit trail."""
+        on, wall = self._on, self._wall
+        store, history = on.store, on.history
         self.identities = Identities(store, wall)
-        self.state = LiveState(store, clock, half_life_s=character.half_life_s)
         self.accounts = Accounts(
             store,
             self.identities,
@@ -337,6 +352,10 @@ class ControlPlane:
         self._audit = Audit(
             ledger=history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
         )
+
+    def _make_admission(self) -> None:
+        """Limits of what users keep and submit."""
+        on, character, history = self._on, self.character, self._on.history
         self.kept = Kept(
             character.limits,
             history,
@@ -353,6 +372,10 @@ class ControlPlane:
             kept=self.kept,
             has_others=self.identities.has_others,
         )
+
+    def _make_nodes(self) -> None:
+        """Control planes, nodes, and connections to them."""
+        on, character, store, clock = self._on, self.character, self._on.store, self._steady
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
@@ -376,6 +399,10 @@ class ControlPlane:
         self.node_images = NodeImages(
             contacts=self.contacts, state=self.state, random_bytes=on.random_bytes
         )
+
+    def _make_content(self) -> None:
+        """Datasets and code."""
+        on, history, clock = self._on, self._on.history, self._steady
         self.references = References(state=self.state, history=history)
         self.admitted = AdmittedObjects(on.objects, self.admission, self.state)
         self.content = Content(
@@ -389,6 +416,11 @@ class ControlPlane:
         self.datasets = Datasets(
             history=history, content=self.content, clock=clock, users_of=self.state.users_of
         )
+
+    def _make_sessions(self) -> None:
+        """Sessions: submission, scheduling, and what is shown of them."""
+        on, character, clock = self._on, self.character, self._steady
+        store, history = on.store, on.history
         self.scheduling = Scheduling(
             state=self.state,
             committer=self.committer,
@@ -428,6 +460,11 @@ class ControlPlane:
             fingerprint=lambda text: Secret(text).fingerprint,
             opens_http=character.opens_http,
         )
+
+    def _make_leading(self) -> None:
+        """Election, the leader's work, and calls that are passed on to it."""
+        on, character, store, clock = self._on, self.character, self._on.store, self._steady
+        history = on.history
         self.process = new_name(on.random_bytes)
         self.collector = Collector(
             objects=on.objects,

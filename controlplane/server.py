@@ -533,8 +533,8 @@ def _do(arguments: Sequence[str] | None) -> None:
         if chosen.check:
             _check(settings)
         if chosen.secrets_key:
-            told = asyncio.run(change_secrets_key(settings, chosen.secrets_key, SystemClock()))
-            print(told)  # noqa: T201 - for people
+            report = asyncio.run(change_secrets_key(settings, chosen.secrets_key, SystemClock()))
+            print(report)  # noqa: T201 - for people
             return
         if chosen.restore is not None:
             _restore(settings, chosen.restore, chosen.keys)

@@ -31,14 +31,14 @@ RETRY_S: Final = 0.5
 """Pause after the store did not answer a listing."""
 
 ON_ITS_WAY_S: Final = 0.1
-"""So long we wait for the watch to tell what others know, before the store is asked whether it ever was."""
+"""How long to wait for the watch to reach a revision before asking the store whether it exists."""
 
 
 class LiveState(Known):
     """What is known, kept up by following the store.
 
     Attributes:
-        repaired: values that a listing had to correct because the watch had not told.
+        repaired: values that a listing had to correct because the watch had missed a change.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LiveState(Known):
             self.subscriptions.tell_only(VIEWED, records.session_key(session_id), change)
 
     def reach(self, revision: int) -> None:
-        """Take the word that everything up to a revision has been told."""
+        """Note that the watch has reported everything up to a revision."""
         super().reach(revision)
         self._advanced.set()
 
@@ -94,8 +94,8 @@ class LiveState(Known):
         except TimeoutError:
             if revision > (await self._store.list(records.CLUSTER)).revision:
                 return False
-            # Others may write to the same etcd, and a watch of ours tells nothing of their revisions.
-            # What we write now, it tells after them.
+            # Others may write to the same etcd, and our watch does not report their revisions.
+            # It reports what we write now after them.
             with contextlib.suppress(NoSpace):
                 await self._store.commit(records.PROBE)
             await self.reached(revision)
@@ -110,7 +110,7 @@ class LiveState(Known):
         )
 
     async def renewed(self, session_id: str) -> Session | None:
-        """The live session as the store has it now, which may be ahead of what the watch has told.
+        """The live session as the store has it now, which may be ahead of the watch.
 
         Raises:
             StoreError: the store does not answer.
