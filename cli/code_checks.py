@@ -55,14 +55,19 @@ class Code:
         return None if content is None else as_text(name, content)
 
 
-def check_code(app: App, code: Code, wish: Wish) -> None:
-    """Refuse what no node would start or install (CommandError), and warn of what is missing."""
+def check_code(app: App, code: Code, wish: Wish) -> list[str]:
+    """Refuse what no node would start or install (CommandError), and warn of what is missing.
+
+    What the folder asks for and only nodes with containers have, in words.
+    """
     _check_entry(code, wish)
     _check_program(code, wish)
     _note_variables(app, code, wish)
     _note_recipes(app, code.folder)
     required = _check_requirements(app, code)
     _warn_of_packages(app, code, wish, required)
+    needs = [f"the image {required.image}"] if required.image and not wish.image else []
+    return needs + (["the packages of nsml_package.txt"] if required.packages else [])
 
 
 def _check_entry(code: Code, wish: Wish) -> None:

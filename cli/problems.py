@@ -12,7 +12,7 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import BadValue, Command, SplitCommand, long_name, suggestions
+from cli.group import BadValue, Command, SplitCommand, long_name, near, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
@@ -31,6 +31,8 @@ EXPECTED = (
 """What a command may end with; anything else is a defect."""
 
 _UNEXPECTED = "unexpected argument: "
+_QUOTED = re.compile("'([^']*)' is not one of ")
+"""How click begins to say that a word is no choice."""
 _LONGEST_SHOWN = 80
 _BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as Python reads it from the command line and the environment."""
@@ -120,7 +122,7 @@ def _usage_problem(error: click.ClickException) -> Problem:
                 advice.append(
                     f"{whole or f'{path} ... -- {option} ...'}  # an option of your program"
                 )
-        if isinstance(error, BadValue):
+        if isinstance(error, click.BadParameter):
             advice += _instead(error, path)
         advice += getattr(error, "advice", "").splitlines()
         if isinstance(error, click.MissingParameter):
@@ -135,13 +137,20 @@ def _usage_problem(error: click.ClickException) -> Problem:
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
 
 
-def _instead(error: BadValue, path: str) -> list[str]:
+def _instead(error: click.BadParameter, path: str) -> list[str]:
     """The command with each value that may be meant."""
-    if not isinstance(error.param, click.Option):
+    if not isinstance(error.param, (click.Option, click.Argument)):
         return []
+    if isinstance(error, BadValue):
+        nearest: Sequence[str] = error.nearest
+    elif isinstance(error.param.type, click.Choice) and (wrong := _QUOTED.match(error.message)):
+        nearest = near(wrong[1], [str(one) for one in error.param.type.choices])
+    else:
+        return []
+    if isinstance(error.param, click.Argument):
+        return [] if isinstance(error, BadValue) else [f"{path} {one}" for one in nearest]
     return [
-        f"{path} {shell_line(option_words(long_name(error.param), value))} ..."
-        for value in error.nearest
+        f"{path} {shell_line(option_words(long_name(error.param), value))} ..." for value in nearest
     ]
 
 

@@ -342,13 +342,14 @@ def run(context: click.Context, /, **given: Any) -> int:
         return ExitCode.OK
     reached = _Reached()
     try:
-        packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
+        packed, contained = _pack(app, Path.cwd(), wish) if wish.sends_code else (None, [])
+
+        async def submit(client: Client) -> Session:
+            await _warn_of_containers(app, client, contained)
+            return await _submit(app, client, wish, packed, reached)
+
         session = app.call(
-            lambda client: patiently(
-                app,
-                lambda: _submit(app, client, wish, packed, reached),
-                patience_s=given["patience"],
-            ),
+            lambda client: patiently(app, lambda: submit(client), patience_s=given["patience"]),
             waits=False,
         )
     except KeyboardInterrupt:
@@ -575,8 +576,8 @@ def _check_entry(folder: Path, entry: str) -> None:
     )
 
 
-def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
-    """The folder described; None for an empty one that a plain command does not need."""
+def _pack(app: App, folder: Path, wish: Wish) -> tuple[Packed | None, list[str]]:
+    """The folder described, None for an empty one that a plain command does not need; what needs containers of it."""
     from cli.code_checks import Code, check_code
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
@@ -587,7 +588,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
         packed = pack_folder(app, folder, ignore=rules_for(folder), max_bytes=limit)
     except EmptyFolder:
         if wish.argv:
-            return None
+            return None, []
         raise
     except TooLarge as error:
         raise CommandError(
@@ -599,18 +600,35 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
         ) from error
     for warning in packed.warnings():
         app.say(warning)
-    check_code(app, Code(folder, packed), wish)
-    return packed
+    return packed, check_code(app, Code(folder, packed), wish)
+
+
+async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) -> None:
+    """Say that programs run without these, where no node runs containers."""
+    from nsml.client.errors import ClientError
+    from nsml.v1.resources_pb2 import ISOLATION_CONTAINER
+
+    if not needs:
+        return
+    try:
+        nodes = await client.nodes.every()
+    except ClientError:
+        return  # what is asked for next fails as well, or the node says it in the log
+    if nodes and not any(one.isolation == ISOLATION_CONTAINER for one in nodes):
+        app.say_once(
+            f"warning: no node runs containers: the program runs without {' and '.join(needs)}"
+        )
 
 
 def _foretell(app: App, wish: Wish) -> None:
     """Say whether it would start now or wait; raises what submitting it would."""
     from nsml.client.errors import NoCapacity
 
-    packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
+    packed, contained = _pack(app, Path.cwd(), wish) if wish.sends_code else (None, [])
     request = _request(wish, packed.manifest.digest if packed is not None else "")
 
     async def ask(client: Client) -> str:
+        await _warn_of_containers(app, client, contained)
         await client.sessions.check(request)
         request.spec.no_queue = True
         try:

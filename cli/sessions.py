@@ -17,7 +17,7 @@ from cli.arguments import (
     session_argument,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import command, near, pass_app
+from cli.group import command, near, pass_app, to_try
 from cli.listing import is_cut, show
 from cli.output import write_one
 from nsml.view.shell import shell_line
@@ -198,7 +198,8 @@ def _state(text: str) -> SessionState:
         raise CommandError(
             f"no such state: {text!r}",
             code=ExitCode.USAGE,
-            advice=f"state:{nearest[0]}" if nearest else ", ".join(sorted(by_word)),
+            why="" if nearest else f"there are {', '.join(sorted(by_word))}",
+            advice=to_try("nsml ps --state", nearest[:1]),
         )
     return cast("SessionState", found)
 

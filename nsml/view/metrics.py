@@ -92,8 +92,9 @@ def _is_counter(name: str) -> bool:
 
 
 def _is_constant(line: Series) -> bool:
-    finite = [value for value in line.y if math.isfinite(value)]
-    return line.points > 1 and len(finite) == len(line.y) and min(finite) == max(finite)
+    if line.points < 2 or not math.isfinite(line.y[0]):
+        return False
+    return all(value == line.y[0] for value in line.y)
 
 
 @lru_cache(maxsize=4096)

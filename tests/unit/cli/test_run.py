@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from nsml.client.errors import Unavailable
-from nsml.v1 import checkpoints_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -738,3 +738,25 @@ def test_without_a_platform_and_without_the_program_both_are_named(nsml, tmp_pat
     (tmp_path / "main.py").write_text("import numpy")
     none = nsml("run", check=False, **nothing)
     assert none.stderr.startswith("error: no platform is chosen yet\n")
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_what_only_containers_have_is_warned_of_where_no_node_runs_them(
+    nsml, state, project, words
+):
+    (project / "setup.py").write_text("#nsml: python:3.11\n")
+    (project / "nsml_package.txt").write_text("libgl1\n")
+    state.nodes.append(nodes_pb2.Node(name="gpu-1", isolation=resources_pb2.ISOLATION_NAMESPACE))
+    told = "warning: no node runs containers: the program runs without "
+    both = "the image python:3.11 and the packages of nsml_package.txt\n"
+    assert told + both in nsml("run", *words).stderr
+    assert (
+        told + "the packages of nsml_package.txt\n"
+        in nsml("run", "--image", "python", *words).stderr
+    )
+    state.nodes.append(nodes_pb2.Node(name="gpu-2", isolation=resources_pb2.ISOLATION_CONTAINER))
+    assert told not in nsml("run", *words).stderr
+    state.nodes[1:] = []
+    for name in ("setup.py", "nsml_package.txt"):
+        (project / name).unlink()
+    assert told not in nsml("run", *words).stderr
