@@ -60,7 +60,7 @@ class Program:
         raise AssertionError("not ready")
 
     def refused(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=30)
+        _, said = self.process.communicate(timeout=120)
         return self.process.returncode, said.decode()
 
     def __enter__(self) -> Self:
