@@ -235,6 +235,7 @@ class Agent:
             limits=machine.limits,
             not_ready=offer.not_ready,
             engine_note=offer.engine_note,
+            abilities=[pb.AGENT_ABILITY_IMAGES, pb.AGENT_ABILITY_PORTS],
         )
 
     def devices(self) -> pb.DevicesChanged:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import NsmlError, Superseded
+from controlplane.domain.errors import NsmlError, StateConflict, Superseded
 from controlplane.domain.values import Stock
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ class ImageAction(enum.Enum):
     PULL = enum.auto()
     LOOK = enum.auto()
     REMOVE = enum.auto()
+
+
+class Ability(enum.Enum):
+    """What an agent can be asked that those of earlier versions would not answer."""
+
+    IMAGES = "images of the node"
+    PORTS = "TCP ports of sessions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,7 @@ class Link:
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
         image_orders: what the agent is asked about images.
+        abilities: what it can be asked, as it said when it connected.
         control_planes: where all control planes serve agents, as far as we know.
         told_control_planes: what the agent was last told of that.
         ordered: what it was last told to run: session id, attempt, rank.
@@ -77,6 +85,8 @@ class Link:
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
         self.image_orders: list[ImageOrder] = []
+        self.abilities: frozenset[Ability] = frozenset()
+        self.agent_version = ""
         self.control_planes: tuple[str, ...] = ()
         self.told_control_planes: tuple[str, ...] = ()
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
@@ -106,6 +116,15 @@ class Link:
         """Ask the agent something about an image."""
         self.image_orders.append(order)
         self._wake.set()
+
+    def check(self, ability: Ability) -> None:
+        """Raise StateConflict where the agent cannot be asked that."""
+        if ability not in self.abilities:
+            raise StateConflict(
+                f"the nsml of node {self.node} is too old for this",
+                why=f"its agent ({self.agent_version or 'version unknown'}) cannot be asked about {ability.value}",
+                attempt=f"an administrator upgrades nsml on {self.node}",
+            )
 
     def find_control_planes(self, addresses: tuple[str, ...]) -> None:
         """Tell the agent where the control planes are, if that has changed."""

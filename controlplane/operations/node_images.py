@@ -21,7 +21,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Isolation
-from controlplane.operations.contacts import ImageAction, ImageOrder
+from controlplane.operations.contacts import Ability, ImageAction, ImageOrder
 from nsml.images import RULE, is_reference, why_never_pulled
 from nsml.v1 import resources_pb2 as pb
 
@@ -98,6 +98,7 @@ class NodeImages:
                 f"node {node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
+        link.check(Ability.IMAGES)
         user = who.user.id
         if sum(1 for one in self._asked.values() if one.user == user) >= MOST_ASKED:
             raise LimitReached(
@@ -112,8 +113,7 @@ class NodeImages:
         except TimeoutError as late:
             raise Unavailable(
                 f"node {node} does not answer",
-                why=f"its agent said nothing within {self._within_s[action]:g} s; agents of earlier versions"
-                " do not know this",
+                why=f"its agent said nothing within {self._within_s[action]:g} s",
             ) from late
         finally:
             del self._asked[order_id]

@@ -27,7 +27,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import NodeCaller, UserCaller, may_change
 from controlplane.domain.lifecycle import SessionState
-from controlplane.operations.contacts import TunnelOrder
+from controlplane.operations.contacts import Ability, TunnelOrder
 from controlplane.operations.pipe import Pipe
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ class Tunnels:
                 f"node {tunnel.node} is not connected",
                 why="its agent does not speak to this control plane now",
             )
+        if order.service.isdigit():
+            link.check(Ability.PORTS)
         link.open_tunnel(order)
         try:
             async with asyncio.timeout(self._answer_within_s):

@@ -21,6 +21,7 @@ from controlplane.services.convert.agents import (
     acknowledged_message,
     image_message,
     stream_message,
+    to_abilities,
     to_changed_offer,
     to_chunk,
     to_progress,
@@ -165,6 +166,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             raise InvalidRequest("the first message must be Register")
         said = to_registration(first.register, self._clock.time())
         link = await self._registrar.register(who, said, term)
+        link.abilities = to_abilities(first.register.abilities)
+        link.agent_version = said.node.agent_version
         for report in said.replicas:
             link.acknowledge(report)
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))

@@ -63,7 +63,7 @@ def probe_limits(
     floor = disk_floor_bytes
     if floor is None:
         floor = min(int(shutil.disk_usage(data).total * _FLOOR_SHARE), _MOST_FLOOR_BYTES)
-    name = "nsml-" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
+    name = _groups_of(data)
     groups, reason = None, "switched off by the agent's settings"
     if with_groups:
         groups, reason = cgroups.find_base(name, _start_idle, unit=unit)
@@ -111,6 +111,17 @@ def group_of(content: Mapping[str, Any]) -> Group | None:
     """The control group that a `spec.json` names, which may be gone; None where it names none."""
     wanted = content.get("group")
     return None if wanted is None else Group(wanted["base"], wanted["name"])
+
+
+def _groups_of(data: Path) -> str:
+    """The name of the folder of control groups of the agent with this data folder.
+
+    By the folder itself, not by its path: another machine on the same kernel (a container, a chroot) may have
+    its data at the same path, and a folder that was moved keeps its sessions. An agent ends what it finds in its groups
+    and does not know.
+    """
+    facts = data.stat()
+    return "nsml-" + hashlib.sha256(f"{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:12]
 
 
 def _start_idle() -> int:

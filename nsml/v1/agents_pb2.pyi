@@ -13,6 +13,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    AGENT_ABILITY_UNSPECIFIED: _ClassVar[AgentAbility]
+    AGENT_ABILITY_IMAGES: _ClassVar[AgentAbility]
+    AGENT_ABILITY_PORTS: _ClassVar[AgentAbility]
+
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REPLICA_PHASE_UNSPECIFIED: _ClassVar[ReplicaPhase]
@@ -35,6 +41,9 @@ class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHANNEL_METRIC: _ClassVar[Channel]
     CHANNEL_LOG: _ClassVar[Channel]
     CHANNEL_STATE: _ClassVar[Channel]
+AGENT_ABILITY_UNSPECIFIED: AgentAbility
+AGENT_ABILITY_IMAGES: AgentAbility
+AGENT_ABILITY_PORTS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -109,7 +118,7 @@ class ProgressReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., resumable: _Optional[bool] = ..., since_saved: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network", "networks", "not_ready", "engine_note", "abilities")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +142,7 @@ class Register(_message.Message):
     NETWORKS_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    ABILITIES_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -156,7 +166,8 @@ class Register(_message.Message):
     networks: _containers.RepeatedScalarFieldContainer[_resources_pb2.Network]
     not_ready: str
     engine_note: str
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ...) -> None: ...
+    abilities: _containers.RepeatedScalarFieldContainer[AgentAbility]
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., only_owner: _Optional[str] = ..., isolation_note: _Optional[str] = ..., setting_note: _Optional[str] = ..., highest_revision: _Optional[int] = ..., gang_network: _Optional[str] = ..., networks: _Optional[_Iterable[_Union[_resources_pb2.Network, str]]] = ..., not_ready: _Optional[str] = ..., engine_note: _Optional[str] = ..., abilities: _Optional[_Iterable[_Union[AgentAbility, str]]] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
     __slots__ = ("devices", "device_note", "not_ready", "engine_note")

@@ -597,6 +597,32 @@ async def test_a_new_driver_finds_what_runs_and_what_ended(bench: Bench) -> None
     assert (record.why, record.exit_code) == (ExitWhy.STOPPED, 5)
 
 
+async def test_an_agent_at_the_path_of_another_ends_none_of_its_programs(
+    tmp_path: Path, facts: IsolationFacts
+) -> None:
+    """Of a data folder that was moved away, or that is another's, on another machine of the same kernel."""
+    data = tmp_path / "data"
+    data.mkdir()
+    first = process_bench(data, facts, Isolation.NONE, zygote=False)
+    if first.limits.groups is None:
+        pytest.skip(f"no control groups: {first.limits.reason}")
+    spec = first.spec(RUNS_ON)
+    async with first.new_driver() as driver:
+        await driver.start(spec)
+        await first.ready(spec)
+    data.rename(tmp_path / "moved")
+    data.mkdir()
+    other = process_bench(data, facts, Isolation.NONE, zygote=False)
+    async with other.new_driver():
+        pass
+    moved = process_bench(tmp_path / "moved", facts, Isolation.NONE, zygote=False)
+    assert moved.limits.places == first.limits.places, "it knows its own again"
+    async with moved.new_driver() as driver:
+        (found,) = await driver.list()
+        assert found.exit is None
+    await end_all(moved)
+
+
 async def test_a_folder_without_a_process_is_prepared(bench: Bench) -> None:
     async with bench.new_driver() as driver:
         spec = bench.spec(SUCCEEDS)

@@ -25,7 +25,7 @@ from controlplane.history.values import (
     ReplicaSample,
     StreamKey,
 )
-from controlplane.operations.contacts import ImageAction
+from controlplane.operations.contacts import Ability, ImageAction
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedOffer, Registration
 from controlplane.operations.reports import Report
@@ -60,6 +60,9 @@ MOST_FACT_BYTES: Final = 256
 # The contract's names of our values, by value; messages take them as they are.
 _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
 _CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
+_ABILITIES: Final = {
+    agents_pb2.AgentAbility.Value(f"AGENT_ABILITY_{one.name}"): one for one in Ability
+}
 _REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
 _PHASES: Final = {phase: f"REPLICA_PHASE_{phase.value}" for phase in ReplicaPhase}
 _PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one in _REPORTED}
@@ -102,6 +105,11 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         highest_revision=message.highest_revision,
         replicas=tuple(to_report(one, message.node, now) for one in message.replicas),
     )
+
+
+def to_abilities(given: Iterable[int]) -> frozenset[Ability]:
+    """What an agent can be asked; what we do not know ourselves is passed over."""
+    return frozenset(_ABILITIES[one] for one in given if one in _ABILITIES)
 
 
 def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:

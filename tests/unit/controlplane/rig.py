@@ -237,6 +237,7 @@ class Agent:
     ) -> None:
         self.stubs = stubs
         self.node = node
+        facts.setdefault("abilities", agents_pb2.AgentAbility.values()[1:])
         self.register = agents_pb2.Register(
             node=node,
             boot_id=boot_id,

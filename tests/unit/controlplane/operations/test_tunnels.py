@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Replica, Session
-from controlplane.operations.contacts import Contacts, Link, TunnelOrder
+from controlplane.operations.contacts import Ability, Contacts, Link, TunnelOrder
 from controlplane.operations.tunnels import Tunnels
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
@@ -48,6 +48,8 @@ class Nodes:
 
     def __init__(self, *names: str) -> None:
         self.links = {name: Link(name) for name in names}
+        for link in self.links.values():
+            link.abilities = frozenset(Ability)
 
     def link(self, name: str) -> Link | None:
         return self.links.get(name)
@@ -261,5 +263,25 @@ def test_administrators_reach_all() -> None:
         opening = asyncio.create_task(held_open(tunnels, ROOT))
         tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
         opening.cancel()
+
+    on_virtual_time(test)
+
+
+def test_an_agent_that_knows_no_ports_is_not_asked_for_one() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].abilities = frozenset()
+        nodes.links["a"].agent_version = "0.1.0"
+        with pytest.raises(StateConflict, match=r"nsml of node a is too old") as refused:
+            async with tunnels.opened(KIM, session(), rank=0, service="8888"):
+                pass
+        assert "0.1.0" in str(refused.value.why)
+        assert nodes.links["a"].tunnels == []
+        opening = asyncio.ensure_future(opened(tunnels, service="web"))
+        assert (await nodes.order()).service == "web", "sockets are what every agent knows"
+        opening.cancel()
+
+    async def opened(tunnels: Tunnels, *, service: str) -> None:
+        async with tunnels.opened(KIM, session(), rank=0, service=service):
+            pass
 
     on_virtual_time(test)

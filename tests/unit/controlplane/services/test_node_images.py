@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
@@ -117,6 +118,16 @@ async def test_what_cannot_be_asked_is_refused_at_once(rig: Rig) -> None:
 
     await until(is_gone, "the agent has left")
     assert (await refused(pull(kim)))[0] == "UNAVAILABLE"
+
+
+async def test_an_agent_that_knows_no_orders_about_images_is_not_asked(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    old = {"abilities": [], "agent_version": "0.1.0"}
+    agent = await (await rig.agent("a", **CONTAINERS, **old)).connect()
+    assert (await refused(pull(kim)))[0] == "FAILED_PRECONDITION"
+    assert agent.image_orders == []
+    with pytest.raises(grpc.aio.AioRpcError, match=r"the nsml of node a is too old for this"):
+        await pull(kim)
 
 
 async def test_an_agent_that_says_nothing_is_not_waited_for_for_ever(
