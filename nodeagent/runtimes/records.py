@@ -21,10 +21,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimClaim:
-    """Who the shim of a folder is: a pid means nothing without its start and the boot."""
+    """Who the shim of a folder is: a pid means nothing without its start and the boot.
+
+    It may have waited for its folder: `claimed_ticks` is when it got it. Both in clock ticks since the boot.
+    """
 
     pid: int
     start_ticks: int
+    claimed_ticks: int
     boot_id: str
     child: int | None
 
@@ -36,6 +40,8 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
         return ShimClaim(
             pid=int(content["pid"]),
             start_ticks=int(content["start_ticks"]),
+            # shims of earlier versions did not wait
+            claimed_ticks=int(content.get("claimed_ticks", content["start_ticks"])),
             boot_id=str(content["boot_id"]),
             child=content.get("child"),
         )
@@ -43,7 +49,7 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
         return None
     except (ValueError, KeyError, TypeError):
         # cut short by a power loss: whoever it was, it is of another boot
-        return ShimClaim(pid=0, start_ticks=0, boot_id="", child=None)
+        return ShimClaim(pid=0, start_ticks=0, claimed_ticks=0, boot_id="", child=None)
 
 
 def read_exit(folder: ReplicaFolder) -> ExitRecord | None:

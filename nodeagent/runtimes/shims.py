@@ -397,7 +397,7 @@ class ShimDriver(ABC):
         claim = read_claim(folder)
         if claim is None or claim.boot_id != self._boot_id:
             return max(by_wall_s, 0.0)
-        return max(ticks_now() - claim.start_ticks, 0) / os.sysconf("SC_CLK_TCK")
+        return max(ticks_now() - claim.claimed_ticks, 0) / os.sysconf("SC_CLK_TCK")
 
 
 def refuse_unsound(spec: ReplicaSpec) -> None:

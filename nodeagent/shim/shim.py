@@ -62,6 +62,10 @@ _TOGETHER_S = 0.05
 """What is due so soon is done with what is due now: each time that a shim wakes up costs more than a look."""
 
 
+_REHEARSED = '{"time_limit_s": null, "lost_after_s": null, "grace_s": 1.0, "namespace": null}'
+"""A specification of nothing."""
+
+
 def main() -> NoReturn:
     """Run the replica whose folder is the second argument; the number of a descriptor may follow."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
@@ -76,7 +80,12 @@ def run(folder: str, network: int | None = None) -> NoReturn:
     """
     # before the claim: until it, a second shim for the same folder may be on its way too
     spec = json.loads(content_of(os.path.join(folder, "spec.json")))
-    claim = {"pid": os.getpid(), "start_ticks": _start_ticks(), "boot_id": spec["boot_id"]}
+    claim = {
+        "pid": os.getpid(),
+        "start_ticks": _start_ticks(),
+        "claimed_ticks": int(_boot_time() * os.sysconf("SC_CLK_TCK")),
+        "boot_id": spec["boot_id"],
+    }
     if not _claim(folder, claim):
         os._exit(0)
     shim = Shim(folder, spec, claim, network)
@@ -89,6 +98,15 @@ def run(folder: str, network: int | None = None) -> NoReturn:
     shim.write_exit_record()
     shim.release()
     os._exit(0)
+
+
+def rehearse() -> None:
+    """Do, for nothing, what each replica takes: the memory that this writes to is then the process's own.
+
+    A forked process waits for a copy of each page that it writes to, and Python writes to what it only uses.
+    """
+    nowhere = os.devnull  # has no files in it
+    Shim(nowhere, json.loads(_REHEARSED), {"start_ticks": _start_ticks()}).rehearse()
 
 
 def _program_of(folder: str, spec: dict, network: int | None) -> Program:  # type: ignore[type-arg]
@@ -127,6 +145,13 @@ class Shim:
         self._stillness = Stillness(lambda: {self._program.pid, *self._program.processes()} - {0})
         self._contact_mtime = self._contact_stamp()
         self._contact_changed = _boot_time()
+
+    def rehearse(self) -> None:
+        """Do what changes nothing."""
+        self._stop_order()
+        self._keep_limits()
+        self._until_next_deadline()
+        json.dumps(self._exit_record())
 
     def start(self) -> None:
         """Start the program, which may go on while it is supervised."""

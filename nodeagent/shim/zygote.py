@@ -9,6 +9,10 @@ that becomes the shim's standard input and perhaps one of its program's network,
 `b"error <reason>"`. A forked shim is a session leader
 of its own with nothing of the zygote open, the same as one that was started directly; it outlives
 both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
+
+Between requests it keeps a spare shim, which waits for its folder: a forked process copies each page of memory
+when it first writes to it, and the spare has done that for most of them. It has nothing of any session, and ends with
+the zygote. Where there is none, as when many are asked for at once, the shim is forked then.
 """
 
 from __future__ import annotations
@@ -25,9 +29,12 @@ from nodeagent.shim import forked, namespaces, seccomp, shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 _MAX_MESSAGE = 8192
+_QUIET_MS = 10
+"""A spare is forked after so long without a request: sooner it would take time from the start of the last one."""
 
 
 def main() -> NoReturn:
@@ -43,32 +50,89 @@ def main() -> NoReturn:
     os._exit(0)
 
 
+class _Shims:
+    """The shims that this process forked and has not reaped, by pidfd."""
+
+    def __init__(self, poll: select.poll) -> None:
+        self._poll = poll
+        self._pids: dict[int, int] = {}
+
+    def add(self, pid: int) -> int:
+        """Notice its end; its pidfd. Raises OSError."""
+        pidfd = os.pidfd_open(pid)
+        self._pids[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        return pidfd
+
+    def reap(self, pidfd: int) -> bool:
+        """Collect the one that has ended; False where this is none of them."""
+        if pidfd not in self._pids:
+            return False
+        os.waitpid(self._pids.pop(pidfd), 0)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        return True
+
+
+class _Spare:
+    """A shim that was forked before anybody asked for it. It ends when this process does.
+
+    Raises OSError where it cannot be made.
+    """
+
+    def __init__(self, shims: _Shims) -> None:
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self.pid = _fork(lambda: _wait_for_folder(theirs))
+                self.pidfd = shims.add(self.pid)
+            except OSError:
+                self._end.close()  # which ends it
+                raise
+
+    def takes(self, folder: bytes, given: list[int]) -> bool:
+        """Have it run a folder, once; False where it has died."""
+        with self._end:
+            try:
+                socket.send_fds(self._end, [folder], given)
+            except OSError:
+                return False
+        return True
+
+
 def serve(requests: socket.socket) -> None:
     """Answer requests until the other end is closed."""
-    shims: dict[int, int] = {}  # pidfd -> pid
     poll = select.poll()
     poll.register(requests, select.POLLIN)
+    shims = _Shims(poll)
+    spare: _Spare | None = None
+    wants_spare = True
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor in shims:
-                os.waitpid(shims.pop(descriptor), 0)
-                poll.unregister(descriptor)
-                os.close(descriptor)
+        ready = poll.poll(_QUIET_MS if wants_spare else None)
+        if not ready:
+            # tried once after each request, also where it does not work
+            wants_spare = False
+            with contextlib.suppress(OSError):
+                spare = _Spare(shims)
+        for descriptor, _ in ready:
+            if shims.reap(descriptor):
                 continue
             folder, given, _, _ = socket.recv_fds(requests, _MAX_MESSAGE, 2)
             if not folder:
                 return
             try:
-                pid = _fork_shim(os.fsdecode(folder), given)
-                pidfd = os.pidfd_open(pid)
+                if spare is not None and spare.takes(folder, given):
+                    pid, pidfd = spare.pid, spare.pidfd
+                else:
+                    pid = _fork(lambda folder=folder, given=given: _be_shim(folder, given))  # type: ignore[misc]
+                    pidfd = shims.add(pid)
             except OSError as error:
                 _answer(requests, f"error {error}".encode(), [])
                 continue
             finally:
+                spare, wants_spare = None, True
                 for one in given:
                     os.close(one)
-            shims[pidfd] = pid
-            poll.register(pidfd, select.POLLIN)
             _answer(requests, b"ok %d" % pid, [pidfd])
 
 
@@ -77,16 +141,34 @@ def _answer(requests: socket.socket, message: bytes, descriptors: list[int]) -> 
         socket.send_fds(requests, [message], descriptors)
 
 
-def _fork_shim(folder: str, given: list[int]) -> int:
+def _fork(work: Callable[[], NoReturn]) -> int:
+    """Fork a session leader that does this; its pid. Raises OSError."""
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
-        for one in given[:1]:
-            os.dup2(one, 0)
-        network = given[1] if len(given) > 1 else None
-        forked.close_all_but(0, 1, 2, *given[1:])
-        shim.run(folder, network)
+        work()
     finally:
         os._exit(1)
+
+
+def _wait_for_folder(end: socket.socket) -> NoReturn:
+    forked.close_all_but(0, 1, 2, end.fileno())
+    namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-spare")
+    # until it is a shim, a signal is no order to it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forked.WATCHED)
+    shim.rehearse()
+    folder, given, _, _ = socket.recv_fds(end, _MAX_MESSAGE, 2)
+    if not folder:
+        os._exit(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, forked.WATCHED)
+    _be_shim(folder, given)
+
+
+def _be_shim(folder: bytes, given: list[int]) -> NoReturn:
+    for one in given[:1]:
+        os.dup2(one, 0)
+    network = given[1] if len(given) > 1 else None
+    forked.close_all_but(0, 1, 2, *given[1:])
+    shim.run(os.fsdecode(folder), network)
