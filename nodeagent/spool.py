@@ -528,13 +528,16 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
         return None
     if facts.st_size < cursor.offset:
         return _log_gap(stream, cursor, "the program shortened its log", offset=0)
+    written = cursor.offset
+    if facts.st_size >= cursor.offset + limit:
+        # Room that was taken and not written to (fallocate) is a hole until it is read, or read ahead.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        written = _behind_holes(descriptor, cursor.offset, facts.st_size)
     text = os.pread(descriptor, limit, cursor.offset)
     if not text:
         return None
-    if text.count(0) == limit:
-        written = _behind_holes(descriptor, cursor.offset, facts.st_size)
-        if written >= cursor.offset + limit:
-            return _log_gap(stream, cursor, "the log has a hole", offset=written)
+    if written >= cursor.offset + limit and text.count(0) == limit:
+        return _log_gap(stream, cursor, "the log has a hole", offset=written)
     last = cursor.last + len(text)
     return Batch(
         stream=stream,
