@@ -140,6 +140,11 @@ class App:
         """Width of the terminal that reads the result; None when it is no terminal."""
         return self._room_of(self.stdout)
 
+    @property
+    def error_room(self) -> int | None:
+        """Width of the terminal that shows stderr; None when it is none."""
+        return self._room_of(self.stderr)
+
     def _room_of(self, stream: IO[str]) -> int | None:
         if not stream.isatty():
             return None
@@ -212,7 +217,7 @@ class App:
         """A line for stderr, made safe, in as many lines as its terminal needs; one where it is none."""
         from nsml.view.text import visible
 
-        return self._folded(visible(text), self._room_of(self.stderr))
+        return self._folded(visible(text), self.error_room)
 
     @staticmethod
     def _folded(text: str, room: int | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsml.view.text import fit, width
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
     from cli.app import App
 
-_BAR = 24
+_BAR, _LEAST_BAR = 24, 4
+_LONGEST = 1000
 _REDRAW_S = 0.1
 _SHORT_S = 1.0
 
@@ -48,11 +50,15 @@ class Progress:
         if now - self._drawn_at < _REDRAW_S and done < total:
             return
         self._drawn_at = now
-        filled = min(done * _BAR // total, _BAR)
-        bar = "█" * filled + "░" * (_BAR - filled)
-        self._app.stderr.write(
-            f"\r\x1b[K{self._label} {bar} {done * 100 // total:3}% of {self._words(total)}"
-        )
+        words = f"{done * 100 // total:3}% of {self._words(total)}"
+        # A line that is as wide as the terminal would be two, of which only the last is taken away.
+        room = (self._app.error_room or _LONGEST) - 1
+        cells = min(_BAR, room - width(self._label) - width(words) - 2)
+        line = self._label
+        if cells >= _LEAST_BAR:
+            filled = min(done * cells // total, cells)
+            line += " " + "█" * filled + "░" * (cells - filled)
+        self._app.stderr.write(f"\r\x1b[K{fit(f'{line} {words}', room)}")
         self._app.stderr.flush()
         self._is_drawn = True
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 _SHOWN = 3
-_GITIGNORE = ".gitignore"
+_IGNORE_FILES = (".gitignore", ".dockerignore", ".gcloudignore", ".amlignore", ".skyignore")
+"""Where other tools are told what not to send."""
 
 
 def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
@@ -70,31 +71,43 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
     ):
         if names:
             app.say(f"note: {what}: {visible(shortened(names))}")
-    _note_gitignore(app, path, packed)
+    _note_ignore_files(app, path, packed)
     tell_sent(app, path, packed)
     return packed
 
 
-def _note_gitignore(app: App, folder: Path, packed: Packed) -> None:
-    """Say what is sent although git would leave it out: its rules are not read."""
+def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
+    """Say what is sent although git, or another tool, would leave it out: their rules are not read, in no folder."""
     from nsml.content.ignore import IGNORE_FILE, IgnoreRules
+    from nsml.view.text import visible
     from nsml.view.units import size_text
     from nsml.written import decoded, lines_of
 
-    try:
-        rules = IgnoreRules(lines_of(decoded((folder / _GITIGNORE).read_bytes())))
-    except (OSError, ValueError):
-        return
-    sent = [
-        item
-        for item in packed.manifest.entries
-        if rules.ignores(native_path(item.path), is_folder=False)
-    ]
+    paths = [item.path for item in packed.manifest.entries]
+    files = [*_IGNORE_FILES, *(path for path in paths if path.rpartition("/")[2] in _IGNORE_FILES)]
+    naming: list[str] = []
+    sent: dict[str, int] = {}
+    for file in dict.fromkeys(files):
+        try:
+            content = (folder / native_path(file)).read_bytes()
+            rules = IgnoreRules(lines_of(decoded(content)))
+        except (OSError, ValueError):
+            continue
+        base = file[: -len(file.rpartition("/")[2])]
+        named = {
+            item.path: item.size
+            for item in packed.manifest.entries
+            if item.path.startswith(base)
+            and rules.ignores(native_path(item.path[len(base) :]), is_folder=False)
+        }
+        naming += [file] if named else []
+        sent |= named
     if sent:
-        size = size_text(sum(item.size for item in sent))
+        are = "is" if len(naming) == 1 else "are"
+        them = "it names" if len(naming) == 1 else "they name"
         app.say(
-            f"note: {_GITIGNORE} is not read: {files_text(len(sent))} ({size}) that it names are sent;"
-            f" {IGNORE_FILE} leaves files out"
+            f"note: {visible(shortened(naming))} {are} not read: {files_text(len(sent))}"
+            f" ({size_text(sum(sent.values()))}) that {them} are sent; {IGNORE_FILE} leaves files out"
         )
 
 

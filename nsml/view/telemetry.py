@@ -22,8 +22,9 @@ _LABEL: Final = 8
 _TAIL: Final = 30
 _LAST: Final = 15
 _NEW_S: Final = 30.0
-_LEAST_BARS: Final = 10
+_LEAST_BARS: Final = 4
 _THREE_DIGITS: Final = 100
+_ONE_DIGIT: Final = 0.1
 _MINUTE_S: Final = 60.0
 _LEAST_SPAN_S: Final = 1e-6
 """A shorter span has no places to tell apart, and to divide by it may be infinite."""
@@ -51,8 +52,10 @@ class _Row:
 
 
 def _count(value: float) -> str:
-    """A mean of numbers of things: three digits, or all before the point."""
-    return f"{value:,.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
+    """A mean of numbers of things: three digits, or all before the point; one of what is hardly anything."""
+    if value >= _THREE_DIGITS:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= _ONE_DIGIT else f"{value:.1g}"
 
 
 def _percent(value: float) -> str:

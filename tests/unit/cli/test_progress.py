@@ -2,6 +2,7 @@ import pytest
 
 from cli.app import App
 from cli.progress import Progress
+from nsml.view.text import width
 from tests.unit.cli.conftest import Stream
 
 
@@ -56,3 +57,13 @@ def test_nothing_is_redrawn_where_it_must_not_be(clock, environ):
     shown = transfer(clock, terminal=True, seconds=100, **environ)
     assert "\r" not in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("columns", [1, 10, 20, 30, 44, 45, 46, 80])
+def test_the_line_is_one_line_of_any_terminal(clock, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = transfer(clock, terminal=True, seconds=5, COLUMNS=str(columns))
+    lines = [line.removeprefix("\x1b[K") for line in shown.split("\r")]
+    assert max(map(width, lines)) < columns
+    assert ("█" in shown) == (columns >= 30)
+    assert any("100% of 1.0 MB" in line for line in lines) == (columns >= 30)

@@ -148,7 +148,23 @@ def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
         "note: .gitignore is not read: 2 files (2.0 kB) that it names are sent; .nsmlignore leaves files out",
     ]
     (project / ".nsmlignore").write_text("*.bin\nsub\n")
-    assert ".gitignore" not in nsml("run").stderr
+    assert "ignore is not read" not in nsml("run").stderr
+
+
+def test_ignore_files_of_folders_and_of_other_tools_are_named(nsml, state, project):
+    (project / "data").mkdir()
+    (project / "data" / ".gitignore").write_text("/big.csv\n")
+    (project / "data" / "big.csv").write_text("x" * 1000)
+    (project / "big.csv").write_text("not what is meant in data")
+    told = "note: data/.gitignore is not read: 1 file (1.0 kB) that it names are sent;"
+    assert told in nsml("run", "--dry-run").stderr
+    (project / ".dockerignore").write_text("data\n")
+    assert (
+        "note: .dockerignore, data/.gitignore are not read: 2 files (1.0 kB) that they name are sent;"
+        in nsml("run", "--dry-run").stderr
+    )
+    (project / ".nsmlignore").write_text("data/\n")
+    assert "not read" not in nsml("run", "--dry-run").stderr
 
 
 @pytest.mark.parametrize("words", [["run"], ["dataset", "push", "x", "."]])
