@@ -121,6 +121,8 @@ class Runner:
     place: Place
     replica_id: ReplicaId
     assignment: pb.Assignment
+    folder: ReplicaFolder = field(init=False)
+    """Where the replica lives."""
     phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
     exit: pb.ReplicaExit | None = None
     stop_order: pb.StopOrder | None = None
@@ -141,10 +143,9 @@ class Runner:
     _finalized: asyncio.Event = field(default_factory=asyncio.Event)
     _unlisted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @property
-    def folder(self) -> ReplicaFolder:
-        """Where the replica lives."""
-        return self.place.folder(self.replica_id)
+    def __post_init__(self) -> None:
+        """Note where the replica lives: paths take time to put together."""
+        self.folder = self.place.folder(self.replica_id)
 
     @property
     def is_running(self) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.accounts import Accounts, AccountsError, IdRange, barrier, build_ids
-from nodeagent.folders import ReplicaId
+from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.runner import Runner
 from nsml.clock import inline
 from nsml.v1 import agents_pb2 as pb
@@ -59,7 +59,7 @@ async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
     """What the one before left on the node, files and processes, is none of theirs."""
     made = accounts(tmp_path)
     before = made.of_user("kim")  # by an agent of the version before, or for a user from then
-    place = SimpleNamespace(accounts=made, run=inline)
+    place = SimpleNamespace(accounts=made, run=inline, folder=ReplicaFolders(tmp_path).of)
 
     async def uid(**owner: str) -> int | None:
         runner = Runner(
