@@ -32,11 +32,15 @@ class Choosing:
     Args:
         filters: all of them must hold.
         sort: a column's key, `summary.NAME`, `arg.NAME`, or such a name alone; `-` before it: greatest first. "": newest first.
+        fields: of --fields, by the same names.
 
     Raises CommandError (USAGE) for a filter that says nothing.
     """
 
-    def __init__(self, filters: Sequence[str], sort: str) -> None:
+    def __init__(self, filters: Sequence[str], sort: str, fields: Sequence[str] = ()) -> None:
+        columns = {one.key for one in COLUMNS}
+        self._names = [one for one in fields if one not in columns and not ordering.is_single(one)]
+        """Values of summaries and arguments, named alone."""
         self._texts = filters
         self.filters = [_understood(text) for text in filters]
         self._sort = sort.removeprefix("-")
@@ -66,13 +70,15 @@ class Choosing:
         """The values of summaries that are looked at, which lists carry when asked for them."""
         shown = [key for key in app.flags.fields if key.startswith(ordering.SUMMARY)]
         names = [key for one in self.filters for key in one.compared()]
-        names += [key.removeprefix(ordering.SUMMARY) for key in (self._sort, *shown) if key]
+        names += [
+            key.removeprefix(ordering.SUMMARY) for key in (self._sort, *shown, *self._names) if key
+        ]
         return list(dict.fromkeys(names))
 
     @property
     def looks_closer(self) -> bool:
         """Whether it looks at more of a session than a table shows."""
-        return bool(self.filters or self._sort)
+        return bool(self.filters or self._sort or self._names)
 
     def takes(self, session: Session, now: float) -> bool:
         """Whether it is meant, at a moment (Unix seconds)."""
@@ -115,15 +121,25 @@ class Choosing:
         """All columns; what is sorted by is seen, and marked, and what is filtered by is seen."""
         keys = [key for one in self.filters for key in one.asked]
         found = [*ordering.with_filtered(COLUMNS, keys, self._known), *_asked(app)]
+        found += [ordering.named_alone(one) for one in self._names if self._is_there(one)]
         if not self._key:
             return found
         return ordering.marked(found, self._key, is_down=self._is_down)
 
-    @staticmethod
-    def record(app: App) -> Callable[[Session], dict[str, Any]]:
+    def _is_there(self, name: str) -> bool:
+        """Whether a session has a value of this name; also where none was looked at yet."""
+        known = self._known
+        return known is None or name in {*known.summary, *known.arguments}
+
+    def record(self, app: App) -> Callable[[Session], dict[str, Any]]:
         """The record of a session, with the single values among the fields that are asked for."""
         some = list(filter(ordering.is_single, app.flags.fields))
-        return lambda one: {**record(one), **{key: ordering.single(one, key) for key in some}}
+        names = [one for one in self._names if self._is_there(one)]
+        return lambda one: {
+            **record(one),
+            **{key: ordering.single(one, key) for key in some},
+            **{name: ordering.single_alone(one, name) for name in names},
+        }
 
 
 def _asked(app: App) -> list[Column[Session]]:

@@ -94,7 +94,7 @@ def ps(
     if search and is_glob(search) and not search.startswith("*"):
         # The platform knows full names alone: what it finds beside short forms is left out here.
         filters, search = (*filters, f"name:{search}"), f"*{search}"
-    choosing = Choosing(filters, sort)
+    choosing = Choosing(filters, sort, app.flags.fields)
     chosen = wanted(
         users=[*_parts(users), *(["@me"] if mine else [])],
         states=_parts(states),

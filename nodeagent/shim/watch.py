@@ -403,12 +403,20 @@ def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
     return OUT_OF_MEMORY, memory_message(max(peak, group.memory_peak()), limit)
 
 
-def memory_message(used: int, limit: int) -> str:
-    """The end of a replica that used all its memory."""
-    return (
-        f"killed for memory: used {memory(used)} of {memory(limit)} given;"
-        f" try --memory {twice(limit)}"
-    )
+_UNITS = (("T", 10**12), ("G", 10**9), ("M", 10**6))
+_NEARLY_ALL = 0.9
+
+
+def memory_message(used: int, limit: int, machine: int | None = None) -> str:
+    """The end of a replica that used all its memory; `machine`: bytes of it, by default of this one.
+
+    More than this machine has is advised only where it had nearly all of that already: another may have more.
+    """
+    machine = machine or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # As `twice` rounds, it may be a little more than twice.
+    is_capped = _NEARLY_ALL * machine > limit and 2.01 * limit > machine
+    more = at_most(machine) if is_capped else twice(limit)
+    return f"killed for memory: used {memory(used)} of {memory(limit)} given; try --memory {more}"
 
 
 def disk_message(used: int, limit: int, files: int = 0) -> str:
@@ -462,10 +470,20 @@ def memory(count: float) -> str:
 
 def twice(limit: int) -> str:
     """Twice a size, as it is asked for: `2G`."""
-    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+    for unit, factor in _UNITS:
         if 2 * limit >= factor:
             return f"{2 * limit / factor:.3g}{unit}"
     return str(2 * limit)
+
+
+def at_most(count: int) -> str:
+    """A size as it is asked for, in three digits and never more than it: `25.2G` of 25.276e9."""
+    for unit, factor in _UNITS:
+        if count >= factor:
+            whole = int(count // factor)
+            step = 10 ** max(3 - len(str(whole)), 0)
+            return f"{int(count * step // factor) / step:g}{unit}"
+    return str(count)
 
 
 def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:

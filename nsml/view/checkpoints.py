@@ -87,7 +87,7 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
         title="Last Modified",
         cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
     ),
-    Column(key="elapsed", title="Elapsed", cell=lambda c, _: duration_text(c.elapsed_s)),
+    Column(key="elapsed", title="Interval", cell=lambda c, _: duration_text(c.elapsed_s)),
     # -o wide has all digits instead.
     Column(
         key="summary",

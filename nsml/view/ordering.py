@@ -202,6 +202,17 @@ def single(session: Session, key: str) -> object:
     return _arguments(session).get(key.removeprefix(ARGUMENT))
 
 
+def single_alone(session: Session, name: str) -> object:
+    """What a session reported under this name, else its argument of it; None where it has neither."""
+    found = _reported(session, name)
+    return _arguments(session).get(name) if found is None else found
+
+
+def named_alone(name: str) -> Column[Session]:
+    """The column of `single_alone`, whose key is the name."""
+    return _value_column(name, name, _reported_or_given)
+
+
 def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> list[Column[Session]]:
     """These with a mark at the one that is sorted by, which is seen."""
     mark = DOWN if is_down else UP
@@ -261,6 +272,11 @@ def _reported(session: Session, name: str) -> object:
 def _given(session: Session, name: str) -> object:
     value = _arguments(session).get(name)
     return "set" if value is True else value
+
+
+def _reported_or_given(session: Session, name: str) -> object:
+    found = _reported(session, name)
+    return _given(session, name) if found is None else found
 
 
 def _value_text(value: object) -> str:

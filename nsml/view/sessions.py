@@ -35,7 +35,7 @@ from nsml.view.usage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -55,6 +55,11 @@ _Option: TypeAlias = "tuple[str, ...]"
 _NO_OPTIONS: Mapping[str, frozenset[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
+_HELD_CELLS = len("2 sim")
+_ARGS_CELLS = 8
+"""Of arguments at least, and of a summary beside values with columns of their own."""
+_SUMMARY = "summary."
+"""What the key of a column begins with that is one value of summaries."""
 _TEXT_CELLS = 24
 """Of a text in a summary."""
 _BY_SIGNAL = 128
@@ -232,13 +237,15 @@ def command_words(session: Session) -> list[str]:
     return list(session.spec.argv or session.spec.args)
 
 
-def summary_text(session: Session | Checkpoint, cells: int | None = None) -> str:
+def summary_text(
+    session: Session | Checkpoint, cells: int | None = None, own: Collection[str] = frozenset()
+) -> str:
     """The last summary report in its order, `step` left out: numbers rounded, what holds several values counted.
 
     `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
 
     `cells`: as many values as have room there, settings and counters last, with shorter names at need and no number cut; "" where
-    not even the first has.
+    not even the first has. `own`: those with a column of their own, which are left out then.
     """
     pairs = _summary_pairs(session)
     text = ", ".join(key + value for key, value in pairs)
@@ -246,7 +253,11 @@ def summary_text(session: Session | Checkpoint, cells: int | None = None) -> str
     pairs.sort(key=lambda pair: (pair[0] == "epoch", is_set_or_counted(pair[0])))
     if left_out := getattr(session, "summary_left_out", 0):
         text += f" … {left_out:,} more"
-    return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)
+    if cells is None or width(text) <= cells:
+        return text
+    return _pairs_within(
+        [pair for pair in pairs if pair[0] not in own], cells, has_more=bool(left_out)
+    )
 
 
 def summary_words(session: Session) -> str:
@@ -265,16 +276,17 @@ def _summary_pairs(session: Session | Checkpoint) -> list[tuple[str, str]]:
     return pairs
 
 
-def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int) -> str:
-    """The first of these that have room, and that there are more."""
+def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int, *, has_more: bool) -> str:
+    """The first of these that have room, and that there are more: `has_more`, or those that have none."""
     text = ""
-    for key, value in pairs:
+    for left, (key, value) in enumerate(pairs, start=1 - len(pairs)):
         lead = f"{text}, " if text else ""
-        room = cells - width(lead) - width(value) - width(_MORE)
+        more = width(_MORE) if has_more or left else 0
+        room = cells - width(lead) - width(value) - more
         if room < min(width(key), _KEY_CELLS):
-            break
+            return text and text + _MORE
         text = f"{lead}{fit_middle(key, room)}{value}"
-    return text and text + _MORE
+    return text + _MORE if text and has_more else text
 
 
 def summary_of(session: Session | Checkpoint) -> dict[str, Any]:
@@ -348,10 +360,12 @@ def _summary(session: Session, now: float) -> str:
     return "; ".join(filter(None, (end_text(session), summary_text(session))))
 
 
-def _summary_within(session: Session, _now: float, cells: int) -> str:
+def _summary_within(
+    session: Session, _now: float, cells: int, own: Collection[str] = frozenset()
+) -> str:
     is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
     is_told = is_told or session.waiting != "" or end_text(session) != ""
-    return "" if is_told else summary_text(session, cells) or fit(_MORE.strip(), cells)
+    return "" if is_told else summary_text(session, cells, own) or fit(_MORE.strip(), cells)
 
 
 def _args_within(
@@ -385,8 +399,8 @@ def _first_option_cells(session: Session, same: Mapping[str, frozenset[_Option]]
     return width(shell_line(options[0])) + more if options else 0
 
 
-def _first_value_cells(session: Session) -> int:
-    pairs = _summary_pairs(session)
+def _first_value_cells(session: Session, own: Collection[str]) -> int:
+    pairs = [pair for pair in _summary_pairs(session) if pair[0] not in own]
     more = width(_MORE) if len(pairs) > 1 or session.summary_left_out else 0
     return width("".join(pairs[0])) + more if pairs else 0
 
@@ -400,14 +414,23 @@ def columns_for(
     """
     same = _same_options(sessions)
     args = max((_first_option_cells(one, same) for one in sessions), default=0)
-    values = max(map(_first_value_cells, sessions), default=0)
+    columns = columns or COLUMNS
+    own = {one.key.removeprefix(_SUMMARY) for one in columns if one.key.startswith(_SUMMARY)}
+    values = max((_first_value_cells(one, own) for one in sessions), default=0)
     return [
         one._replace(within=partial(_args_within, same=same), shrinks_to=_wanting(one, args))
         if one.within is _args_within
-        else one._replace(shrinks_to=_wanting(one, values))
+        else one._replace(
+            within=partial(_summary_within, own=own),
+            shrinks_to=_wanting(one, values),
+            least=_ARGS_CELLS if own else one.least,
+        )
         if one.within is _summary_within
+        # The summary has less to say then: what is held stays whole.
+        else one._replace(least=_HELD_CELLS)
+        if own and one.within is _gpus_within
         else one
-        for one in columns or COLUMNS
+        for one in columns
     ]
 
 
@@ -599,7 +622,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=lambda s, _: shell_line(command_words(s)),
         tells=lambda s: bool(command_words(s)),
         shrinks_to=10,
-        least=8,
+        least=_ARGS_CELLS,
         within=_args_within,
     ),
     Column(

@@ -217,25 +217,41 @@ def _give_back(
     cut: list[int],
     wanted: Sequence[int],
 ) -> None:
-    """Let other columns that were cut have the cells that shorter texts of a column leave free, the least cut first.
+    """Let other columns that were cut have the cells that shorter texts of a column leave free.
+
+    Those with rows of which nothing is shown come first, then the least cut.
 
     `shown`: the texts of the column of a place in so many cells. `cut`: the cells of each of the places, which change.
     """
     free = 0
-    wanting = []
+    wanting, starved = [], []
     for at, place in enumerate(places):
         column, cells = columns[place], cut[at]
         if cells >= wanted[place]:
             continue
-        needed = max([min(width(column.title), cells), *map(width, shown(place, cells))])
-        if column.within is not None and needed < cells:
+        texts = list(shown(place, cells))
+        needed = max([min(width(column.title), cells), *map(width, texts)])
+        if _is_starved(texts):
+            starved.append((at, place))
+        elif column.within is not None and needed < cells:
             cut[at] = needed
             free += cells - needed
-        else:
-            wanting.append((wanted[place] - cells, at))
-    for lacking, at in sorted(wanting):
-        cut[at] += (given := min(lacking, free))
+            continue
+        wanting.append((wanted[place] - cells, at, place))
+    for at, place in starved:
+        rooms = range(cut[at] + 1, min(cut[at] + free, wanted[place]) + 1)
+        enough = (room for room in rooms if not _is_starved(shown(place, room)))
+        if given := next(enough, cut[at]) - cut[at]:
+            cut[at] += given
+            free -= given
+    for _, at, place in sorted(wanting):
+        cut[at] += (given := min(wanted[place] - cut[at], free))
         free -= given
+
+
+def _is_starved(texts: Iterable[str]) -> bool:
+    """Whether there is a row of which nothing is shown."""
+    return any(text.strip() == _ELLIPSIS for text in texts)
 
 
 class Rendered(NamedTuple):
@@ -398,7 +414,9 @@ def _narrow(columns: Sequence[Column[T]], widths: list[int], room: int) -> list[
         kept.remove(optional[-1])
     if not fits:
         _cut_names(chosen, cut, room)
-        _shrink(chosen, cut, room, part=2)
+        # The last one, a text, is cut before those that tell rows apart.
+        last = max((i for i, one in enumerate(chosen) if one.shrinks_to is not None), default=0)
+        _ = _shrink(chosen, cut, room, part=2, start=last) or _shrink(chosen, cut, room, part=2)
     for place, cells in zip(kept, cut, strict=True):
         widths[place] = cells
     return kept
@@ -415,13 +433,17 @@ def _excess(widths: Sequence[int], room: int) -> int:
     return max(sum(widths) + len(_GAP) * (len(widths) - 1) - room, 0)
 
 
-def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int, part: int = 1) -> bool:
-    """Cut the widest columns that may shrink, to a part of `shrinks_to`, until the line fits.
+def _shrink(
+    columns: Sequence[Column[T]], widths: list[int], room: int, part: int = 1, start: int = 0
+) -> bool:
+    """Cut the widest columns that may shrink, from `start` on to a part of `shrinks_to`, until the line fits.
 
     Whether it does.
     """
     floors = [
-        widths[index] if column.shrinks_to is None else max(column.shrinks_to // part, column.least)
+        widths[index]
+        if column.shrinks_to is None
+        else max(column.shrinks_to // (part if index >= start else 1), column.least)
         for index, column in enumerate(columns)
     ]
     excess = _excess(widths, room)

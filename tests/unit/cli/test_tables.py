@@ -27,9 +27,9 @@ def test_ps(nsml, everything):
 
 def test_model_ls(nsml, everything):
     assert nsml("model", "ls", "@last").stdout == (
-        "Checkpoint  Last Modified  Elapsed  Summary                      Size\n"
-        "----------  -------------  -------  ---------------------------  -------\n"
-        "best        23 hours ago   12s      val/accuracy=0.9877, step=2  7 Bytes\n"
+        "Checkpoint  Last Modified  Interval  Summary                      Size\n"
+        "----------  -------------  --------  ---------------------------  -------\n"
+        "best        23 hours ago   12s       val/accuracy=0.9877, step=2  7 Bytes\n"
     )
     assert "val/accuracy=0.98765, step=2 " in nsml("model", "ls", "@last", "-o", "wide").stdout
 
@@ -460,3 +460,40 @@ def test_what_a_user_wrote_cannot_steer_the_terminal(nsml, state, monkeypatch):
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "␛]0;owned␇" in shown
+
+
+@pytest.mark.parametrize("words", [("--sort", "train/loss"), ("--filter", "train/loss<9")])
+def test_a_sweep_on_a_small_terminal_shows_what_each_was_run_with_and_no_value_twice(
+    nsml, state, monkeypatch, words
+):
+    """A summary says less where one of its values has a column, and is cut before arguments are."""
+    monkeypatch.setenv("COLUMNS", "80")
+    rates = ["0.01", "0.03", "0.1", "0.3", "1", "3"]
+    for number, rate in enumerate(rates, start=5):
+        session = state.add(
+            f"kim/mydata/{number}",
+            memo="sweep",
+            summary={"train/loss": 2.009, "train/accuracy": 0.9983},
+        )
+        session.spec.args[:] = ["--lr", rate, "--epochs", "30", "--sleep", "0.1"]
+        state.put(session)
+    rows = nsml("ps", *words, terminal=True, NO_COLOR="1").stdout.splitlines()[2:]
+    assert sorted(row.partition("--lr ")[2].split()[0] for row in rows) == sorted(rates)
+    for row in rows:
+        assert "2.009" in row
+        assert "loss=" not in row
+        assert "=0.9983" in row
+
+
+def test_a_value_alone_is_a_field_as_it_is_a_sort_key(nsml, state):
+    session = state.add("kim/mnist/1", summary={"val/acc": 0.5})
+    session.spec.args[:] = ["--lr", "0.1"]
+    state.put(session)
+    state.add("kim/mnist/2")
+    asked = nsml("ps", "--fields", "name,lr,val/acc", "-o", "csv").stdout.splitlines()
+    assert sorted(asked[1:]) == ["kim/mnist/1,0.1,0.5", "kim/mnist/2,,"]
+    shown = nsml("ps", "--fields", "name,lr,val/acc").stdout.splitlines()
+    assert shown[0].split() == ["Name", "lr", "val/acc"]
+    assert ["kim/mnist/1", "0.1", "0.5"] in [line.split() for line in shown]
+    refused = nsml("ps", "--fields", "name,rate", check=False)
+    assert (refused.code, "no such field: 'rate'" in refused.stderr) == (2, True)

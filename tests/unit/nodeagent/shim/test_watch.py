@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.watch import FIRST_LOOK_S, LIMIT_EXCEEDED, OUT_OF_MEMORY, Watch
+from nodeagent.shim.watch import (
+    FIRST_LOOK_S,
+    LIMIT_EXCEEDED,
+    OUT_OF_MEMORY,
+    Watch,
+    memory_message,
+)
 from tests import disks
 
 LIMIT = 32 << 20
@@ -148,3 +154,18 @@ def test_who_leaves_others_no_files_to_make_is_ended(tmp_path: Path) -> None:
             found = greedy.look()
         assert found[0] == LIMIT_EXCEEDED
         assert "more files" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "machine", "advice"),
+    [
+        (200_000_000, 25_276_502_016, "400M"),
+        (12_638_251_008, 25_276_502_016, "25.2G"),  # twice would be 25.3G, which no node has
+        (16 * 10**9, 25_276_502_016, "25.2G"),
+        (25 * 10**9, 25_276_502_016, "50G"),  # another node may have it
+        (600 * 10**9, 1_081_000_000_000, "1.08T"),
+        (700 * 10**6, 999_999_999, "999M"),
+    ],
+)
+def test_no_more_memory_is_advised_than_the_machine_has(limit, machine, advice):
+    assert memory_message(limit, limit, machine).endswith(f"given; try --memory {advice}")
