@@ -158,7 +158,7 @@ async def test_nobody_has_more_pulls_than_their_part(node: Node) -> None:
 async def test_a_pull_that_nobody_asks_about_ends(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.image_orders._ENDS_UNASKED_S", 0.05)
+    monkeypatch.setattr("nodeagent.image_orders._ABANDONED_AFTER_S", 0.05)
     monkeypatch.setattr("nodeagent.image_orders._LOOK_EVERY_S", 0.01)
     await node.ask()
     await node.has_changed.wait()
