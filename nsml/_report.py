@@ -89,6 +89,7 @@ class Reporter:
         self._notices = 0
         self._last: Dict[str, Any] = {}
         self._last_step: Any = None
+        self._too_deep = 0
         self.scope: Optional[Dict[str, Any]] = None
         self.safe_point: Optional[Callable[[float], None]] = None
         """Called at the end of each report with its time; may end the program."""
@@ -121,8 +122,26 @@ class Reporter:
         Raises:
             TypeError: something is not recorded, outside of a session or after `nsml.strict()`.
         """
+        try:
+            self._report(values, variables, unnamed, summary, scope, kwargs)
+        except RecursionError:
+            if self._strictness.is_on:
+                raise
+            self._too_deep += 1  # there is no room to say so: the next report does
+
+    def _report(  # noqa: PLR0917 - as it was called
+        self,
+        values: Any,
+        variables: Any,
+        unnamed: Tuple[Any, ...],
+        summary: Optional[bool],
+        scope: Optional[Dict[str, Any]],
+        kwargs: Dict[str, Any],
+    ) -> None:
         now = time.time()
         problems: List[_Problem] = _NONE
+        if self._too_deep:
+            self._tell_too_deep()
         try:
             names = self._names
             found = {names[name]: value for name, value in kwargs.items()}
@@ -159,6 +178,12 @@ class Reporter:
             self.safe_point(now)
         if problems:
             self._refuse(problems)
+
+    def _tell_too_deep(self) -> None:
+        count, self._too_deep = self._too_deep, 0
+        self._spool.drop(
+            f"{count} reports are not recorded: they were made as deep in calls as Python allows"
+        )
 
     def _any(
         self,

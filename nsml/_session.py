@@ -278,7 +278,7 @@ class Session:
             is_saved = self._save(name, None, is_midway=is_midway)
         except Exception as error:
             leaving.answered()
-            notice(f"could not save on notice, training goes on until SIGTERM: {error!r}")
+            notice(f"could not save on notice, training goes on until SIGTERM: {_told(error)}")
             return
         if is_saved:
             self._saved_on_notice(name)
@@ -304,7 +304,7 @@ class Session:
                 if tries_left == 1:
                     raise
             except Exception as error:
-                notice(f"could not go on from checkpoint {name}: {error!r}")
+                notice(f"could not go on from checkpoint {name}: {_told(error)}")
                 return
             else:
                 break
@@ -459,12 +459,13 @@ class Session:
         return save_fn is None and not self._model.has_save_function
 
     def _lost(self, name: str, error: Union[BaseException, str]) -> None:
-        text = f"checkpoint {name} is lost, training goes on: {error}"
+        why = error if isinstance(error, str) else reason(error)
+        text = f"checkpoint {name} is lost, training goes on: {why}"
         notice(text)
         if self._run_dir:
             self.spool.drop(text)
             record = {"kind": "checkpoint", "time": time.time(), "name": name, "folder": ""}
-            lost = {"files": [], "size": 0, "lost": str(error)[:_LONGEST_REASON]}
+            lost = {"files": [], "size": 0, "lost": why[:_LONGEST_REASON]}
             self.spool.append(encode({**record, **lost}), must_arrive=True)
 
     def _is_disk_full(self, error: BaseException) -> bool:
@@ -489,6 +490,11 @@ def _name(checkpoint: Name) -> str:
     from hashlib import sha256
 
     return f"{raw[:_KEPT_NAME_BYTES].decode(errors='ignore')}~{sha256(raw).hexdigest()[:32]}"
+
+
+def _told(error: Exception) -> str:
+    """An error's type and text, whatever its own methods raise."""
+    return f"{type(error).__name__}: {reason(error)}"
 
 
 def _may_be_called(function: Any) -> bool:

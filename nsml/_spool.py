@@ -83,8 +83,8 @@ class Spool:
             self._queue.append((payload, must_arrive))
             if self._writing:  # a signal handler: the append that it interrupted writes this too
                 return
-            self._writing = True
             try:
+                self._writing = True
                 while self._queue:
                     self._write(*self._queue.popleft())
             finally:
@@ -106,8 +106,8 @@ class Spool:
         with self._lock:
             if self._writing or not (self._owed or self._dropped):
                 return
-            self._writing = True
             try:
+                self._writing = True
                 self._make_ready()
             except OSError:
                 self._undo()

@@ -237,8 +237,20 @@ def _letter(value: Any) -> str:
         return ""
 
 
+def _field_names(value: Any) -> Tuple[str, ...]:
+    """Of a structured scalar or array of numpy; none of others."""
+    try:
+        names = value.dtype.names
+    except Exception:
+        return ()
+    return names if type(names) is tuple else ()
+
+
 def _asked(value: Any, kind: Any) -> Any:
     """What a scalar or an array of one dimension of another library holds."""
+    names = _field_names(value)
+    if names:
+        return {name: value[name] for name in names}
     failed: Optional[Exception] = None
     for ask in _ways(value, kind):
         try:
