@@ -497,6 +497,9 @@ class LogReader:
 
     def _take(self, piece: LogPiece) -> Iterator[Printed]:
         """What became final with a piece, by when it came where that is asked."""
+        if 0 < self._attempt < piece.attempt:
+            yield from self._end_attempt()
+            self._say_attempt(piece.attempt)
         self._say_lost(piece.missing_bytes)
         self._attempt, self._tail, self._since = piece.attempt, None, None
         self._offset = piece.offset + len(piece.data)
@@ -509,6 +512,23 @@ class LogReader:
             )
             begin, self._at = end, at
         yield from self._log.feed(piece.data[begin - piece.offset :], self._at)
+
+    def _end_attempt(self) -> list[Printed]:
+        """What is left of an attempt, which may have ended within a line: the next begins one of its own."""
+        done = self._log.close()
+        if done and not self._is_raw and not done[-1].text.endswith("\n"):
+            done[-1] = done[-1]._replace(text=done[-1].text + "\n")
+        self._log = self._new_log()
+        return done
+
+    def _say_attempt(self, attempt: int) -> None:
+        from nsml.view.sessions import earlier_logs
+        from nsml.view.text import visible
+
+        if self._app.is_for_people:
+            self._clear_open()
+            self._app.stdout.flush()
+            self._app.say(visible(earlier_logs(self.session, attempt)))
 
     def _write(self, printed: Printed) -> None:
         text = printed.text

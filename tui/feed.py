@@ -327,8 +327,7 @@ class Feed:
 
         async def follow() -> None:
             self._post(LogHeard(session.id, (), is_anew=True))
-            text = ShownLog(is_safe=True, longest=MOST_IN_LINE - 2)
-            lead, missing = "", 0
+            text, lead, missing, attempt = _shown_log(), "", 0, 0
             stream = read_logs(
                 self._client,
                 session.id,
@@ -339,13 +338,18 @@ class Feed:
             )
             async with aclosing(stream):
                 async for piece in stream:
+                    is_next = 0 < attempt < piece.attempt
+                    attempt = piece.attempt
+                    if is_next:
+                        # The one before may have ended within a line.
+                        text, lead, missing = _shown_log(), "", 0
                     missing += piece.missing_bytes
                     *lines, lead = _lines_of(lead, text.feed(piece.data))
                     rest = text.open and lead + text.open
-                    self._post(LogHeard(session.id, lines, missing_bytes=missing, unended=rest))
+                    self._post(LogHeard(session.id, lines, is_next, missing, rest, attempt))
             *lines, _ = _lines_of(lead, text.close())
             if lines:
-                self._post(LogHeard(session.id, lines, missing_bytes=missing))
+                self._post(LogHeard(session.id, lines, missing_bytes=missing, attempt=attempt))
 
         await self._for_ever(Topic.LOG, follow)
 
@@ -538,6 +542,10 @@ def _gathered(
     ids = tuple(session.id for session in sessions)
     left_out = sum(answer.left_out_series for answer in answers)
     return SeriesHeard(ids, wish, lines_in_order(groups), owners, left_out)
+
+
+def _shown_log() -> ShownLog:
+    return ShownLog(is_safe=True, longest=MOST_IN_LINE - 2)
 
 
 def _lines_of(lead: str, done: Sequence[Printed]) -> list[str]:

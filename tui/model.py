@@ -216,13 +216,17 @@ class SeriesHeard:
 
 @dataclass(frozen=True, slots=True)
 class LogHeard:
-    """Lines that a session printed, and those at the end that may still change; with `is_anew` what was known before is forgotten."""
+    """Lines that a session printed, and those at the end that may still change; with `is_anew` what was known before is forgotten.
+
+    `attempt`: whose they are; 0: not known.
+    """
 
     session_id: str
     lines: Sequence[str]
     is_anew: bool = False
     missing_bytes: int = 0
     unended: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +424,7 @@ class Shown:
     first: int = 0
     missing_bytes: int = 0
     unended: str = ""
+    attempt: int = 0
     rank: int = 0
     explanation: ExplainSessionResponse | None = None
     pair: tuple[str, str] | None = None
@@ -480,6 +485,7 @@ class Shown:
                 self.lines.extend(event.lines)
                 self.missing_bytes = event.missing_bytes
                 self.unended = event.unended
+                self.attempt = event.attempt
             case ExplanationHeard():
                 self.explanation = event.answer
             case CodeHeard():
@@ -538,7 +544,8 @@ class Model:
         """Look at the log of another replica: what is known of the one before is forgotten."""
         self.version += 1
         shown = self.shown
-        shown.rank, shown.first, shown.missing_bytes, shown.unended = rank, 0, 0, ""
+        shown.rank, shown.attempt = rank, 0
+        shown.first, shown.missing_bytes, shown.unended = 0, 0, ""
         shown.lines.clear()
         self.sources[Topic.LOG] = Source()
 

@@ -182,6 +182,7 @@ class _Log(msgspec.Struct, tag="log", array_like=True):
     is_anew: bool
     missing_bytes: int
     unended: str = ""
+    attempt: int = 0
 
 
 class _Explanation(msgspec.Struct, tag="explanation", array_like=True):
@@ -276,8 +277,8 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             lines = {name: [_line(one) for one in group] for name, group in groups.items()}
             whose = {name: list(owners.get(name, ())) for name in groups}
             return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose, left_out)
-        case LogHeard(session_id, lines, is_anew, missing_bytes, unended):
-            return _Log(session_id, list(lines), is_anew, missing_bytes, unended)
+        case LogHeard(session_id, lines, is_anew, missing_bytes, unended, attempt):
+            return _Log(session_id, list(lines), is_anew, missing_bytes, unended, attempt)
         case ExplanationHeard(session_id, answer):
             return _Explanation(session_id, answer.SerializeToString())
         case DatasetsHeard(datasets):
@@ -721,12 +722,12 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                 groups[visible(name)] = [_series(one) for one in lines]
                 owners[visible(name)] = whose
             return SeriesHeard(body.session_ids, wish, groups, owners, body.left_out)
-        case _Log(session_id, lines, is_anew, missing_bytes, unended):
-            if missing_bytes < 0:
-                raise _Unsound("less than nothing is missing of a log")
+        case _Log(session_id, lines, is_anew, missing_bytes, unended, attempt):
+            if missing_bytes < 0 or attempt < 0:
+                raise _Unsound("less than nothing is missing of a log, or made it")
             shown = [visible(line) for line in lines]
             open_lines = "\n".join(map(visible, unended.split("\n")))
-            return LogHeard(session_id, shown, is_anew, missing_bytes, open_lines)
+            return LogHeard(session_id, shown, is_anew, missing_bytes, open_lines, attempt)
         case _Explanation(session_id, answer):
             return ExplanationHeard(session_id, _message(ExplainSessionResponse, answer))
         case _Checkpoints(session_id, checkpoints):

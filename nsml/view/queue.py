@@ -314,9 +314,10 @@ def totals_record(page: ListQueueResponse) -> dict[str, Any]:
 
 
 def joined(pages: Sequence[ListQueueResponse]) -> ListQueueResponse:
-    """Pages as one, each place once: the queue may have moved between them."""
+    """Pages as one, each place once: the queue may have moved between them. It goes on where the last one does."""
     whole = sessions_pb2.ListQueueResponse()
     whole.CopyFrom(pages[0])
+    whole.next_cursor = pages[-1].next_cursor
     for page in pages[1:]:
         whole.sessions.extend(page.sessions)
     return whole

@@ -211,15 +211,14 @@ def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
     return f"nsml logs {session.name} --rank {session.end.rank}"
 
 
-def earlier_logs(session: Session) -> str:
-    """That a log is the last attempt's, and the command that shows earlier ones; "" where there are none."""
-    before = session.attempt - 1
+def earlier_logs(session: Session, attempt: int = 0) -> str:
+    """That a log is of an attempt, by default the last, and the command that shows earlier ones; "" where there are none."""
+    attempt = attempt or session.attempt
+    before = attempt - 1
     if before < 1:
         return ""
     which = "1" if before == 1 else f"N   with N from 1 to {before}"
-    return (
-        f"(log of attempt {session.attempt}; earlier: nsml logs {session.name} --attempt {which})"
-    )
+    return f"(log of attempt {attempt}; earlier: nsml logs {session.name} --attempt {which})"
 
 
 def seconds_of(stamp: Timestamp) -> float:

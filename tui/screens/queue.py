@@ -72,6 +72,8 @@ class QueueScreen(Frame):
         self.table.none = self.none(Topic.QUEUE, "nobody waits")
         self.table.show(queue.sessions if queue is not None else ())
         text = totals_text(queue) if queue is not None and queue.sessions else ""
+        if queue is not None and queue.next_cursor:
+            text = f"the first {len(queue.sessions):,}, all: $ nsml queue · {text}"
         tell(self.query_one("#totals", Static), Text(f" {visible(text)}"))
         self._explain()
 

@@ -268,6 +268,10 @@ class SessionScreen(ChartScreen):
             parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
+        if row is not None and shown.attempt > 1:
+            earlier = ["nsml", "logs", row.session.name, "--attempt", str(shown.attempt - 1)]
+            rank = ["--rank", str(shown.rank)] if shown.rank else []
+            parts.append(f"attempt {shown.attempt}, before it: $ {shell_line([*earlier, *rank])}")
         tell(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
 
     def on_log_view_told(self) -> None:

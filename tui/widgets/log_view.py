@@ -422,10 +422,24 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._follow(is_on=False)
         self._found_at = found + self._first
         self._go_to(found)
-        row = self._row_found(found)
-        self._go_inside(0 if row < self.size.height else row)
+        if self.is_wrapped:
+            row = self._row_found(found)
+            self._go_inside(0 if row < self.size.height else row)
+        else:
+            self._go_aside(found)
         self.post_message(self.Told())
         self.refresh()
+
+    def _go_aside(self, place: int) -> None:
+        """Have what is sought in a line in sight, with as much before it as behind it where it was not."""
+        line = untabbed(self._lines[place])
+        begin, end = next(self._found.sought.spans(line), (0, 0))
+        left, size = width(line[:begin]), width(line[begin:end])
+        if self.scroll_offset.x <= left and left + size < self.scroll_offset.x + self._room:
+            return
+        self._fit_lines()  # of what is in sight now, which says how far it goes aside
+        x = max(left - (self._room - size) // 2, 0) if left + size >= self._room else 0
+        self.scroll_to(x=x, animate=False, force=True, immediate=True)
 
     def _row_found(self, place: int) -> int:
         """In which row of a line what is sought begins."""

@@ -296,3 +296,28 @@ def test_earlier_attempts_are_named_with_the_command_that_shows_them(nsml, state
     assert "earlier" not in nsml("logs", "@last", "--attempt", "1").stderr
     session.attempt = 4
     assert "--attempt N   with N from 1 to 3)" in nsml("logs", "@last").stderr
+
+
+def test_the_next_attempt_of_a_followed_log_begins_a_line_of_its_own_and_is_named(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    session.attempt = 1
+    state.log(session, b"begun\n\r45%|###", attempt=1)
+    state.log(session, b"again\n", attempt=2)
+
+    class Requeues(dict):
+        """Begins the next attempt while the output of the first is sent."""
+
+        def pop(self, key, default):
+            session.attempt = 2
+            return super().pop(key, default)
+
+    state.lost = Requeues()
+    for flags, expected in (
+        ((), "begun\n45%|###\nagain\n"),
+        (("--raw",), "begun\n\r45%|###again\n"),
+    ):
+        session.attempt = 1
+        shown = nsml("logs", "-f", "@last", *flags)
+        assert shown.stdout == expected
+        words = "(log of attempt 2; earlier: nsml logs kim/mnist/1 --attempt 1)"
+        assert shown.stderr.count(words) == 1

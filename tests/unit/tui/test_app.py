@@ -402,6 +402,18 @@ async def test_what_is_wrong_comes_before_notices_and_is_counted_where_it_has_no
         await shows(pilot, "(gpu-3)", " and 2 more: $ nsml status")
 
 
+async def test_a_queue_that_is_longer_than_what_is_listed_says_so(dashboard, server, monkeypatch):
+    for number in range(5):
+        server.state.add(f"kim/mnist/{number}", pb.SESSION_STATE_QUEUED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("2")
+        await shows(pilot, "kim/mnist/4", "queue 5")
+        assert "nsml queue" not in said(dashboard)
+        monkeypatch.setattr("tui.feed.MOST_WAITING", 4)
+        await shows(pilot, "the first 4, all: $ nsml queue · queue 5")
+        await until(pilot, lambda: "kim/mnist/4" not in said(dashboard))
+
+
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
     server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED)
     server.state.rows = [

@@ -173,6 +173,36 @@ async def test_how_many_lines_have_what_is_sought_is_said_and_which_of_them_one_
         await shows(pilot, "found: none")
 
 
+async def test_what_is_found_in_a_long_line_is_in_sight(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    long = "a" * 400 + "\t漢字 needle " + "b" * 400
+    server.state.log(session, f"first needle\n{long}\n{'c' * 700}\n".encode() + b"line\n" * 50)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "slash", *"needle", "enter")
+        await shows(pilot, "found: 2 of 2", "漢字 needle bbb")
+        await pilot.press("N")
+        await shows(pilot, "found: 1 of 2", "first needle")
+        await pilot.press("n")
+        await shows(pilot, "found: 2 of 2", "漢字 needle bbb")
+
+
+async def test_a_log_is_of_one_attempt_and_says_which_and_how_the_one_before_is_shown(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1")
+    session.attempt = 1
+    server.state.log(session, b"begun\n\r45%|###", attempt=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "l")
+        await shows(pilot, "45%|###", "1 line")
+        assert "attempt" not in said(dashboard)
+        server.state.log(session, b"again\n", attempt=2)
+        session.attempt = 2
+        await shows(pilot, "again", "attempt 2, before it: $ nsml logs kim/mnist/1 --attempt 1")
+        assert "45%" not in said(dashboard)
+        await shows(pilot, "1 line")
+
+
 async def test_what_was_found_stays_where_it_is_while_the_beginning_of_a_log_goes():
     class Alone(App):
         def compose(self):
