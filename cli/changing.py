@@ -84,6 +84,13 @@ def _ended(session: Session) -> ClientError | None:
     )
 
 
+def _not_requeued(session: Session) -> ClientError | None:
+    """The same of one that is to be queued again, which is submitted anew."""
+    if (error := _ended(session)) is not None:
+        error.advice = f"nsml command {session.name}    for the line that runs it again"
+    return error
+
+
 def _live(session: Session) -> ClientError | None:
     """The refusal to remove a session that has not ended."""
     from nsml.client.errors import StillLive
@@ -193,7 +200,7 @@ def requeue(
     """
     given = given_references(app, references)
     targets = app.call(lambda client: resolve(client, given, users=users, include_ended=False))
-    live, refused = _sort(targets, _ended)
+    live, refused = _sort(targets, _not_requeued)
     if not go_ahead(app, plan_for("requeue", targets, live)):
         return _tell_refused(app, live, refused)
 

@@ -41,7 +41,7 @@ class Choosing:
         columns = {one.key for one in COLUMNS}
         self._names = [one for one in fields if one not in columns and not ordering.is_single(one)]
         """Values of summaries and arguments, named alone."""
-        self._texts = filters
+        self.texts = filters
         self.filters = [_understood(text) for text in filters]
         self._sort = sort.removeprefix("-")
         self._is_down = sort.startswith("-") or not sort
@@ -50,9 +50,9 @@ class Choosing:
 
     async def know(self, client: Client) -> None:
         """Learn who asks, where that matters."""
-        if any(ME in text for text in self._texts):
+        if any(ME in text for text in self.texts):
             me = (await client.accounts.caller()).user.name
-            self.filters = [Filter(text, me=me) for text in self._texts]
+            self.filters = [Filter(text, me=me) for text in self.texts]
 
     def narrow(self, chosen: SessionFilter) -> None:
         """Have the platform leave out what is not meant anyway; who asks for an ended state wants ended ones."""

@@ -274,13 +274,81 @@ def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_an
         return
     if not rows:
         app.say("nothing differs" if has_any else "nothing to compare: every key is ignored")
-    kinds = [kind for kind in compare.Kind if any(row.kind is kind for row in rows)]
-    for kind in kinds:
-        some = [row for row in rows if row.kind is kind]
-        if kind is not kinds[0]:
+    parts = [[row for row in rows if row.kind is kind] for kind in compare.Kind]
+    tables = [(some, _columns(_TITLES[some[0].kind], sessions, some)) for some in parts if some]
+    if not all(_has_room(app, some, columns) for some, columns in tables):
+        _write_by_session(app, sessions, rows)
+        return
+    for number, (some, columns) in enumerate(tables):
+        if number:
             app.write("")
-        for line in table_lines(app, some, _columns(_TITLES[kind], sessions, some)):
+        for line in table_lines(app, some, columns):
             app.write(line)
+
+
+def _has_room(app: App, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> bool:
+    """Whether a column of each session has room beside the others."""
+    from nsml.view.tables import lay_out
+
+    if app.room is None or app.flags.fields:
+        return True
+    layout = lay_out(columns, rows, now=0.0, room=app.room)
+    # Two spaces between columns.
+    needed = sum(layout.widths) + 2 * (len(layout.widths) - 1)
+    return len(layout.columns) == len(columns) and needed <= app.room
+
+
+def _write_by_session(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
+    """A line for each session, with what differs as columns: of many sessions. Metrics have a table of their own."""
+    from nsml.view import compare
+
+    metrics = [row for row in rows if row.kind is compare.Kind.METRIC]
+    others = [row for row in rows if row.kind is not compare.Kind.METRIC]
+    tables = [some for some in (others, metrics) if some]
+    for number, some in enumerate(tables):
+        if number:
+            app.write("")
+        for line in table_lines(app, sessions, _columns_by_session(sessions, some)):
+            app.write(line)
+
+
+def _columns_by_session(
+    sessions: Sequence[Session], rows: Sequence[Row]
+) -> tuple[Column[Session], ...]:
+    from nsml.view import compare
+    from nsml.view.sessions import SIMULATED
+    from nsml.view.text import fit_middle, width
+
+    behind = f" ({SIMULATED})"
+    are_all = all(session.simulated for session in sessions)
+
+    def column(row: Row) -> Column[Session]:
+        texts = compare.aligned([compare.cell(row, session.name) for session in sessions])
+        shown = dict(zip((session.name for session in sessions), texts, strict=True))
+        shortest = [compare.cell_within(row, session.name, 0) for session in sessions]
+        least = min(max(map(width, shortest)), _KEY_CELLS)
+        return Column(
+            key=row.key,
+            title=row.title,
+            title_within=lambda cells: fit_middle(row.title, cells),
+            cell=lambda session, _: shown[session.name],
+            within=lambda session, _, cells: compare.cell_within(row, session.name, cells),
+            colour=lambda session: "green" if session.name in row.best else "",
+            shrinks_to=max(_NAME_CELLS, least),
+            least=least,
+        )
+
+    return (
+        Column(
+            key="session",
+            title=f"Session{behind if are_all else ''}",
+            cell=lambda session, _: (
+                session.name + (behind if session.simulated and not are_all else "")
+            ),
+            is_name=True,
+        ),
+        *map(column, rows),
+    )
 
 
 def _columns(

@@ -27,7 +27,7 @@ from cli.reported import (
     tell_missing,
 )
 from cli.written import remember
-from nsml.view.shell import shell_word
+from nsml.view.shell import shell_line, shell_word
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
@@ -92,6 +92,18 @@ _COLUMNS: tuple[Column[Written], ...] = (
 )
 
 
+def _check_no_file(references: Sequence[str]) -> None:
+    """Raise CommandError for the name of a file among those of sessions."""
+    for one in references:
+        if Path(one).suffix.removeprefix(".") in set(FileFormat):
+            others = [other for other in references if other != one]
+            raise CommandError(
+                f"{one[:80]!r} names a file, not a session",
+                code=ExitCode.USAGE,
+                advice=shell_line(["nsml", "export", *(others or ["@last"]), "-o", one]),
+            )
+
+
 @command(
     "export",
     examples=[
@@ -139,6 +151,7 @@ def export(
     chosen = _format(app, form, target)
     check_library(chosen)
     given = given_references(app, references)
+    _check_no_file(given)
     if target != "-":
         check_folder_of(Path(target))
     progress = Progress(app, "exporting", words=lambda total: counted(total, "point"))

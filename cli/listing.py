@@ -36,8 +36,11 @@ def show(
     from cli.output import write_list
     from nsml.v1 import sessions_pb2
     from nsml.view import sessions as view
+    from nsml.view.shell import shell_line
 
-    none = "no sessions" if include_ended else "no live sessions · ended ones: nsml ps -a"
+    words = () if choosing is None else choosing.texts
+    ended = f"no live sessions · ended ones: {shell_line(['nsml', 'ps', '-a', *words])}"
+    none = "no sessions" if include_ended else ended
     write_list(
         app,
         found,

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
 from cli.app import App
 from cli.arguments import MOMENT, WholeRange, expand, given_references, sessions_argument
-from cli.exits import ExitCode
+from cli.exits import CommandError, ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
 from cli.redrawing import OpenLines
+from nsml.view.shell import shell_word
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def logs(
     if follow and until is not None:
         raise click.UsageError("--until with -f: a log is followed until its session ends")
     if grep is None and (fixed or ignore_case or invert or around is not None or numbers):
-        raise click.UsageError("-F, -i, -v, -C and -n say how to search: with --grep PATTERN")
+        _refuse_search(references if numbers else ())
     _check_span(app, since, until)
     search = None
     if grep is not None:
@@ -205,6 +206,19 @@ def _say_first_ended(app: App, sessions: Sequence[Session], shown_rank: int) -> 
         pointer = log_of_first(session, shown_rank=shown_rank)
         if pointer:
             app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
+
+
+def _refuse_search(references: Sequence[str]) -> NoReturn:
+    """Raise for options of a search without --grep; `-n 20` is told as `--tail 20`."""
+    session, *others = references or ("",)
+    if others and others[-1].isdigit():
+        raise CommandError(
+            "-n numbers the lines that --grep finds",
+            code=ExitCode.USAGE,
+            why="the last lines are asked for with --tail",
+            advice=f"nsml logs {shell_word(session)} --tail {others[-1]}",
+        )
+    raise click.UsageError("-F, -i, -v, -C and -n say how to search: with --grep PATTERN")
 
 
 def _check_span(

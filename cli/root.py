@@ -140,7 +140,7 @@ def _root() -> LazyGroup:
         params=options,
         callback=lambda: None,
         help="A machine-learning platform run from a terminal.\n\n"
-        "Help: nsml COMMAND -h, and nsml help references, code, flags, environment, confirmation, exit-codes.",
+        "Help: nsml COMMAND -h, and nsml help references, filters, code, flags, environment, confirmation, exit-codes.",
         context_settings=HELP_NAMES,
     )
 

@@ -37,6 +37,22 @@ How to name a session
 A short form that matches several sessions is refused, with a list of them.
 """
 
+FILTERS = """\
+How to choose sessions: words of nsml ps, --filter and nsml-tui
+
+  lr>=0.05          an argument, or a number of the summary: < <= > >= =
+  age<2h gpus>=4    how long ago it was submitted, how many GPUs it asks for
+  state:run,queued  one of these; as state: also name, user, project, memo, ds
+                    (dataset), node, model, priority, pod, id; * and ? are text
+  sweep             is looked for in name, memo, arguments, summary and state
+  !baseline         without this
+  a b, a | b        both, either
+
+Examples
+  nsml ps -a --filter 'lr>=0.05 memo:sweep' --sort -val/acc
+  nsml diff $(nsml ps -a sweep -o name)
+"""
+
 CONFIRMATION = """\
 Which commands ask before they act
 
@@ -144,6 +160,7 @@ def _flags() -> str:
 TOPICS: dict[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "references": lambda: REFERENCES,
+    "filters": lambda: FILTERS,
     "code": lambda: CODE,
     "confirmation": _confirmation,
     "environment": lambda: ENVIRONMENT,
@@ -156,7 +173,7 @@ TOPICS: dict[str, Callable[[], str]] = {
 @pass_app
 @click.pass_context
 def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> None:
-    """Help on a command, or on a topic: exit-codes, references, code, confirmation, environment, flags."""
+    """Help on a command, or on a topic: exit-codes, references, filters, code, confirmation, environment, flags."""
     root = context.find_root()
     if len(words) == 1 and words[0] in TOPICS:
         app.write(TOPICS[words[0]]().rstrip("\n"))
@@ -176,7 +193,7 @@ def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> No
 
 def _unknown(word: str, inside: click.Command, context: click.Context) -> CommandError:
     known = inside.list_commands(context) if isinstance(inside, click.Group) else []
-    nearest = near(word, [*known, *TOPICS])
+    nearest = near(word, [*known, *TOPICS], alike=0.7)
     return CommandError(
         f"no help on {word!r}",
         code=ExitCode.USAGE,

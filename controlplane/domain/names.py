@@ -145,7 +145,9 @@ def parse_reference(text: str) -> SessionReference:
             return SessionReference(number=number)
     raise InvalidRequest(
         f"{text[:80]!r} does not name a session",
-        attempt="USER/DATASET/N, DATASET/N, N, an id, @last or @2",
+        attempt="@last"
+        if text.lstrip("@") in {"last", "latest", "newest"}
+        else "USER/DATASET/N, DATASET/N, N, an id, @last or @2",
     )
 
 

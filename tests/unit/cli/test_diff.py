@@ -245,3 +245,25 @@ def test_code_that_is_the_same_or_is_not_there(nsml, state, coded):
         refused = nsml("diff", *words, "--code", check=False)
         assert (refused.code, refused.stdout) == (code, "")
         assert why in refused.stderr
+
+
+def test_many_sessions_on_a_small_terminal_are_lines_with_what_differs_as_columns(
+    nsml, state, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    rates = ["0.01", "0.02", "0.03", "0.1", "0.2", "0.3", "1", "2", "3"]
+    for number, rate in enumerate(rates, start=1):
+        session = state.add(f"kim/mydata/{number}", summary={"train/loss": number / 8})
+        session.spec.args[:] = ["--lr", rate, "--epochs", "30"]
+        state.put(session)
+    names = [f"mydata/{number}" for number in range(1, 10)]
+    lines = nsml("diff", *names, terminal=True, NO_COLOR="1").stdout.splitlines()
+    heads, rule, *rows = lines
+    assert heads.split()[-2:] == ["lr", "train/loss"]
+    assert set(rule) == {"-", " "}
+    assert [row.split()[0] for row in rows] == [f"kim/{name}" for name in names]
+    assert [row.split()[-2:] for row in rows] == [
+        [rate, f"{number / 8:.4g}"] for number, rate in enumerate(rates, start=1)
+    ]
+    piped = nsml("diff", *names).stdout.splitlines()
+    assert piped[0].startswith("Argument  kim/mydata/1")

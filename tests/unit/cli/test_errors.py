@@ -551,3 +551,37 @@ def test_the_help_topic_has_every_code(nsml):
 
 def test_a_command_error_names_its_code():
     assert CommandError("x", code=ExitCode.CONFLICT).reason == "CONFLICT"
+
+
+def test_the_last_lines_are_asked_for_as_docker_does(nsml, state):
+    state.add("kim/mnist/1")
+    said = nsml("logs", "@last", "-n", "20", check=False).stderr
+    assert "try: nsml logs @last --tail 20\n" in said
+    assert "with --grep PATTERN" in nsml("logs", "@last", "-n", check=False).stderr
+
+
+def test_a_file_among_sessions_is_where_to_export_to(nsml, state):
+    state.add("kim/mnist/1")
+    result = nsml("export", "1", "@last", "runs.csv", check=False)
+    assert result.code == 2
+    assert "try: nsml export 1 @last -o runs.csv\n" in result.stderr
+
+
+def test_an_ended_session_is_queued_again_by_its_command_line(nsml, state):
+    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+    said = nsml("requeue", "kim/mnist/2", check=False).stderr
+    assert "try: nsml command kim/mnist/2" in said
+    assert "try: nsml logs kim/mnist/2" in nsml("stop", "kim/mnist/2", check=False).stderr
+
+
+def test_an_empty_list_names_the_line_for_ended_ones_with_its_words(nsml):
+    assert nsml("ps", "ds:mnist", "lr>1").stderr.endswith(": nsml ps -a ds:mnist 'lr>1'\n")
+
+
+def test_filters_are_a_topic_and_its_examples_are_understood(nsml, state):
+    state.add("kim/mnist/1")
+    text = nsml("help", "filters").stdout
+    terms = [line[2:20].strip() for line in text.splitlines()[2:8]]
+    assert terms[0] == "lr>=0.05"
+    for one in terms:
+        assert nsml("ps", "-a", "--filter", one.replace(", ", " | ")).code == 0
