@@ -530,9 +530,14 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
         return _log_gap(stream, cursor, "the program shortened its log", offset=0)
     written = cursor.offset
     if facts.st_size >= cursor.offset + limit:
-        # Room that was taken and not written to (fallocate) is a hole until it is read, or read ahead.
+        # Room that was taken and not written to (fallocate) is a hole until it is read, or read ahead:
+        # also in part, which looks written to the end of its page.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        written = _behind_holes(descriptor, cursor.offset, facts.st_size)
+        hole = _next_hole(descriptor, cursor.offset, facts.st_size)
+        if hole == cursor.offset:
+            written = _behind_holes(descriptor, cursor.offset, facts.st_size)
+        else:
+            limit = min(limit, hole - cursor.offset)
     text = os.pread(descriptor, limit, cursor.offset)
     if not text:
         return None
@@ -574,6 +579,14 @@ def _behind_holes(descriptor: int, offset: int, size: int) -> int:
     """Where the next bytes are that were written; `size` when there are none."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError:
+        return size
+
+
+def _next_hole(descriptor: int, offset: int, size: int) -> int:
+    """Where the next bytes are that were not written, from `offset` on; `size` when there are none."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_HOLE)
     except OSError:
         return size
 
