@@ -260,10 +260,13 @@ def _output(*command: str) -> str:
 
 def _forget_old_folders(current: Path) -> None:
     """Remove this account's folders of runs that are over, but for the newest few."""
-    others = [path for path in current.parent.glob(f"{PREFIX}*") if path != current]
-    own = [path for path in others if path.stat().st_uid == os.geteuid()]
-    over = [path for path in own if not _is_in_use(path)]
-    for path in sorted(over, key=lambda path: path.stat().st_mtime)[:-KEPT_FOLDERS]:
+    over = []
+    for path in current.parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # a run beside this one removes its own
+            facts = path.stat()
+            if path != current and facts.st_uid == os.geteuid() and not _is_in_use(path):
+                over.append((facts.st_mtime, path))
+    for _, path in sorted(over)[:-KEPT_FOLDERS]:
         _remove(path)
 
 

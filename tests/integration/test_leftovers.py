@@ -12,7 +12,14 @@ import psutil
 import pytest
 
 from tests.e2e.programs import wait_for
-from tests.leftovers import MARK, PREFIX, end_processes, remove_containers, remove_places
+from tests.leftovers import (
+    MARK,
+    PREFIX,
+    _forget_old_folders,
+    end_processes,
+    remove_containers,
+    remove_places,
+)
 
 ROOT = Path(__file__).parents[2]
 INNER = '''\
@@ -107,6 +114,17 @@ def test_an_interrupted_run_leaves_nothing(
     assert end_processes(folder, ()) == []
     assert remove_containers(folder) == []
     assert remove_places(folder) == []
+
+
+def test_a_folder_of_a_run_that_ends_meanwhile_ends_no_guardian(tmp_path: Path):
+    folders = [tmp_path / f"{PREFIX}{number}" for number in range(4)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        os.utime(folder, (number, number))
+    gone = tmp_path / f"{PREFIX}gone"
+    gone.symlink_to(tmp_path / "nowhere")
+    _forget_old_folders(folders[3])
+    assert [folder for folder in folders if folder.exists()] == folders[1:]
 
 
 def test_what_a_test_leaves_fails_the_run_and_is_ended(tmp_path: Path):
