@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from cli.group import Typed
     from nsml.client.calls import Client
+    from nsml.client.contexts import ContextError
     from nsml.content.packing import Packed
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
@@ -529,25 +530,26 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
 
 def _check_first(app: App, wish: Wish) -> None:
     """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
-    from nsml.client.contexts import ContextError
-
-    lacking: ContextError | Unavailable | None = None
-    try:
-        if is_stopped(app.context.servers):
-            lacking = app.explain(Unavailable("nobody answers"))
-    except ContextError as error:
-        lacking = error
     try:
         if not wish.argv:
             _check_entry(Path.cwd(), wish.entry)
     except CommandError as error:
-        if lacking is not None:
+        if (lacking := _lacking(app)) is not None:
             error.why += f"; and {lacking.message}"
             error.advice += f"\n{lacking.advice}"
         raise
-    # One that is known may be starting: that is waited for.
-    if isinstance(lacking, ContextError):
-        raise lacking
+    app.context  # noqa: B018 - raises where none is known; one that is may be starting, and is waited for
+
+
+def _lacking(app: App) -> ContextError | Unavailable | None:
+    """Why there is no platform to submit to, where that is seen at once."""
+    from nsml.client.contexts import ContextError
+
+    try:
+        servers = app.context.servers
+    except ContextError as error:
+        return error
+    return app.explain(Unavailable("nobody answers")) if is_stopped(servers) else None
 
 
 def _check_entry(folder: Path, entry: str) -> None:

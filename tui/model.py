@@ -20,6 +20,7 @@ from nsml.v1.sessions_pb2 import (
 from nsml.view.elements import element_in
 from nsml.view.filtered import Filtered, Sheet
 from nsml.view.happenings import Happening
+from nsml.view.metrics import not_worth_drawing
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import WAITING_STATES, placed_text, seconds_of
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from nsml.view.ordering import Value
     from nsml.view.series import Series
 
-T = TypeVar("T")
 
 MOST_ENDED: Final = 10_000
 """Ended sessions that are kept here: the newest."""
@@ -192,12 +192,13 @@ class ChartWish:
     high: float | None = None
     width: int = 400
     names: tuple[str, ...] = ()
-    """Of these metrics alone; none: of all that there is room for."""
+    """Of these metrics alone; none: of all that are worth a chart."""
 
-    def of(self, groups: Mapping[str, T]) -> Mapping[str, T]:
+    def of(self, groups: Mapping[str, Sequence[Series]]) -> Mapping[str, Sequence[Series]]:
         """What is wished for of lines by metric."""
         if not self.names:
-            return groups
+            undrawn = not_worth_drawing(groups)
+            return {name: lines for name, lines in groups.items() if name not in undrawn}
         names = {visible(element_in(name)[0]) for name in self.names}
         return {name: lines for name, lines in groups.items() if name in names}
 

@@ -75,7 +75,7 @@ def not_worth_drawing(groups: Mapping[str, Sequence[Series]]) -> list[str]:
     found = [
         name
         for name, lines in groups.items()
-        if _place(name)[0] and (_is_counter(name) or all(map(_is_constant, lines)))
+        if _place(name)[0] and (_is_counter(name) or (lines and all(map(_is_constant, lines))))
     ]
     return found if len(found) < len(groups) else []
 

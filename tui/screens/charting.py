@@ -106,6 +106,10 @@ class ChartScreen(Frame):
             parts.append(
                 f"{left_out:,} more left out: {self.key_of('plot.metrics')} chooses by name"
             )
+        if undrawn := self.undrawn():
+            parts.append(
+                f"{undrawn:,} that count or stay the same: {self.key_of('plot.metrics')} chooses"
+            )
         parts += (
             [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
             if wish.names
@@ -116,6 +120,12 @@ class ChartScreen(Frame):
         elif (wish.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
             parts.append(f"{self.key_of('plot.whole')}: as it was reported")
         return " · ".join(parts)
+
+    def undrawn(self) -> int:
+        """How many metrics have no chart since nobody chose them."""
+        shown = self.model.shown
+        groups = shown.groups or {}
+        return 0 if shown.wish.names else len(groups) - len(shown.wish.of(groups))
 
     def plot_command(self, *names: str) -> tuple[str, str]:
         """How `nsml plot` draws the same of sessions, and what of it that does not."""
@@ -190,7 +200,7 @@ class ChartScreen(Frame):
 
         self.app.push_screen(
             Picker(
-                "Metrics; with none chosen all are drawn",
+                "Metrics; with none chosen all but counters and constants",
                 [Choice(name, name) for name in choices],
                 chosen=shown.wish.names,
                 several=True,

@@ -8,7 +8,7 @@ from nsml.client.streams import ENDED_STATES, Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.nodes_pb2 import GetClusterResponse
 from nsml.view.filtering import Filter
-from nsml.view.series import Axis
+from nsml.view.series import Axis, Series
 from tui.model import (
     MOST_LINES,
     ChartWish,
@@ -294,3 +294,12 @@ def test_as_many_long_commands_are_kept_as_there_is_room_for(monkeypatch):
         model.fold(WholeHeard(long(number, is_whole=True)), 11)
     model.fold(SessionsHeard(every, []), 12)
     assert [one.id for one in model.short()] == ["s1"]
+
+
+def test_with_no_metric_chosen_all_but_counters_and_constants_are_drawn():
+    line = [Series(label="s", x=[0, 1], y=[1, 2])]
+    same = [Series(label="s", x=[0, 1], y=[3, 3])]
+    groups = {"loss": line, "x": line, "epoch": line, "batch_size": same}
+    assert [*ChartWish().of(groups)] == ["loss", "x"]
+    assert [*ChartWish(names=("epoch", "batch_size")).of(groups)] == ["epoch", "batch_size"]
+    assert [*ChartWish().of({"epoch": line})] == ["epoch"]
