@@ -318,6 +318,16 @@ class Session:
         except OSError as error:
             self._lost(name, error)
             return False
+        try:
+            if self._write(draft, name, save_fn):
+                return self._commit(draft, name, self.progress.done(is_midway=is_midway))
+        except BaseException:  # of the program's function, or of a signal handler at any moment
+            draft.discard()
+            raise
+        return False
+
+    def _write(self, draft: Draft, name: str, save_fn: Optional[Function]) -> bool:
+        """Have the files written; False when the disk refused, or an object of the program's cannot be saved."""
         self._saves += 1
         try:
             self._model.save(draft.model, save_fn)
@@ -330,7 +340,7 @@ class Session:
             return False
         finally:
             self._saves -= 1
-        return self._commit(draft, name, self.progress.done(is_midway=is_midway))
+        return True
 
     def _commit(self, draft: Draft, name: str, done: List[int]) -> bool:
         try:
