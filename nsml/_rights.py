@@ -13,7 +13,7 @@ from itertools import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 _numbers = count(1)
 
@@ -74,7 +74,7 @@ def allow(path: str, rights: int, mode: int = -1) -> None:
 def walk(folder: str) -> Any:
     """`os.walk` which enters folders that their owner closed. Raises OSError where one cannot be read."""
     allow(folder, stat.S_IRWXU)
-    for base, folders, names in os.walk(folder, onerror=_raise):
+    for base, folders, names in os.walk(folder, onerror=_raise_unless_gone):
         for name in folders:
             path = os.path.join(base, name)
             if not os.path.islink(path):
@@ -100,5 +100,7 @@ def remove_tree(path: str) -> None:
             os.rmdir(base)
 
 
-def _raise(error: OSError) -> NoReturn:
-    raise error
+def _raise_unless_gone(error: OSError) -> None:
+    """A thread of the program's may still be clearing up."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -16,7 +16,7 @@ from nsml._leaving import Leaving
 from nsml._media import Media
 from nsml._model import Model
 from nsml._notice import notice
-from nsml._path_text import name_text, path_text
+from nsml._path_text import name_text, path_text, recorded_name
 from nsml._report import Reporter, encode
 from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
@@ -187,22 +187,20 @@ class Session:
             TimeoutError: it is not here and the node agent cannot be reached.
             RuntimeError: there is nothing to load with.
         """
-        self._load(checkpoint, load_fn, session, iteration)
-
-    def _load(
-        self,
-        checkpoint: Name,
-        load_fn: Optional[Function] = None,
-        session: Optional[str] = None,
-        iteration: Name = None,
-        *,
-        is_resuming: bool = False,
-    ) -> List[int]:
-        """Load; the steps that the checkpoint has done."""
         wanted = checkpoint if checkpoint is not None else iteration
         if wanted is None:
             raise TypeError("nsml.load needs the name of a checkpoint")
-        name = _name(wanted)
+        self._load(_name(wanted), load_fn, session)
+
+    def _load(
+        self,
+        name: str,
+        load_fn: Optional[Function] = None,
+        session: Optional[str] = None,
+        *,
+        is_resuming: bool = False,
+    ) -> List[int]:
+        """Load by the name as it is recorded; the steps that the checkpoint has done."""
         if load_fn is None and not self._model.can_load:
             if self._run_dir:
                 raise RuntimeError(_NOTHING_BOUND.format("load"))
@@ -245,7 +243,7 @@ class Session:
                 "which this version cannot do yet"
             )
         self._record_state("PAUSED")
-        self.progress.resume(self._load(iteration))
+        self.progress.resume(self._load(recorded_name(iteration)))
         self._record_state("RUNNING")
 
     def infer(self, data: Any, **kwargs: Any) -> Any:
@@ -318,6 +316,16 @@ class Session:
         except OSError as error:
             self._lost(name, error)
             return False
+        try:
+            if self._write(draft, name, save_fn):
+                return self._commit(draft, name, self.progress.done(is_midway=is_midway))
+        except BaseException:  # of the program's function, or of a signal handler at any moment
+            draft.discard()
+            raise
+        return False
+
+    def _write(self, draft: Draft, name: str, save_fn: Optional[Function]) -> bool:
+        """Have the files written; False when the disk refused, or an object of the program's cannot be saved."""
         self._saves += 1
         try:
             self._model.save(draft.model, save_fn)
@@ -330,7 +338,7 @@ class Session:
             return False
         finally:
             self._saves -= 1
-        return self._commit(draft, name, self.progress.done(is_midway=is_midway))
+        return True
 
     def _commit(self, draft: Draft, name: str, done: List[int]) -> bool:
         try:

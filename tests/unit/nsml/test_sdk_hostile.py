@@ -134,6 +134,28 @@ def test_a_value_without_data_is_named_and_costs_no_other(
     assert "cannot be called on meta tensors" in capsys.readouterr().err
 
 
+def test_an_interrupted_save_leaves_no_files_behind(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by the handler of a timeout, in a loop that then goes on."""
+    for moment in ("os.fsync", "os.rename", "nsml._session.Progress.done", "os.chmod"):
+
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+
+            def save(folder: str, moment: str = moment, patch: Any = patch) -> None:
+                Path(folder, "w").write_text("much")
+                patch.setattr(moment, interrupt)
+
+            with pytest.raises(KeyboardInterrupt):
+                session.save("one", save)
+        assert [*(tmp_path / "checkpoints").iterdir()] == [], moment
+    session.save("one", lambda folder: Path(folder, "w").touch())
+    assert len(recorded(tmp_path, "checkpoint")) == 1
+
+
 def test_ctrl_c_at_any_line_of_a_report_leaves_the_next_ones_whole(
     session: Session, tmp_path: Path
 ) -> None:

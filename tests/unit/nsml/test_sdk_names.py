@@ -51,6 +51,26 @@ def test_each_checkpoint_is_saved_and_loaded_under_its_own_name(tmp_path: Path) 
     assert all(0 < len(name.encode()) <= 512 for name in names)
 
 
+def test_a_name_is_resumed_from_as_it_is_recorded_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(str(tmp_path), "anna/digits/3")
+    session.save("caf\udce9", lambda folder: Path(folder, "w").write_text("it"))
+    loaded: list[str] = []
+
+    def load(folder: str) -> None:
+        loaded.append(Path(folder, "w").read_text())
+
+    monkeypatch.setenv("NSML_RESUME", "caf\\xe9")
+    Session(str(tmp_path), "anna/digits/3").bind(save=load, load=load)
+    monkeypatch.delenv("NSML_RESUME")
+    monkeypatch.setattr("sys.argv", ["main.py", "--iteration", "caf\\xe9"])
+    again = Session(str(tmp_path), "anna/digits/3")
+    again.bind(save=load, load=load)
+    again.paused()
+    assert loaded == ["it", "it"]
+
+
 def test_each_metric_and_each_picture_has_its_own_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
