@@ -183,7 +183,10 @@ BY_STATUS: Mapping[str, type[ClientError]] = {
 }
 
 
-_UNREACHED = r"failed to connect to all addresses; last error: \w+: \S+: (Failed to connect to remote host: )?"
+_UNREACHED = (
+    r"failed to connect to all addresses; last error: \w+: \S+: "
+    r"(Failed to connect to remote host: |connect failed: addr: \S+ error: )?"
+)
 """What gRPC says before the reason why nobody could be reached."""
 _UNSENT = "failed to connect to all addresses"
 """What gRPC says of a call that it had no connection for."""

@@ -364,6 +364,13 @@ def test_a_dead_platform(nsml):
     assert any("nsml up" in line for line in rest)
 
 
+@pytest.mark.parametrize("path", ["gone", "a folder"])
+def test_why_a_socket_does_not_answer_is_said_without_its_name_again(nsml, tmp_path, path):
+    result = nsml("ps", check=False, NSML_SERVER=f"unix:{tmp_path}/{path}/socket")
+    assert result.code == 3
+    assert "  why: No such file or directory\n" in result.stderr
+
+
 def test_a_dead_platform_of_a_unit_is_started_by_systemd(nsml, tmp_path, monkeypatch):
     """And one of `nsml up` by that, also where there is a unit."""
     monkeypatch.setattr(units, "UNIT_FOLDERS", (str(tmp_path),))

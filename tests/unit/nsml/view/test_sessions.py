@@ -158,6 +158,12 @@ def test_no_number_of_a_list_is_cut(room):
     assert set(numbers) <= whole
 
 
+@given(st.integers(20, 240))
+def test_a_list_says_how_it_stands_with_each_in_any_width(room):
+    layout = lay_out([one for one in COLUMNS if not one.is_wide], ordinary(), now=NOW, room=room)
+    assert {"name", "state"} <= {one.key for one in layout.columns}
+
+
 def test_what_one_of_them_says_is_shown_of_all():
     rare = session(1842, pb.SESSION_STATE_QUEUED, memo="baseline", checkpoint_count=2)
     rare.attempt, rare.visibility = 2, resources_pb2.VISIBILITY_PUBLIC
