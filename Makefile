@@ -23,6 +23,7 @@ setup: .venv/.complete  ## Make the environment in .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
 	@touch $@
+	@echo 'setup: done; to use it: export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh

@@ -39,7 +39,7 @@ from cli.reported import (
     reduce_option,
     reduced,
 )
-from cli.series import Source, fetch, label_of, points_of, why_nothing
+from cli.series import Source, fetch, labels_of, points_of, why_nothing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def plot(
     """Draw what sessions reported; when piped, the points as CSV.
 
     Where an attempt repeats steps of an earlier one, its values stand for these steps.
+
+    Lines of several sessions are named with the arguments that differ.
 
     In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
     as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
@@ -298,7 +300,7 @@ def _watch(
 
     async def follow(client: Client) -> None:
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
-        await live.follow(client, sessions, [label_of(session) for session in sessions])
+        await live.follow(client, sessions, labels_of(sessions))
 
     app.call(follow)
 

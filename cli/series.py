@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _PATIENCE_S = 30.0
 _MOST_SESSIONS = 1_000
 """Of one request."""
+_ARGUMENT_CELLS = 28
+"""Of arguments in the name of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +239,7 @@ class _Reading:
         parts = {} if is_of_points else await self._parts(sessions)
         axis = self._wish.look.axis
         groups: dict[str, list[Series]] = {}
-        for session in sessions:
-            label = label_of(session)
+        for session, label in zip(sessions, labels_of(sessions), strict=True):
             is_apart = self._source.is_apart
             found = gather(parts.get(session.id, ()), session=label, is_apart=is_apart)
             of_points = lists - {series.name for series, *_ in parts.get(session.id, ())}
@@ -366,9 +367,19 @@ async def points_of(
     tell_missing(app, missing, session.name)
 
 
-def label_of(session: pb.Session) -> str:
-    """What a session's lines are called."""
+def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
+    """What the lines of sessions are called: of several with the arguments in which they differ."""
+    from nsml.view.filtered import Filtered
+    from nsml.view.ordering import agreed, arguments_within
     from nsml.view.sessions import SIMULATED
     from nsml.view.text import visible
 
-    return visible(f"{session.name} ({SIMULATED})" if session.simulated else session.name)
+    same: Mapping[str, str | bool] | None = None
+    for one in map(Filtered, sessions):
+        same = agreed(same, one)
+    labels = []
+    for session in sessions:
+        differing = arguments_within(session, _ARGUMENT_CELLS, same or {})
+        behind = f"({SIMULATED})" if session.simulated else ""
+        labels.append(visible(" ".join(filter(None, (session.name, differing, behind)))))
+    return labels

@@ -118,6 +118,22 @@ that calls them in the middle of that would find half a module."""
 _RECORDING = frozenset(
     ("audio", "embedding", "feature_map", "histogram", "image", "report", "table", "text", "video")
 )
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(
+        ("add_scalar", "add_scalars", "log", "log_metric", "log_metrics", "track"),
+        "nsml.report(step=STEP, loss=VALUE) records numbers",
+    ),
+    **dict.fromkeys(
+        ("end_run", "finish", "init", "start_run"), "no call begins or ends a run: leave it out"
+    ),
+    **dict.fromkeys(
+        ("load_checkpoint", "log_artifact", "log_model", "restore", "resume", "save_checkpoint"),
+        "nsml.bind names what saves and loads, nsml.save(STEP) saves a checkpoint",
+    ),
+    **dict.fromkeys(("add_image", "log_image"), "nsml.image(NAME, PIXELS, STEP) shows an image"),
+    "config": "arguments come from the command line: nsml run ... -- --lr 0.1",
+}
+"""What other libraries for experiments call things, and what to write here."""
 _loading = _thread.RLock()  # what `threading` has, without loading that
 _early: List[Tuple[str, Tuple[Any, ...], Dict[str, Any]]] = []
 """Calls of signal handlers that came while the thread they interrupt was loading what they call."""
@@ -126,7 +142,9 @@ _early: List[Tuple[str, Tuple[Any, ...], Dict[str, Any]]] = []
 def __getattr__(name: str) -> Any:
     """Load what `name` stands for on its first use."""
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = _CALLED_ELSEWHERE.get(name, "")
+        instead = f"; {hint}" if hint else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
     with _loading:
         module = _module(name if name in _SUBMODULES else _FUNCTIONS.get(name, "constants"))
         if name in _SUBMODULES:

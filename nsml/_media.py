@@ -351,7 +351,7 @@ class Media:
             shown = "a value without a name" if name is None else _shown(str(name))
         except Exception:  # its name cannot be read either
             shown = "a value"
-        why = reason(error)
+        why = reason(error).replace(f"{type(self).__name__}.{call}()", f"nsml.{call}()")
         if self._strictness.is_on:
             raise TypeError(f"nsml.{call}: {shown}: {why}") from error
         self._warn(f"{call} {shown}", f"nsml.{call}: {shown} is not recorded: {why}")

@@ -598,3 +598,17 @@ def test_a_plot_is_watched_on_a_terminal_alone(nsml, everything):
         assert (result.code, result.stdout) == (2, "")
     aloud = nsml("plot", "@last", "-w", terminal=True, check=False, NSML_ACCESSIBLE="1")
     assert "nsml events SESSION -f" in aloud.stderr
+
+
+def test_lines_of_several_sessions_are_told_apart_by_the_arguments_that_differ(nsml, state):
+    for number, rate in enumerate(("0.1", "3"), start=1):
+        session = state.add(f"kim/sweep/{number}")
+        session.spec.args[:] = ["--lr", rate, "--epochs", "30"]
+        state.put(session)
+        for step, loss in enumerate((1.0, 0.5)):
+            state.report(session, "train/loss", loss, step=step)
+    shown = nsml("plot", "sweep/1", "sweep/2", "--chart").stdout
+    assert "A kim/sweep/1 lr=0.1  last 0.5" in shown
+    assert "B kim/sweep/2 lr=3  last 0.5" in shown
+    assert "━ kim/sweep/1  last 0.5" in nsml("plot", "sweep/1", "--chart").stdout
+    assert "lr=" not in nsml("plot", "sweep/1", "sweep/2", "--csv").stdout

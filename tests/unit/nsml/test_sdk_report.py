@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nsml
 from controlplane.history.records import readable_reports
 from nsml import _report
 from nsml._frames import REPORT, parse
@@ -614,3 +615,26 @@ def test_the_encoder_for_other_interpreters_writes_the_same(values: dict[str, An
         slow = _report._build_dumps()
     plain = _report._without_special_numbers(values)
     assert slow(plain) == _report._dumps(plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("log", "nsml.report"),
+        ("add_scalar", "nsml.report"),
+        ("init", "leave it out"),
+        ("save_checkpoint", "nsml.save"),
+        ("log_image", "nsml.image"),
+        ("config", "nsml run ... -- "),
+    ],
+)
+def test_names_of_other_libraries_lead_to_ours(name, instead):
+    with pytest.raises(AttributeError, match=instead):
+        getattr(nsml, name)
+    assert not hasattr(nsml, name)
+
+
+def test_a_picture_without_a_name_is_refused_in_words_of_the_call():
+    with pytest.raises(TypeError, match=r"nsml\.image\(\) missing") as refused:
+        nsml.image(1)
+    assert "Media" not in str(refused.value)
