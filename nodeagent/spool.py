@@ -60,6 +60,8 @@ _HIGHEST = 1 << 53
 """and so are those above this: no program counts so far, and no store need carry them."""
 _LONGEST_TEXT = 4096
 """Bytes that are read of the file in which a writer counts what it lost."""
+_LARGEST_PAGE = 2 << 20
+"""Of the kernel's cache of files."""
 _UNTOLD_S = 5.0
 """How long until a look at files that are watched: nothing may hang because a word was missed."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -528,21 +530,19 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
         return None
     if facts.st_size < cursor.offset:
         return _log_gap(stream, cursor, "the program shortened its log", offset=0)
-    written = cursor.offset
-    if facts.st_size >= cursor.offset + limit:
-        # Room that was taken and not written to (fallocate) is a hole until it is read, or read ahead:
-        # also in part, which looks written to the end of its page.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        hole = _next_hole(descriptor, cursor.offset, facts.st_size)
-        if hole == cursor.offset:
-            written = _behind_holes(descriptor, cursor.offset, facts.st_size)
-        else:
-            limit = min(limit, hole - cursor.offset)
     text = os.pread(descriptor, limit, cursor.offset)
     if not text:
         return None
-    if written >= cursor.offset + limit and text.count(0) == limit:
-        return _log_gap(stream, cursor, "the log has a hole", offset=written)
+    if text.count(0) == limit:
+        # Room that was taken and not written to (fallocate) looks written where it was read, or read ahead.
+        cached = cursor.offset - cursor.offset % _LARGEST_PAGE
+        os.posix_fadvise(descriptor, cached, 0, os.POSIX_FADV_DONTNEED)
+        written = _behind_holes(descriptor, cursor.offset, facts.st_size)
+        if written >= cursor.offset + limit:
+            return _log_gap(stream, cursor, "the log has a hole", offset=written)
+        # the page that was read last stays: the hole begins behind it
+        hole = _next_hole(descriptor, cursor.offset, facts.st_size)
+        text = text[: hole - cursor.offset] or text
     last = cursor.last + len(text)
     return Batch(
         stream=stream,

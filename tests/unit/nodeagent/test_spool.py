@@ -486,15 +486,17 @@ def test_room_that_was_taken_and_not_written_to_is_a_hole_of_the_log(
         file.flush()
         items = drain(spool, final=False)  # to the middle of a page
         os.posix_fallocate(file.fileno(), 0, size)
+        with folder.output.open("rb") as own:
+            if os.lseek(own.fileno(), 0, os.SEEK_HOLE) > 1 << 20:
+                pytest.skip("this file system writes what it is asked to allocate")
+            # as the program may: what is read has the kernel read ahead, also for others
+            own.read(8 << 20)
         file.seek(0, os.SEEK_END)
         file.write(b"ends\n")
-    with folder.output.open("rb") as file:
-        if os.lseek(file.fileno(), 0, os.SEEK_HOLE) > 1 << 20:
-            pytest.skip("this file system writes what it is asked to allocate")
     items += drain(spool)
     texts = [item.text for item in items if isinstance(item, Batch)]
     assert b"".join(texts).replace(b"\0", b"") == b"begins\nends\n"
-    assert sum(map(len, texts)) < 4 * limit
+    assert sum(map(len, texts)) < size // 16
     assert any(isinstance(item, Gap) for item in items)
 
 
