@@ -83,7 +83,11 @@ def walk(folder: str) -> Any:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and all in it as far as the disk allows."""
+    """Remove a folder and all in it as far as the disk allows; of a link only the link."""
+    if os.path.islink(path):
+        with suppress(OSError):
+            os.unlink(path)
+        return
     found = []
     with suppress(OSError):
         for base, folders, names in walk(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nsml._session import Session
 from tests.unit.nsml.test_sdk_spool import ROOT, read
 
 UNPRIVILEGED = (
@@ -97,6 +99,33 @@ def test_no_umask_and_no_mode_loses_anything(
         )
     records = [one for path in (run / "spool").glob("*.records") for one in read(path)]
     assert sorted(one["kind"] for one in records) == ["checkpoint", "media", "metric", "metric"]
+
+
+def test_what_a_program_put_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    (precious / "folder").mkdir(parents=True)
+    (precious / "folder/file").touch()
+    run.mkdir()
+    session = Session(str(run), "anna/digits/3")
+    session.save("best", lambda folder: Path(folder, "w").touch())
+
+    def instead(folder: Path, *, of: str) -> None:
+        place = {"model": folder, "around": folder.parent, "inside": folder / "w"}[of]
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+        place.symlink_to(precious)
+
+    for of in ("model", "around", "inside"):
+        session.load("best", lambda folder, of=of: instead(Path(folder), of=of))
+        session.save("other", lambda folder, of=of: instead(Path(folder), of=of))
+        assert (precious / "folder/file").exists(), of
+        assert stat.S_IMODE(precious.stat().st_mode) == stat.S_IMODE(
+            (precious / "folder").stat().st_mode
+        )
+    assert not (run / "loads").exists()
+    assert not [*(run / "checkpoints").glob(".tmp-*")]
 
 
 def test_a_folder_of_another_mode_is_used_again(tmp_path: Path) -> None:
