@@ -473,7 +473,6 @@ async def test_descriptors_that_take_an_hour_to_close_hold_up_no_other_tunnel(
         accepted, _ = await asyncio.to_thread(hostile.accept)
         # in a thread: where the agent was faster it is this end that waits
         threading.Thread(target=send, args=(accepted, [trap]), daemon=True).start()
-        assert (await far.read()).data == b"x"  # type: ignore[union-attr]
         async with program(bench.path(), echo):
             other = await bench.open()
             other.say(b"hello", end=True)
