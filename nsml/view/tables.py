@@ -20,6 +20,8 @@ _NOTHING = "-"
 """A cell in which there is nothing to say."""
 _NAME_CELLS = 16
 """What is left of a name at least."""
+_LONG_CELLS = 20
+"""Of a text that says much beyond them: a summary."""
 WIDEST: Final = 400
 """Cells of a column that may be cut, wherever it is written: one row cannot fill the lines of all others."""
 
@@ -414,8 +416,9 @@ def _narrow(columns: Sequence[Column[T]], widths: list[int], room: int) -> list[
         kept.remove(optional[-1])
     if not fits:
         _cut_names(chosen, cut, room)
-        # The last one, a text, is cut before those that tell rows apart.
-        last = max((i for i, one in enumerate(chosen) if one.shrinks_to is not None), default=0)
+        # The last long text is cut before what tells rows apart.
+        texts = [i for i, one in enumerate(chosen) if (one.shrinks_to or 0) >= _LONG_CELLS]
+        last = max(texts, default=len(chosen))
         _ = _shrink(chosen, cut, room, part=2, start=last) or _shrink(chosen, cut, room, part=2)
     for place, cells in zip(kept, cut, strict=True):
         widths[place] = cells

@@ -111,3 +111,12 @@ def test_any_text_is_a_reference_or_refused(text):
         return
     given_fields = [reference.id, reference.name, reference.number, reference.recent]
     assert sum(1 for field in given_fields if field) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"), [("last", "@last"), ("@latest", "@last"), ("mnist", "USER/DATASET/N")]
+)
+def test_the_last_session_is_named_where_it_is_meant(text, advice):
+    with pytest.raises(InvalidRequest) as refused:
+        names.parse_reference(text)
+    assert refused.value.attempt.startswith(advice)
