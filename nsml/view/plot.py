@@ -17,6 +17,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
+from nsml.view.text import fit_middle, width
 from nsml.view.units import apart, counted, local_moment, number_text, spans_apart
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _LEFT, _RIGHT = (
 """Bits of a cell by the four dots of a column, of which the lowest bit is that at the top."""
 _LABEL_CELLS = 9
 _LEAST_COLUMNS = 10
+_LEAST_NAME = 14
+"""Cells that the name of a line keeps in a legend before figures are left out."""
 _LARGEST_POWER = 308.25
 _PRECISION_DIGITS = 12
 """Of a value that are meant: what differs beyond them is the dust of sums and divisions."""
@@ -283,7 +286,7 @@ def chart(
         marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
         out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
-    legend = _legend(drawn, numbers, "reported: " if average else "")
+    legend = _legend(drawn, numbers, "reported: " if average else "", columns)
     out.extend(islice(legend, named))
     return out
 
@@ -441,19 +444,28 @@ def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
             return local_moment(low), local_moment(high)
 
 
-def _legend(lines: Sequence[Series], numbers: Sequence[int], whose: str) -> Iterator[list[Piece]]:
-    """`whose` figures they are, before them."""
+def _legend(
+    lines: Sequence[Series], numbers: Sequence[int], whose: str, columns: int
+) -> Iterator[list[Piece]]:
+    """`whose` figures they are, before them.
+
+    Where a line is longer than `columns` cells, its name is shortened, and max and min are left out: a number that
+    is cut reads as another number.
+    """
     for number, line in zip(numbers, lines, strict=True):
         finite = [value for value in line.y if math.isfinite(value)]
-        mark = letter(number) if len(lines) > 1 else "━"
+        mark = f"  {letter(number) if len(lines) > 1 else '━'} "
         if not finite:
-            yield [Piece(text=f"  {mark} {line.label}: no finite value", series=number)]
+            yield [Piece(text=f"{mark}{line.label}: no finite value", series=number)]
             continue
-        values = f"{whose}last {number_text(line.y[-1])}  min {number_text(min(finite))}"
-        yield [
-            Piece(text=f"  {mark} {line.label}", series=number),
-            Piece(text=f"  {values}  max {number_text(max(finite))}"),
-        ]
+        last, low, high = map(number_text, (line.y[-1], min(finite), max(finite)))
+        figures = [f"  {whose}last {last}", f"  min {low}", f"  max {high}"]
+        name_cells = min(width(line.label), _LEAST_NAME)
+        while figures and width(mark) + name_cells + len("".join(figures)) > columns:
+            figures.pop()
+        values = "".join(figures)
+        label = fit_middle(line.label, max(columns - width(mark) - len(values), name_cells))
+        yield [Piece(text=f"{mark}{label}", series=number), Piece(text=values)]
 
 
 def _of_first(line: Series) -> int:

@@ -98,6 +98,22 @@ def test_lines_are_told_apart_without_colour():
     assert "A" not in "".join(piece.text for row in alone for piece in row)
 
 
+def test_no_number_of_a_legend_is_cut():
+    told = line([(0, 2.2831), (1, 1.9971)], "root/mydata/3")
+
+    def legend(columns):
+        rows = chart("loss", [told], axis=Axis.STEP, columns=columns, rows=5)
+        return "".join(piece.text for piece in rows[-1])
+
+    assert legend(60) == "  ━ root/mydata/3  last 1.997  min 1.997  max 2.283"
+    assert legend(47) == "  ━ root/mydata/3  last 1.997  min 1.997"
+    assert legend(30) == "  ━ root/mydata/3  last 1.997"
+    assert legend(20) == "  ━ root/mydata/3"
+    told = line([(0, 2.2831), (1, 1.9971)], "somebody/a-long-data-set/3")
+    assert legend(60) == "  ━ somebody/a-…data-set/3  last 1.997  min 1.997  max 2.283"
+    assert all(len(legend(columns)) <= columns for columns in range(18, 90))
+
+
 @given(st.floats(-1e6, 1e6), st.floats(0, 0.999), st.integers(1, 50))
 def test_smoothing_leaves_a_constant_alone(value, alpha, count):
     smoothed = smooth(Series(label="a", x=range(count), y=[value] * count), alpha)
