@@ -186,8 +186,11 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     def _span(
         self, request: pb.ReadTelemetryRequest, begin: float = 0.0, end: float = 0.0
     ) -> tuple[float, float]:
+        """The span that was asked for, of a session without the time before it `begin`s."""
         until = time_of(request.until) if request.HasField("until") else end or self._clock.time()
         since = time_of(request.since) if request.HasField("since") else begin or until - HOUR_S
+        if since < begin < until:
+            since = begin  # before it ran there is nothing to draw
         if since >= until:
             if not request.HasField("since") and not request.HasField("until"):
                 return until - 1.0, until

@@ -49,6 +49,10 @@ async def test_what_devices_did_is_told_to_who_may_see_the_session(rig: Rig) -> 
         for one in told.series
         if not one.HasField("rank")
     ] == [(1, 1000, True)]
+    long_before = {"seconds": int(rig.on.clock.time()) - 600}
+    asked = pb.ReadTelemetryRequest(session=private.name, since=long_before)
+    of_ten_minutes = await kim.telemetry.ReadTelemetry(asked)
+    assert of_ten_minutes.since == told.since  # nothing is told of the time before it ran
     await record(rig, 2, told.series[0].device_uuid, "GPU-real")
     told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(node="a"))
     assert [one.simulated for one in told.series] == [True, False, True]
