@@ -100,6 +100,16 @@ async def test_all_that_are_listed_are_marked_or_a_range_of_them(dashboard, serv
         await until(pilot, lambda: "V marks" not in said(dashboard))
 
 
+async def test_the_line_of_keys_says_that_marking_moves_on(dashboard, server):
+    for number in (1, 2, 3):
+        server.state.add(f"kim/mnist/{number}")
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "3 of 3 sessions", "space Mark, next")
+        await pilot.press("space", "space")
+        await shows(pilot, "2 marked")
+        assert [one.name[-1] for one in dashboard.screen.chosen()] == ["3", "2"]
+
+
 async def test_names_and_commands_are_copied(dashboard, server):
     session = server.state.add("kim/mnist/1")
     async with dashboard.run_test(size=SIZE) as pilot:
