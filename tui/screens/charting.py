@@ -14,7 +14,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
 from nsml.view.series import Axis
 from nsml.view.shell import shell_line
-from nsml.view.text import visible
+from nsml.view.text import fit_middle, visible
 from nsml.view.units import counted
 from tui.behind import behind
 from tui.screens.frame import Frame
@@ -35,6 +35,8 @@ CHART_ACTIONS: Final = frozenset(
 """What keys do to charts."""
 MOST_CHOSEN: Final = 200
 """Metrics of one request."""
+_NAME_CELLS: Final = 24
+"""Cells for the name of a metric beside the other words about charts."""
 _AXES: Final = tuple(Axis)
 
 
@@ -99,7 +101,10 @@ class ChartScreen(Frame):
     def chart_words(self) -> str:
         """Which metric is the first, and how it is drawn."""
         charts, wish = self.query_one(Charts), self.model.shown.wish
-        parts = [f"{charts.first + 1} of {counted(charts.count, 'metric')}"] if charts.count else []
+        parts = []
+        if charts.count:
+            name = fit_middle(visible(charts.first_name), _NAME_CELLS)
+            parts.append(f"metric {charts.first + 1}/{charts.count}: {name}")
         parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
         parts += ["log y"] if charts.is_log else []
         if left_out := self.model.shown.left_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
@@ -105,6 +106,11 @@ class Charts(Lines):
             self._first = names.index(self._first_name)
         else:
             self._first = min(self._first, len(names) - 1)
+
+    @property
+    def first_name(self) -> str:
+        """The name of that metric; "" where there is none."""
+        return next(islice(self._groups, self._first, None), "")
 
     @property
     def count(self) -> int:

@@ -73,7 +73,7 @@ async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
         await pilot.press("p")
-        await shows(pilot, "1 of 1 metric", "max 3")
+        await shows(pilot, "metric 1/1: ", "max 3")
         await pilot.press("full_stop", "full_stop", "y", "X")
         await shows(pilot, "(relative, log, smooth 0.6)", "x: relative")
         server.state.log(session, b"epoch 3\n")

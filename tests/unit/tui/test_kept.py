@@ -97,7 +97,7 @@ async def test_screens_show_things_as_the_last_time(make_dashboard, server, tmp_
         await pilot.press("slash", *"odd", "enter", "O", "v", "G", "enter")
         await until(pilot, lambda: isinstance(first.screen, SessionScreen))
         await pilot.press("p")
-        await shows(pilot, "1 of 1 metric")
+        await shows(pilot, "metric 1/1: ")
         await pilot.press("full_stop", "X")
         await shows(pilot, "x: relative", "smooth 0.3")
     again = make_dashboard(kept_in=file)

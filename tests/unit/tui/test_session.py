@@ -55,16 +55,16 @@ async def test_metrics_are_chosen_by_name(dashboard, server):
         server.state.report(session, name, 1.0, step=1)
     async with dashboard.run_test(size=SIZE) as pilot:
         await opened(pilot, "p")
-        await shows(pilot, "1 of 5 metrics")
+        await shows(pilot, "metric 1/5: ")
         await picked(pilot, "i", *"vac", "space", "enter")
-        await shows(pilot, "1 of 1 metric", "1 metric chosen: i", "val/acc  (step)")
+        await shows(pilot, "metric 1/1: ", "1 metric chosen: i", "val/acc  (step)")
         assert "loss" not in said(dashboard)
         await until(pilot, lambda: list(dashboard.model.shown.groups) == ["val/acc"])
         for letters, title in (("odd", "odd[1]*  (step)"), ("vect", "v@vector  (step)")):
             await picked(pilot, "i", "space", *letters, "space", "enter")
-            await shows(pilot, "1 of 1 metric", title)
+            await shows(pilot, "metric 1/1: ", title)
         await picked(pilot, "i", "space", "enter")
-        await shows(pilot, "1 of 5 metrics")
+        await shows(pilot, "metric 1/5: ")
 
 
 async def test_the_metric_that_one_went_on_to_stays_on_another_axis_and_beside_new_ones(
@@ -75,27 +75,27 @@ async def test_the_metric_that_one_went_on_to_stays_on_another_axis_and_beside_n
         server.state.report(session, name, 1.0, step=1)
     async with dashboard.run_test(size=SIZE) as pilot:
         await opened(pilot, "p")
-        await shows(pilot, "1 of 5 metrics", "acc  (step)")
+        await shows(pilot, "metric 1/5: ", "acc  (step)")
         await pilot.press("N", "n", "n", "n")
-        await shows(pilot, "4 of 5 metrics", "c  (step)")
+        await shows(pilot, "metric 4/5: c ", "c  (step)")
         await pilot.press("X")
-        await shows(pilot, "4 of 5 metrics", "c  (relative)")
+        await shows(pilot, "metric 4/5: ", "c  (relative)")
         server.state.report(session, "val/loss", 1.0, step=1)
-        await shows(pilot, "5 of 6 metrics", "c  (relative)")
+        await shows(pilot, "metric 5/6: ", "c  (relative)")
         # Of those that are chosen one goes on among these.
         await picked(pilot, "i", *"acc", "space", "enter")
-        await shows(pilot, "1 of 1 metric", "acc  (relative)")
+        await shows(pilot, "metric 1/1: ", "acc  (relative)")
         await pilot.press("n")
-        await shows(pilot, "1 of 1 metric", "acc  (relative)")
+        await shows(pilot, "metric 1/1: ", "acc  (relative)")
         await picked(pilot, "i", *"d", "space", "enter")
-        await shows(pilot, "1 of 2 metrics", "2 metrics chosen: i")
+        await shows(pilot, "metric 1/2: ", "2 metrics chosen: i")
         await pilot.press("n")
-        await shows(pilot, "2 of 2 metrics", "d  (relative)")
+        await shows(pilot, "metric 2/2: ", "d  (relative)")
         assert "acc  (relative)" not in said(dashboard)
         await pilot.press("N")
-        await shows(pilot, "1 of 2 metrics", "acc  (relative)", "d  (relative)")
+        await shows(pilot, "metric 1/2: ", "acc  (relative)", "d  (relative)")
         await picked(pilot, "i", "space", "down", "space", "enter")
-        await shows(pilot, "1 of 6 metrics")
+        await shows(pilot, "metric 1/6: ")
 
 
 @pytest.mark.parametrize("count", [1, 3])
