@@ -219,12 +219,10 @@ def getid(app: App, *, session: str) -> None:
 def repeat(app: App, *, session: str) -> None:
     """Show the command line that repeats a session, ready for a shell."""
     from nsml.view.sessions import repeat_words
-    from nsml.view.shell import is_posix
+    from nsml.view.shell import shell_note
 
     found = app.call(lambda client: client.sessions.get(session))
     words = repeat_words(found)
     app.write(shell_line(words))
-    if not is_posix(words):
-        app.say(
-            "note: for bash, zsh, ksh or busybox: dash has no $'...', and a word ends in a newline"
-        )
+    if note := shell_note(words):
+        app.say(f"note: {note}")

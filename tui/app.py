@@ -25,7 +25,7 @@ from nsml.view.series import Axis
 from nsml.view.text import visible
 from tui.actions import Actions
 from tui.behind import behind
-from tui.hints import key_of
+from tui.hints import copy_notes, key_of
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsHeard
@@ -711,10 +711,14 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """What the keys do that are in force."""
-        from tui.screens.help import Help, told
+        from tui.screens.help import HERE, Help, Told, told
+        from tui.widgets.table import HIDDEN, Table
 
         active = self.screen.active_bindings.values()
-        self.push_screen(Help(told(self, active, without=self.without)))
+        entries = told(self, active, without=self.without)
+        if isinstance(self.focused, Table) and (hidden := self.focused.hidden_count):
+            entries.insert(0, Told(HERE, f"{HIDDEN}{hidden}", "Hidden columns"))
+        self.push_screen(Help(entries))
 
     @property
     def without(self) -> Collection[str]:
@@ -736,7 +740,7 @@ class Dashboard(App[None]):
         """Copy a text to the clipboard, through the terminal (OSC 52)."""
         if text:
             self.copy_to_clipboard(text)
-            self.say(f"copied: {text}")
+            self.say("\n".join([f"copied: {text}", *copy_notes(text)]))
 
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""
@@ -745,7 +749,8 @@ class Dashboard(App[None]):
             self.say("the command line has nothing like this")
             return
         self.copy_to_clipboard(command)
-        self.say(f"copied: {command}" + (f"\nit does not know {lacks}" if lacks else ""))
+        notes = ([f"it does not know {lacks}"] if lacks else []) + copy_notes(command)
+        self.say("\n".join([f"copied: {command}", *notes]))
 
     def action_copy_last(self) -> None:
         """Copy the command of the last action."""

@@ -56,6 +56,13 @@ def is_posix(words: Iterable[str]) -> bool:
     return not any(word.endswith("\n") for word in words)
 
 
+def shell_note(words: Iterable[str]) -> str:
+    """What to say beside their `shell_line` where not every POSIX shell reads it; "" where each does."""
+    if is_posix(words):
+        return ""
+    return "for bash, zsh, ksh or busybox: dash has no $'...', and a word ends in a newline"
+
+
 def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
     """An option with its value; `--memo=-x`, one word, where the value reads like an option.
 

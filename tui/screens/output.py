@@ -14,7 +14,7 @@ from nsml.view.text import visible
 from nsml.view.units import duration_text
 from tui import running
 from tui.behind import behind
-from tui.hints import key_of
+from tui.hints import copy_notes, key_of
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
 from tui.widgets.diff_view import DiffView
@@ -130,4 +130,5 @@ class Output(LinesUnderMouse, Modal[int | None]):
     def action_copy(self) -> None:
         """Copy the command."""
         self.app.copy_to_clipboard(self._command)
-        self.app.notify(f"copied: {visible(self._command)}", markup=False)
+        told = "\n".join([f"copied: {visible(self._command)}", *copy_notes(self._command)])
+        self.app.notify(told, markup=False)

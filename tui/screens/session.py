@@ -12,14 +12,14 @@ from textual.widgets import Input, Static, TabbedContent, TabPane
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
-from nsml.view.ordering import arguments_text
 from nsml.view.sessions import (
+    command_words,
     repeat_words,
     state_text,
     summary_text,
     word_of,
 )
-from nsml.view.shell import option_words, shell_line
+from nsml.view.shell import option_words, shell_line, shell_note
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
 from nsml.view.whole import is_short
@@ -285,11 +285,12 @@ class SessionScreen(ChartScreen):
             ("end", "" if why == session.end.message else why),
             ("summary", summary_text(session)),
             *explained.course(session, self.dashboard.clock.time()),
-            ("args", arguments_text(session)),
+            ("args", shell_line(command_words(session))),
             ("memo", session.memo),
             ("project", session.project),
             ("id", session.id),
             ("again", _again(session)),
+            ("note", "" if is_short(session) else shell_note(repeat_words(session))),
         ):
             if text:
                 lines.append(visible(f"  {title}: {text}"))

@@ -70,7 +70,7 @@ class SessionsScreen(Frame):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/", id="sessions.filter"),
         Binding("n", "new_run", "New run", id="sessions.submit"),
-        Binding("space", "mark", "Mark, next", id="sessions.mark"),
+        Binding("space", "mark", "Mark ↓", id="sessions.mark"),
         Binding("x", "compare", "Compare", id="sessions.compare"),
         Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
         Binding("E", "ended", "Ended", id="sessions.ended"),

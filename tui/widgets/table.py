@@ -301,6 +301,11 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             }
         return self._layout
 
+    @property
+    def hidden_count(self) -> int:
+        """How many columns have no room."""
+        return self._laid_out().hidden
+
     def make_line(self, y: int) -> Strip:
         """The title, or an item."""
         width = self.size.width

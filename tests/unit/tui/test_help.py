@@ -103,3 +103,18 @@ async def test_the_keys_of_the_user_are_told_and_do_nothing_behind():
         await until(pilot, lambda: isinstance(app.screen, SessionsScreen))
         assert "Focus Next" not in said(app)
         assert (app.screen.table._at, app.screen._marks, len(app._notifications)) == (0, set(), 0)
+
+
+async def test_what_stands_for_columns_without_room_is_explained_where_there_are_any():
+    app = demo(looks=Looks(is_animated=False))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "39 of 39", "+5")
+        await pilot.press("question_mark")
+        await shows(pilot, "+5", "Hidden columns", "Columns")
+        await pilot.press("escape", "2")
+        await shows(pilot, "GPUs asked for")
+        await pilot.resize_terminal(300, 60)
+        await until(pilot, lambda: not app.focused.hidden_count)
+        await pilot.press("question_mark")
+        await shows(pilot, "esc closes")
+        assert "Hidden columns" not in said(app)

@@ -71,7 +71,11 @@ async def test_checkpoints_are_asked_for_while_their_tab_is_in_front_and_no_long
         assert "ListCheckpoints" not in server.state.calls
         await pilot.press("M")
         await shows(
-            pilot, "best␛[31m", "step=7", "1 checkpoint, 7 B", "$ nsml model ls kim/mnist/1"
+            pilot,
+            "best␛[31m",
+            "step=7",
+            "1 checkpoint, 7 B, newest first",
+            "$ nsml model ls kim/mnist/1",
         )
         assert "\x1b" not in said(dashboard)
         assert (
@@ -154,6 +158,23 @@ async def test_arguments_are_listed_with_what_else_was_asked_for(dashboard, serv
             pilot, " lr  ", "0.1", "a␇b", "train.py", "2 arguments", "nsml command kim/mnist"
         )
         assert "--" not in said(dashboard)
+
+
+async def test_the_overview_has_the_arguments_as_they_were_typed(dashboard, server):
+    spec = pb.SessionSpec(entry="train.py", args=["--lr", "0.1", "--oom", "two words"])
+    server.state.add("kim/mnist/1", spec=spec)
+    async with dashboard.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "d")
+        await shows(pilot, "args: --lr 0.1 --oom 'two words'")
+        assert "note:" not in said(dashboard)
+
+
+async def test_the_overview_says_which_shells_do_not_read_the_command(dashboard, server):
+    spec = pb.SessionSpec(entry="train.py", args=["--stop", "end\n"])
+    server.state.add("kim/mnist/1", spec=spec)
+    async with dashboard.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "d")
+        await shows(pilot, "note: for bash, zsh, ksh or busybox: dash has no $'...'")
 
 
 async def test_tabs_are_turned_by_keys_and_all_fit_a_narrow_terminal(dashboard, server):

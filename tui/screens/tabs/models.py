@@ -67,7 +67,10 @@ class ModelsTab(SessionTab):
         table.show(saved)
         lost = sum(map(is_lost, saved))
         size = size_text(total_bytes(saved))
-        words = [f"{counted(len(saved) - lost, 'checkpoint')}, {size}"] if saved else []
+        # `nsml model ls` ends beside the prompt, and has the newest there.
+        words = (
+            [f"{counted(len(saved) - lost, 'checkpoint')}, {size}, newest first"] if saved else []
+        )
         if lost:
             words.append(f"{lost} lost")
         if fetching := frame.dashboard.actions.fetching:
