@@ -173,11 +173,7 @@ class LeaderLoop:
     async def _stand(self, group: TaskGroup) -> None:
         while not self._leaves:
             leadership = Leadership(
-                self._store,
-                self._candidate,
-                clock=self._clock,
-                ttl_s=self._ttl_s,
-                regained=self._tell,
+                self._store, self._candidate, clock=self._clock, ttl_s=self._ttl_s
             )
             try:
                 async with leadership:

@@ -36,7 +36,7 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
     from types import TracebackType
 
     from controlplane.store.interface import KeyValueStore, TransactionResult
@@ -141,10 +141,8 @@ class Leadership:
     Every write of a leader goes through `commit`, or has `fence` among its compares.
 
     Args:
-        ttl_s: lease of the leader key. The leadership is not valid any more 0.6 of it after the last
-            renewal was sent. The body is cancelled then, unless this process was held up: it tries
-            to renew once more first.
-        regained: called when the leadership is valid again, in the same term.
+        ttl_s: lease of the leader key. The body is cancelled 0.6 of it after the last renewal
+            was sent, at the latest.
     """
 
     def __init__(
@@ -155,9 +153,7 @@ class Leadership:
         clock: Clock,
         ttl_s: float = DEFAULT_TTL_S,
         key: str = LEADER_KEY,
-        regained: Callable[[], None] = lambda: None,
     ) -> None:
-        self._regained = regained
         self._store = store
         self._candidate = candidate
         self._clock = clock
@@ -321,49 +317,19 @@ class Leadership:
         # Renew at once: of the lease that one is elected with, a part has passed.
         lease, pause_s = self._lease, 0.0
         while lease is not None:
-            await self._clock.sleep(pause_s)
+            left_s = self._valid_until - self._clock.monotonic()
             try:
-                lease = await self._renew_once(lease)
+                async with asyncio.timeout(max(0.0, left_s)):
+                    await self._clock.sleep(pause_s)
+                    pause_s = lease.ttl_s / RENEWALS_PER_TTL
+                    lease = await self._store.keep_alive(lease)
+                    self._renewed(lease)
             except TimeoutError:
-                raise self._not_renewed() from None
+                raise LeadershipLost(f"the lease of term {self._term} was not renewed") from None
             except LeaseLost as error:
                 raise LeadershipLost(f"the lease of term {self._term} is gone") from error
             except StoreUnavailable as error:
                 self._log.warning("leader.renewal_failed", term=self._term, reason=str(error))
-            pause_s = lease.ttl_s / RENEWALS_PER_TTL
-            left_s = self._valid_until - self._clock.monotonic()
-            if left_s <= pause_s:  # there is no time to try again
-                await self._clock.sleep(max(0.0, left_s))
-                raise self._not_renewed()
-
-    async def _renew_once(self, lease: Lease) -> Lease:
-        """Renew the lease while there is time.
-
-        Where this process itself was held up until there is none (a busy machine, SIGSTOP), one attempt
-        tells whether the term has ended. It has not if its key stands: then nobody else led meanwhile.
-
-        Raises:
-            TimeoutError: the store did not answer in time.
-            LeaseLost: the lease has ended.
-            LeadershipLost: the key is gone, or is another leader's.
-        """
-        left_s = self._valid_until - self._clock.monotonic()
-        is_late = left_s <= 0
-        async with asyncio.timeout(lease.ttl_s / RENEWALS_PER_TTL if is_late else left_s):
-            lease = await self._store.keep_alive(lease)
-            if is_late:
-                # A store may renew a lease whose key was deleted: by a standby that deposed us.
-                item = await self._store.get(self._key)
-                if item is None or item.create_revision != self._term:
-                    raise LeadershipLost(f"term {self._term} is over")
-        self._renewed(lease)
-        if is_late:
-            self._log.warning("leader.renewed_late", term=self._term, late_s=round(-left_s, 3))
-            self._regained()
-        return lease
-
-    def _not_renewed(self) -> LeadershipLost:
-        return LeadershipLost(f"the lease of term {self._term} was not renewed")
 
     async def _observe(self) -> None:
         """Raise LeadershipLost when the leader key is deleted: deposed, or expired unnoticed."""
