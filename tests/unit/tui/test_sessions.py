@@ -104,7 +104,7 @@ async def test_the_line_of_keys_says_that_marking_moves_on(dashboard, server):
     for number in (1, 2, 3):
         server.state.add(f"kim/mnist/{number}")
     async with dashboard.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "3 of 3 sessions", "space Mark, next")
+        await shows(pilot, "3 of 3 sessions", "space Mark ↓")
         await pilot.press("space", "space")
         await shows(pilot, "2 marked")
         assert [one.name[-1] for one in dashboard.screen.chosen()] == ["3", "2"]
