@@ -136,9 +136,9 @@ class Choosing:
         some = list(filter(ordering.is_single, app.flags.fields))
         names = [one for one in self._names if self._is_there(one)]
         return lambda one: {
-            **record(one),
-            **{key: ordering.single(one, key) for key in some},
             **{name: ordering.single_alone(one, name) for name in names},
+            **record(one),  # whose own fields are no values of that name
+            **{key: ordering.single(one, key) for key in some},
         }
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d*")
-_EXPORTED = re.compile(r".+\.(?:csv|jsonl|json|parquet|gz)")
 _NO_SESSION = ("does not name a session", "no session ")
 
 
@@ -82,7 +81,7 @@ def _swapped(words: Sequence[str], one: str, other: str) -> list[str]:
 
 
 def _as_option(command: click.Command, words: Sequence[str], message: str) -> list[str]:
-    """With the option before what was taken for a further session: a metric, or a file."""
+    """With -m before a metric that was taken for a further session."""
     named = {one.name: one for one in command.params if isinstance(one, click.Option)}
     for at, word in enumerate(words):
         if repr(word) not in message:
@@ -90,8 +89,6 @@ def _as_option(command: click.Command, words: Sequence[str], message: str) -> li
         if not any(_REFERENCE.fullmatch(other) for other in words if other != word):
             return []
         option = named.get("metrics")
-        if command.name == "export" and _EXPORTED.fullmatch(word):
-            option = next((one for one in named.values() if "-o" in one.opts), None)
         if option is None:
             return []
         return [*words[:at], *option_words(option.opts[0], word), *words[at + 1 :]]

@@ -19,7 +19,7 @@ import pytest
         ("events val/loss @last", "events @last val/loss"),
         ("plot @last val/loss", "plot @last -m val/loss"),
         ("export @last out.csv", "export @last -o out.csv"),
-        ("export out.jsonl @last", "export -o out.jsonl @last"),
+        ("export out.jsonl @last", "export @last -o out.jsonl"),
         ("dataset push . digits", "dataset push digits ."),
     ],
 )

@@ -127,7 +127,6 @@ def test_members(nsml, everything, state):
     again = nsml("project", "add", "vision", "kim", "lee")
     assert again.stderr == "kim is a member of project vision already\n"
     assert nsml("project", "add", "vision", check=False).code == 2
-    nsml("project", "remove", "vision", "lee")  # of whom there is nothing to confirm
 
 
 def test_rm_asks(nsml, everything, state):

@@ -23,11 +23,13 @@ from tests.unit.nsml.client.contract_server import EPOCH
 NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\n\x1b[2Jend\r\n"
 
 
-def test_piped_logs_are_the_very_bytes(nsml, state):
+def test_piped_logs_are_the_bytes_of_what_a_terminal_would_show(nsml, state):
     session = state.add("kim/mnist/1")
     state.log(session, NASTY)
-    assert nsml("logs", "@last").bytes == NASTY
-    assert nsml("logs", "@last", "--raw", terminal=True).bytes == NASTY
+    cleared = NASTY.replace(b"\x1b[2Jend\r\n", b"end\n")
+    assert nsml("logs", "@last").bytes == cleared
+    for is_terminal in (False, True):
+        assert nsml("logs", "@last", "--raw", terminal=is_terminal).bytes == NASTY
 
 
 def test_on_a_terminal_only_colours_survive(nsml, state):

@@ -172,7 +172,7 @@ async def test_what_programs_say_is_taken_or_left(rig: Rig) -> None:
     assert sent == [len(records) + 1]
     found = await listed(kim, session.name)
     assert [one.file for one in found] == [file_of(n) for n in (1, 2, 3, 4)]
-    assert (found[0].name[:2], found[0].caption) == ("\ufffd\ud7ff", "\ufffd")
+    assert (found[0].name[:5], found[0].caption) == ("\\x00\ud7ff", "\ufffd")
     assert [dict(one.facts) for one in found[1:3]] == [{}, {}]
     assert not found[0].HasField("step")
 
