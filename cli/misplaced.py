@@ -82,14 +82,14 @@ def _swapped(words: Sequence[str], one: str, other: str) -> list[str]:
 
 def _as_option(command: click.Command, words: Sequence[str], message: str) -> list[str]:
     """With -m before a metric that was taken for a further session."""
-    named = {one.name: one for one in command.params if isinstance(one, click.Option)}
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    option = next((one for one in options if one.name == "metrics"), None)
+    if option is None:
+        return []
     for at, word in enumerate(words):
         if repr(word) not in message:
             continue
         if not any(_REFERENCE.fullmatch(other) for other in words if other != word):
-            return []
-        option = named.get("metrics")
-        if option is None:
             return []
         return [*words[:at], *option_words(option.opts[0], word), *words[at + 1 :]]
     return []

@@ -45,6 +45,10 @@ def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -
         answer = found.get(timeout=within_s)
     except queue.Empty:
         raise TimeoutError(f"no resolver answers for {host}") from None
+    if isinstance(answer, socket.gaierror) and answer.errno == socket.EAI_AGAIN:
+        raise TimeoutError(
+            f"no resolver answers for {host}"
+        ) from answer  # it gave up before we did
     if isinstance(answer, OSError):
         raise answer
     return answer

@@ -188,6 +188,12 @@ _UNREACHED = (
     r"(Failed to connect to remote host: |connect failed: addr: \S+ error: )?"
 )
 """What gRPC says before the reason why nobody could be reached."""
+_UNRESOLVED = (
+    r"errors resolving \S+: \[field:hostname lookup error:"
+    r"address lookup failed for (?P<host>\S+):\d+: (?P<why>.*)\]"
+)
+"""What gRPC says of a name that it has no address for."""
+_NO_NAME = "Domain name not found"
 _UNSENT = "failed to connect to all addresses"
 """What gRPC says of a call that it had no connection for."""
 _CUT_IN_A_MESSAGE = "Internal error from Core"
@@ -212,10 +218,17 @@ class FailedCall(Protocol):
         ...
 
 
+def _why_unresolved(found: re.Match[str]) -> str:
+    if found["why"] == _NO_NAME:
+        return f"there is no host {found['host']}"
+    return f"no resolver answers for {found['host']} ({found['why']})"
+
+
 def translate(failed: FailedCall) -> ClientError:
     """The named error of a failed call."""
     status = str(failed.code().name)
     message = re.sub(_UNREACHED, "", failed.details() or status)
+    message = re.sub(_UNRESOLVED, _why_unresolved, message)
     if status == "INTERNAL" and message == _CUT_IN_A_MESSAGE:
         status, message = "UNAVAILABLE", "the connection broke"
     reason, metadata, retry_after_s = _error_info(failed.trailing_metadata())

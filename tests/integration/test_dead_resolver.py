@@ -93,7 +93,7 @@ def test_no_command_waits_for_it_longer_than_a_moment(tmp_path: Path) -> None:
     """What each says shows who gave up: we, after two seconds, or the resolver, after ten and more."""
     said = asked(tmp_path)
     assert "the control plane at gpu.lab.example:18553 does not answer" in said
-    assert "no resolver answers for gpu.lab.example" in said
+    assert said.count("no resolver answers for gpu.lab.example") == 2
     # That is what is said where the resolver itself gives up.
     assert "Timeout while contacting DNS servers" not in said
 

@@ -147,3 +147,27 @@ def test_a_connection_that_breaks_within_a_message_is_one_that_broke():
     assert isinstance(error, errors.Unavailable)
     assert not error.is_undone
     assert str(error) == "the connection broke"
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("Domain name not found", "there is no host gpu.example"),
+        ("DNS query cancelled", "no resolver answers for gpu.example (DNS query cancelled)"),
+    ],
+)
+def test_a_name_without_an_address_is_said_in_a_sentence(why, said):
+    class Failed:
+        def code(self):
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self):
+            return (
+                "errors resolving gpu.example:18553: [field:hostname lookup error:"
+                f"address lookup failed for gpu.example:18553: {why}]"
+            )
+
+        def trailing_metadata(self):
+            return ()
+
+    assert str(errors.translate(Failed())) == said
