@@ -122,8 +122,10 @@ def _seconds(items: list[pytest.Item], kept: list[pytest.Item]) -> dict[Path, fl
     """What the kept tests of each file are recorded to take. A file without a record may be long."""
     names = {item.path: item.path.relative_to(TESTS.parent).as_posix() for item in kept}
     seconds = {file: _FILES.get(name, (UNKNOWN_S, 0.0))[0] for file, name in names.items()}
-    for item in set(items).difference(kept):
-        if item.path in seconds:
+    # In the order of collection: sums of floats depend on theirs, and each worker must come to the same files' order.
+    is_kept = set(kept)
+    for item in items:
+        if item not in is_kept and item.path in seconds:
             seconds[item.path] -= _TESTS.get(item.nodeid, (0.0, 0.0))[0]
     return seconds
 
