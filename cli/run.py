@@ -422,14 +422,14 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
-    entry = _entry(given["positional"] or given["entry"] or "", typed, words or ())
+    entry = "" if argv else _entry(given["positional"] or given["entry"] or "", typed, words or ())
     for reference in given["datasets"]:
         _check_dataset_name(reference)
     repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
     repeat = [word for one in repeated for word in one.words]
     repeat += [] if words is None else ["--", *words]
     return Wish(
-        entry="" if argv else PurePosixPath(Path(entry).as_posix()).as_posix(),
+        entry=entry and PurePosixPath(Path(entry).as_posix()).as_posix(),
         args=() if argv else (*arguments, *(words or ())),
         argv=argv,
         datasets=given["datasets"],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 
 import click
 import pytest
@@ -92,11 +93,17 @@ def test_a_command_line_as_of_python_or_docker_is_told_as_one_of_run(nsml, proje
     assert "unshown" not in result.stderr
 
 
-def test_a_command_line_of_python_behind_the_dashes(nsml, project):
+def test_a_command_line_of_python_behind_the_dashes(nsml, state, project):
     (project / "main.py").rename(project / "train.py")
     said = nsml("run", "-g", "0", "--", "python", "train.py", "--lr", "1", check=False).stderr
     assert "try: nsml run train.py -g 0 -- --lr 1\n" in said
     assert "nsml run --argv -- python train.py --lr 1\n" in said
+    for line in said.split("try:")[1].strip().splitlines():
+        nsml(*shlex.split(line)[1:])
+    assert [(one.spec.entry, list(one.spec.argv)) for one in state.sessions.values()] == [
+        ("train.py", []),
+        ("", ["python", "train.py", "--lr", "1"]),
+    ]
 
 
 def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project):
