@@ -443,7 +443,8 @@ class Agent:
                 log.exception("node.unmeasured")
                 continue
             sample.devices.extend(self._devices.samples())
-            sequence += 1
+            # By the clock of the boot: the next process of this agent goes on above, and needs to remember nothing.
+            sequence = max(sequence + 1, round(self._parts.clock.monotonic() * 1e3))
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
             self._ingest.offer(sample)

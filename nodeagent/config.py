@@ -362,7 +362,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 not self.replicas_unit or re.fullmatch(r"[\w@:.-]+\.service", self.replicas_unit),
                 "the name of a unit, NAME.service",
             ),
-            ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
+            ("sample_interval_s", 0 < self.sample_interval_s <= 10, "more than 0, at most 10"),
             ("log_file_bytes", self.log_file_bytes > 0, "more than 0"),
             ("log_bytes_per_s", self.log_bytes_per_s >= 0, "not negative"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),

@@ -24,7 +24,6 @@ from controlplane.domain.values import WHOLE_DEVICE, Priority
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import KeptKind
 from controlplane.operations.node_states import NodeState
-from controlplane.operations.usage import LATELY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -138,8 +137,7 @@ class Taken:
 
     def sample(self, node: Node) -> NodeSample | None:
         """What it said lately."""
-        sample = self.samples.get(node.name)
-        return sample if sample and abs(self.now - sample.at) <= LATELY_S else None
+        return self.samples.get(node.name)
 
 
 def take(known: Known, calls: CallCounts) -> Taken:

@@ -276,7 +276,7 @@ class Telemetry(Protocol):
         ...
 
     async def newest(self) -> Mapping[str, NodeSample]:
-        """The last reading of each node, whichever control plane it came to.
+        """The last reading of each node, where one of the control planes got it in the last 30 seconds.
 
         Without a shared database, since this process started. Does not fail: what other control
         planes took may be missing for as long as the database does not answer.

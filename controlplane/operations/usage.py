@@ -28,8 +28,6 @@ SETTLED_S: Final = 10.0
 """What a node read so long ago is all there, also through another control plane."""
 IDLE_S: Final = 60.0
 """Nothing is said of a pause that is shorter."""
-LATELY_S: Final = 60.0
-"""What a node said of its devices counts for so long."""
 BUSY_PERCENT: Final = 80.0
 _JOULES: Final = 3600.0
 _SILENT: Final = "MIG-"
@@ -179,12 +177,11 @@ class Usages:
 
     def load_of(self, samples: Mapping[str, NodeSample]) -> Load:
         """What all devices do now by readings of nodes, each that is of lately."""
-        now = self._clock.time()
         devices = held = running = busy = 0
         load = watts = 0.0
         for name, sample in samples.items():
             stored = self._state.nodes.get(name)
-            if stored is None or abs(now - sample.at) > LATELY_S:
+            if stored is None:
                 continue
             offered = {one.uuid for one in stored.value.devices}
             allocation = self._state.allocations.get(name)

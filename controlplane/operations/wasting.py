@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.waste import Seen, following, judged
-from controlplane.operations.usage import LATELY_S
 from nsml.occupied import USED_BY
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Wastes:
             if device is not None and device.withheld.startswith(USED_BY):
                 strangers.append(f"GPU {device.index} of {node} is {device.withheld}")
             sample = samples.get(node)
-            readings = sample.devices if sample and abs(now - sample.at) <= LATELY_S else ()
+            readings = sample.devices if sample else ()
             reading = next((each for each in readings if each.uuid == uuid), None)
             if device is None or reading is None:
                 is_heard = is_empty = False

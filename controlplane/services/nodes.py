@@ -89,8 +89,6 @@ MOST_NAMES: Final = 1_000
 """Of sessions of one node, in one answer."""
 MOST_CLOSED: Final = 20
 MOST_SILENT: Final = 5
-LATELY_S: Final = 60.0
-"""What a node said of itself counts for so long."""
 
 
 class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
@@ -329,10 +327,9 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> Iterator[Condition]:
         """Of nodes, as they said last and lately."""
-        now = self._facts.wall()
         for node in nodes:
             sample = samples.get(node.name)
-            if sample and sample.disk_note and now - sample.at < LATELY_S:
+            if sample and sample.disk_note:
                 yield Condition(
                     name=ConditionName.DISK_FULL,
                     subject=f"node {node.name}",

@@ -46,8 +46,6 @@ _log = structlog.get_logger("services.presenting")
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
 
-LATELY_S: Final = 15.0
-"""What a node said of processes counts for so long."""
 
 KEPT: Final = 4_096
 """Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
@@ -233,10 +231,9 @@ class Presenter:
         if not session.state.holds_devices:
             return {}
         found = {}
-        lately = self._clock.time() - LATELY_S
         for replica in session.replicas:
             sample = samples.get(replica.node)
-            if sample is None or sample.at < lately:
+            if sample is None:
                 continue
             which = session.id, session.attempt, replica.rank
             for one in sample.replicas:

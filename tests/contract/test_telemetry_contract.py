@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,6 +103,12 @@ async def test_the_newest_is_known_and_nothing_older_is_taken(
     again = reading(clock.now, 30, boot="b2")
     assert await telemetry.record([again]) == 1
     assert (await telemetry.newest())["n1"] == again
+    # By when it came: a node's clock may be off by hours, and a silent node is not as it was.
+    clock.now += sql.LATELY_S / 2
+    behind = replace(reading(clock.now - 7200, 40, node="n2"), sequence=other.sequence + 1)
+    assert await telemetry.record([behind]) == 1
+    clock.now += sql.LATELY_S / 2 + 1
+    assert await telemetry.newest() == {"n2": behind}
     span = {"since": clock.now - 60, "until": clock.now + 60, "width": 10}
     assert len(await telemetry.read("n3", **span)) == 0
     assert len(await telemetry.read("n1", **{**span, "until": clock.now - 60})) == 0

@@ -318,6 +318,8 @@ async def test_killed_agents_lose_nothing(node: Node, platform: ScriptedPlatform
     await platform.order(assignment(S, *python(REPORTS)))
     for step in (20, 120, 200):
         await platform.until(lambda step=step: len(platform.records(S)) > step)  # type: ignore[misc]
+        read = len(platform.samples)
+        await platform.until(lambda read=read: len(platform.samples) > read)  # type: ignore[misc]
         await node.end(signal.SIGKILL)
         platform.faults.lose_chunk_acks = step == 120
         await node.start()
@@ -332,6 +334,10 @@ async def test_killed_agents_lose_nothing(node: Node, platform: ScriptedPlatform
     told = [json.loads(record) for record in platform.records(S)]
     assert [record["step"] for record in told] == list(range(300))
     assert len({one.exit.started_at.nanos for one in platform.said(S) if one.HasField("exit")}) == 1
+    readings = [one.sequence for one in platform.samples]
+    assert readings == sorted(set(readings)), (
+        "a reading of a new agent would be dropped as an old one"
+    )
 
 
 async def test_an_end_without_an_agent_is_not_lost(node: Node, platform: ScriptedPlatform) -> None:

@@ -88,6 +88,8 @@ STRANGE_CLOCK_S: Final = 30.0
 """A node's clock that is so far off is not asked."""
 STANDS_S: Final = 10.0
 """A reading stands for the time since the one before, at most for so long."""
+LATELY_S: Final = 30.0
+"""For so long the last reading of a node stands for how it is now."""
 FLUSH_BLOCKS: Final = 64
 FLUSH_AFTER_S = 10.0
 SHARED_AFTER_S: Final = 1.0
@@ -180,7 +182,15 @@ class SqlTelemetry:
 
     def known(self) -> Mapping[str, NodeSample]:
         """See Telemetry."""
-        return MappingProxyType({node: known.sample for node, known in self._newest.items()})
+        # By our own clock: a node's may be off by hours.
+        since = self._clock.time() - LATELY_S
+        return MappingProxyType(
+            {
+                node: known.sample
+                for node, known in self._newest.items()
+                if known.received_at >= since
+            }
+        )
 
     async def read(
         self,

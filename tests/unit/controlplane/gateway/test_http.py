@@ -155,18 +155,6 @@ async def test_a_scrape_tells_of_queue_sessions_devices_and_nodes(tmp_path: Path
         assert waits.id not in page
 
 
-async def test_what_a_node_said_long_ago_is_not_told(tmp_path: Path) -> None:
-    async with site(tmp_path) as one:
-        await (await one.rig.agent("a", gpus=1)).connect()
-        reading = DeviceSample(uuid="SIM-a-0", utilization_percent=95)
-        old = NodeSample(node="a", boot_id="b", sequence=1, at=time.time() - 90, devices=(reading,))
-        await one.rig.on.history.telemetry.record([old])
-        found = await one.metrics(TOKEN)
-        assert found["nsml_gpus_reporting"] == 0
-        assert not [name for name in found if name.startswith("nsml_gpu_utilization")]
-        assert not [name for name in found if name.startswith("nsml_node_cpu")]
-
-
 async def test_devices_and_models_beyond_the_bounds_count_in_sums_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
