@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 TOLD_EVERY_S = 30.0
 """A newer checkpoint is told of so often at most: each is a write in the platform's store."""
 
-LOOKS_S = (0.5, 10.0)
-"""Between two looks: the first, doubled up to the last."""
+LOOKS_S = (0.5, 2.0)
+"""Between two looks: the first, doubled up to the last. Until then a program that has bound is refused a requeue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -410,7 +410,8 @@ class Runner:
         known, clock = self.progress, self.place.clock
         now = clock.monotonic()
         found = self._looks.found(found, wall=clock.time(), steady=now)
-        is_rare = found.is_resumable != known.is_resumable or now >= self._told_at + TOLD_EVERY_S
+        is_first = found.is_resumable != known.is_resumable or not known.saved_at
+        is_rare = is_first or now >= self._told_at + TOLD_EVERY_S
         if found != known and (is_rare or is_last):
             self.progress, self._told_at = found, now
             self.place.outbox.wake.set()

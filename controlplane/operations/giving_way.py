@@ -105,6 +105,6 @@ def _check_can_leave(session: Session, *, is_forced: bool) -> None:
     if not is_forced and not may_give_way(session):
         raise StateConflict(
             f"{name} could not be resumed",
-            why="its program has bound no functions that save and load (nsml.bind)",
+            why="its program has bound nothing yet that saves and loads (nsml.bind)",
             attempt=f"nsml requeue --force {name}   to have it begin anew",
         )
