@@ -60,6 +60,8 @@ _SUMMARY = "summary."
 """What the key of a column begins with that is one value of summaries."""
 _TEXT_CELLS = 24
 """Of a text in a summary."""
+_LAST_OUTPUT = "last output: "
+"""Begins the message of nodes where a program failed without an exception."""
 _BY_SIGNAL = 128
 """To which the number of a signal is added where one ended a program."""
 _SIGNALS: Mapping[int, str] = {one.value: one.name for one in Signals}
@@ -184,7 +186,14 @@ def end_text(session: Session) -> str:
     if session.state not in _BAD_STATES:
         return ""
     end = session.end
+    if is_last_output(session):
+        return f"{exit_text(end.exit_code)}; {end.message}"
     return end.message or _CAUSE_WORDS.get(end.cause) or exit_text(end.exit_code)
+
+
+def is_last_output(session: Session) -> bool:
+    """Whether what is known of its end is no cause, but what its program printed last."""
+    return session.end.message.startswith(_LAST_OUTPUT)
 
 
 def exit_text(code: int) -> str:

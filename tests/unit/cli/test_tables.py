@@ -246,7 +246,10 @@ def test_args_show_what_differs(nsml, state, monkeypatch):
             rate,
         ]
         state.put(session)
-    others = (["--lr", "0.3", "--wd", "0.1", *session.spec.args[:4]], [])  # one option more, and none
+    others = (
+        ["--lr", "0.3", "--wd", "0.1", *session.spec.args[:4]],
+        [],
+    )  # one option more, and none
     for number, args in enumerate(others, start=3):
         session = state.add(f"kim/mnist/{number}", pb.SESSION_STATE_RUNNING)
         session.spec.entry = "train.py"
