@@ -187,7 +187,7 @@ def end_text(session: Session) -> str:
         return ""
     end = session.end
     if is_last_output(session):
-        return f"{exit_text(end.exit_code)}; {end.message}"
+        return f"{exit_text(end.exit_code)}: {end.message.removeprefix(_LAST_OUTPUT)}"
     return end.message or _CAUSE_WORDS.get(end.cause) or exit_text(end.exit_code)
 
 

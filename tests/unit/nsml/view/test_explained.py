@@ -49,7 +49,7 @@ def test_of_a_program_that_failed_it_says_how_in_one_text():
     for message, text in (
         ("", "exit 3"),
         ("ValueError: loss is nan", "ValueError: loss is nan"),
-        ("last output: no such file", "exit 3; last output: no such file"),
+        ("last output: no such file", "exit 3: no such file"),
     ):
         failed.end.message = message
         assert end_text(failed) == text
