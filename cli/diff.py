@@ -39,7 +39,7 @@ _PATIENCE_S = 30.0
 _COMPARED = 2
 """Sessions whose code can be compared."""
 _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
-"""To which keys, names of sessions and values are cut by turns where the terminal is narrow."""
+"""To which keys, names of sessions and texts are cut where the terminal is narrow; numbers never are."""
 _SHOWN = 10
 """Metrics that an error names at most."""
 _TITLES = {
@@ -299,55 +299,74 @@ def _has_room(app: App, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> 
 
 
 def _write_by_session(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
-    """A line for each session, with what differs as columns: of many sessions. Metrics have a table of their own."""
+    """A line for each session, with what differs as columns: as many tables as they need to have room."""
     from nsml.view import compare
 
     metrics = [row for row in rows if row.kind is compare.Kind.METRIC]
     others = [row for row in rows if row.kind is not compare.Kind.METRIC]
-    tables = [some for some in (others, metrics) if some]
-    for number, some in enumerate(tables):
+    tables = [one for some in (others, metrics) for one in _tables(app, sessions, some)]
+    for number, columns in enumerate(tables):
         if number:
             app.write("")
-        for line in table_lines(app, sessions, _columns_by_session(sessions, some)):
+        for line in table_lines(app, sessions, columns):
             app.write(line)
 
 
-def _columns_by_session(
-    sessions: Sequence[Session], rows: Sequence[Row]
-) -> tuple[Column[Session], ...]:
-    from nsml.view import compare
+def _tables(
+    app: App, sessions: Sequence[Session], rows: Sequence[Row]
+) -> list[list[Column[Session]]]:
+    """The columns of each table: the name, and as many rows as have room beside it."""
+    from nsml.view.text import width
+
+    name = _name_column(sessions)
+    room = app.room or 0  # a table that is too wide is one of a terminal
+    widest = max(width(text) for text in (name.title, *(name.cell(one, 0) for one in sessions)))
+    tables: list[list[Column[Session]]] = []
+    left = 0
+    for row in rows:
+        column = _column_of(row, sessions)
+        needed = 2 + column.least
+        if needed > left:
+            tables.append([name])
+            left = room - min(widest, room // 2)
+        tables[-1].append(column)
+        left -= needed
+    return tables
+
+
+def _name_column(sessions: Sequence[Session]) -> Column[Session]:
     from nsml.view.sessions import SIMULATED
-    from nsml.view.text import fit_middle, width
 
     behind = f" ({SIMULATED})"
     are_all = all(session.simulated for session in sessions)
-
-    def column(row: Row) -> Column[Session]:
-        texts = compare.aligned([compare.cell(row, session.name) for session in sessions])
-        shown = dict(zip((session.name for session in sessions), texts, strict=True))
-        shortest = [compare.cell_within(row, session.name, 0) for session in sessions]
-        least = min(max(map(width, shortest)), _KEY_CELLS)
-        return Column(
-            key=row.key,
-            title=row.title,
-            title_within=lambda cells: fit_middle(row.title, cells),
-            cell=lambda session, _: shown[session.name],
-            within=lambda session, _, cells: compare.cell_within(row, session.name, cells),
-            colour=lambda session: "green" if session.name in row.best else "",
-            shrinks_to=max(_NAME_CELLS, least),
-            least=least,
-        )
-
-    return (
-        Column(
-            key="session",
-            title=f"Session{behind if are_all else ''}",
-            cell=lambda session, _: (
-                session.name + (behind if session.simulated and not are_all else "")
-            ),
-            is_name=True,
+    return Column(
+        key="session",
+        title=f"Session{behind if are_all else ''}",
+        cell=lambda session, _: (
+            session.name + (behind if session.simulated and not are_all else "")
         ),
-        *map(column, rows),
+        is_name=True,
+    )
+
+
+def _column_of(row: Row, sessions: Sequence[Session]) -> Column[Session]:
+    """A row as a column, which is never cut below `least`: of texts and titles that is their beginning."""
+    from nsml.view import compare
+    from nsml.view.text import fit_middle, width
+
+    texts = compare.aligned([compare.cell(row, session.name) for session in sessions])
+    shown = dict(zip((session.name for session in sessions), texts, strict=True))
+    longest = max(map(width, [row.title, *texts]))
+    numbers = (width(shown[one.name]) for one in sessions if compare.is_number(row, one.name))
+    least = max([min(longest, _KEY_CELLS), *numbers])
+    return Column(
+        key=row.key,
+        title=row.title,
+        title_within=lambda cells: fit_middle(row.title, cells),
+        cell=lambda session, _: shown[session.name],
+        colour=lambda session: "green" if session.name in row.best else "",
+        shrinks_to=least,
+        least=least,
     )
 
 
@@ -365,16 +384,13 @@ def _columns(
         texts = aligned([compare.cell(row, session.name) for row in rows])
         shown = dict(zip(map(id, rows), texts, strict=True))
         behind = f" ({SIMULATED})" if session.simulated else ""
-        least = max(
-            min(room_of_name, width(session.name)) + width(behind),
-            compare.least_cells(rows, session.name),
-        )
+        numbers = (width(shown[id(row)]) for row in rows if compare.is_number(row, session.name))
+        least = max([min(room_of_name, width(session.name)) + width(behind), *numbers])
         return Column(
             key=session.name,
             title=session.name + behind,
             title_within=lambda cells: fit_middle(session.name, cells - width(behind)) + behind,
             cell=lambda row, _: shown[id(row)],
-            within=lambda row, _, cells: compare.cell_within(row, session.name, cells),
             colour=lambda row: "green" if session.name in row.best else "",
             shrinks_to=max(_VALUE_CELLS, least),
             least=least,

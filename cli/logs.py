@@ -697,12 +697,13 @@ def end_words(session: Session, *, is_log_shown: bool = False, shown_rank: int =
     Of a gang, also the command for the log of who ended first, where that is not the shown rank.
     """
     from nsml.v1.sessions_pb2 import CAUSE_ENVIRONMENT_FAILED
-    from nsml.view.sessions import log_of_first, state_text
+    from nsml.view.sessions import is_last_output, log_of_first, state_text
     from nsml.view.text import visible
 
     # of a gang the log of another rank may have it
     is_alone = is_log_shown and session.spec.replica_count <= 1
-    is_told = is_alone and session.end.cause == CAUSE_ENVIRONMENT_FAILED
+    is_in_log = session.end.cause == CAUSE_ENVIRONMENT_FAILED or is_last_output(session)
+    is_told = is_alone and is_in_log
     message = f": {session.end.message}" if session.end.message and not is_told else ""
     pointer = log_of_first(session, shown_rank=shown_rank)
     where = f"   see: {pointer}" if pointer else ""

@@ -374,10 +374,21 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     open_to_it = [tie for tie in ties if not refusal(tie.first().node, request)]
     if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
         return f"{needs}; where GPUs are free, {scarce}"
-    # Each of those that no node has enough of: to free one of them alone would not help.
+    # Each of those that no node has enough of: to free one of them alone would not help. A share comes with its GPUs.
     nodes = sum(len(tie.rooms) for tie in open_to_it)
-    named = [what for what, count in short.items() if what == dominant or count == nodes]
+    shares = _shares(request) if dominant == "GPUs" else ()
+    named = [
+        what
+        for what, count in short.items()
+        if what == dominant or (count == nodes and what not in shares)
+    ]
     return f"{needs}; {' and '.join(_largest(open_to_it, request, what) for what in named)}"
+
+
+def _shares(request: Request) -> list[str]:
+    """What it gets its share of, since it asked for no number."""
+    asked = {"cores": request.cpu_thousandths, "memory": request.memory_bytes}
+    return [what for what, count in asked.items() if not count]
 
 
 def shortages_of(counts: Mapping[str, int]) -> dict[str, int]:
@@ -405,12 +416,12 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
         hole, name = _widest(ties, lambda room: room.hole_for(request.gpu_model))
         if not hole:
             model = f"{request.gpu_model} " if request.gpu_model else ""
-            return f"no whole {model}GPU is free for it"
+            return f"no whole {model}GPU is free"
         return f"most free on one node: {hole} (node {name})"
     if what == "cores":
         cpu, name = _widest(ties, lambda room: room.cpu)
         if not cpu:
-            return "no core is free for it"
+            return "no core is free"
         verb = "is" if cpu == _WHOLE_CORE else "are"
         return f"at most {cores_text(cpu)} {verb} free (node {name})"
     memory, name = _widest(ties, lambda room: room.memory)

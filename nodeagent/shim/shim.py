@@ -39,6 +39,7 @@ from nodeagent.shim import namespaces, notice, reserve
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.files import content_of
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
+from nodeagent.shim.last_output import last_output
 from nodeagent.shim.stillness import Stillness
 from nodeagent.shim.watch import FIRST_LOOK_S, Watch
 
@@ -237,10 +238,11 @@ class Shim:
             self.why, self.message = "EXITED", ""  # it came to its own end in time
         if verdict is not None and self.why == "EXITED":
             self.why, self.message = verdict
+        output = os.path.join(self.folder, "output")
         if self.why == "EXITED" and code != 0:
-            self.message = self._program.remark()
+            self.message = self._program.remark() or (last_output(output) if code else "")
         try:
-            output_bytes = os.stat(os.path.join(self.folder, "output")).st_size
+            output_bytes = os.stat(output).st_size
         except OSError:
             output_bytes = 0
         return {

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from nsml.view.sessions import network_word, plain, priority_word
-from nsml.view.text import width
 from nsml.view.units import memory_text, number_text, thousandths
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ _DIGEST_DIGITS = 12
 _PARTS = re.compile(r"(\S+) \((\S+) \.\. (\S+)\)(.*)")
 """What `cell` says of a metric."""
 _ABSENT = "-"
-_FEWER_DIGITS = (3, 2)
-"""Of numbers for which there is too little room, by turns."""
 
 
 class Kind(StrEnum):
@@ -188,25 +185,9 @@ def _mark(row: Row, session: str) -> str:
     return " *" if session in row.best and len(row.best) < row.sessions else ""
 
 
-def cell_within(row: Row, session: str, cells: int) -> str:
-    """`cell` in so many cells, its numbers rounded and never cut: of a metric at last only the last value.
-
-    What holds no number stays as it is.
-    """
-    value = row.values.get(session)
-    text = cell(row, session)
-    if isinstance(value, (float, Figures)):
-        for shorter in _shorter(value, row.better):
-            if width(text) <= cells:
-                break
-            text = shorter + _mark(row, session)
-    return text
-
-
-def least_cells(rows: Iterable[Row], session: str) -> int:
-    """Cells that the numbers of a session take at least."""
-    numbers = (row for row in rows if isinstance(row.values.get(session), (float, Figures)))
-    return max((width(cell_within(row, session, 0)) for row in numbers), default=0)
+def is_number(row: Row, session: str) -> bool:
+    """Whether a session has a number there, or a metric: its cell is never cut."""
+    return isinstance(row.values.get(session), (float, Figures))
 
 
 def record(row: Row) -> dict[str, Any]:
@@ -304,33 +285,20 @@ def _value(value: Any, better: Better) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def _shorter(value: float | Figures, better: Better | None) -> Iterator[str]:
-    """The same with fewer digits, and at last without its range where nothing is judged by that."""
-    for digits in _FEWER_DIGITS:
-        yield _text(value, better, digits)
-    if isinstance(value, Figures) and value.last is not None and better is None:
-        yield _rounded(value.last, _FEWER_DIGITS[-1]) + _odd(value)
-
-
-def _rounded(value: float, digits: int | None) -> str:
-    text = number_text(value)
-    return text if digits is None else min(text, f"{value:.{digits}g}", key=len)
-
-
 def _odd(value: Figures) -> str:
     return f", {value.not_finite:,} not finite" if value.not_finite else ""
 
 
-def _text(value: Any, better: Better | None, digits: int | None = None) -> str:
+def _text(value: Any, better: Better | None) -> str:
     if value is True:
         return "set"
     if isinstance(value, float):
-        return _rounded(value, digits)
+        return number_text(value)
     if not isinstance(value, Figures):
         return str(value)
     if value.last is None or value.low is None or value.high is None:
         return "no number"
-    last, low, high = (_rounded(one, digits) for one in (value.last, value.low, value.high))
+    last, low, high = (number_text(one) for one in (value.last, value.low, value.high))
     if better is not None:
         return f"{last} / {low if better is Better.LOWER else high}{_odd(value)}"
     return f"{last} ({low} .. {high}){_odd(value)}"

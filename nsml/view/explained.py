@@ -9,7 +9,6 @@ from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
     attempt_lines,
-    end_text,
     images_text,
     log_of_first,
     lost_text,
@@ -22,8 +21,6 @@ from nsml.view.units import ago, duration_text, short_moment
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
@@ -51,17 +48,6 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     if session.replicas:
         found += _place_lines(session)
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
-
-
-def ending(session: Session, printed: Iterable[str]) -> str:
-    """Why it ended badly or is held, and where its own program failed what that printed last; "" of others.
-
-    `printed`: its lines, the last one first.
-    """
-    why = end_text(session)
-    is_own = session.end.cause == CAUSE_PROGRAM_FAILED
-    last = next((line.strip() for line in printed if line.strip()), "") if why and is_own else ""
-    return f"{why}: {last}" if last and last not in why else why
 
 
 def course(session: Session, now: float) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.view.compare import asked, cell, cell_within, summaries
+from nsml.view.compare import asked, cell, is_number, summaries
 from nsml.view.plot import letter
 from nsml.view.sessions import word_of
 from nsml.view.tables import Column
@@ -82,6 +82,7 @@ def is_key(column: Column[Session]) -> bool:
 
 
 def _column(row: Row, baseline: Session) -> Column[Session]:
+    numbers = (width(cell(row, name)) for name in row.values if is_number(row, name))
     return Column(
         key=f"{_PREFIX}{row.kind} {row.key}",
         title=row.title,
@@ -89,6 +90,7 @@ def _column(row: Row, baseline: Session) -> Column[Session]:
         within=lambda session, _, cells: text(row, session, baseline, cells),
         title_within=lambda cells: fit_middle(row.title, cells),
         shrinks_to=_VALUE_CELLS,
+        least=max(numbers, default=0),
         is_optional=True,
     )
 
@@ -96,17 +98,15 @@ def _column(row: Row, baseline: Session) -> Column[Session]:
 def text(row: Row, session: Session, baseline: Session, cells: int | None = None) -> str:
     """What a session has there: `=` for what the baseline has, a number with by how much it is another.
 
-    `cells`: how many there are for it; a number is rounded, and its difference left out, before either is cut.
+    `cells`: how many there are for it; the difference of a number is left out where both have no room.
     """
     value, other = row.values.get(session.name), row.values.get(baseline.name)
     if session.id != baseline.id and value is not None and repr(value) == repr(other):
         return EQUAL
-    whole = cell(row, session.name)
-    if session.id != baseline.id and (change := _change(value, other)):
-        whole = f"{whole} {change}"
-    if cells is None or width(whole) <= cells:
-        return whole
-    return cell_within(row, session.name, cells)
+    shown = cell(row, session.name)
+    change = "" if session.id == baseline.id else _change(value, other)
+    whole = f"{shown} {change}" if change else shown
+    return whole if cells is None or width(whole) <= cells else shown
 
 
 def ordered(sessions: Sequence[Session], row: Row, *, is_down: bool = False) -> list[Session]:

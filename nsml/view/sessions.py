@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
@@ -50,9 +50,7 @@ _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
 """Behind the name of a value: of how many that is."""
 _MORE = " …"
-_Option: TypeAlias = "tuple[str, ...]"
-"""An option with its values, or a word that is none."""
-_NO_OPTIONS: Mapping[str, frozenset[_Option]] = {}
+_NO_RANKS: Mapping[str, Mapping[str, int]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
 _HELD_CELLS = len("2 sim")
@@ -62,6 +60,8 @@ _SUMMARY = "summary."
 """What the key of a column begins with that is one value of summaries."""
 _TEXT_CELLS = 24
 """Of a text in a summary."""
+_LAST_OUTPUT = "last output: "
+"""Begins the message of nodes where a program failed without an exception."""
 _BY_SIGNAL = 128
 """To which the number of a signal is added where one ended a program."""
 _SIGNALS: Mapping[int, str] = {one.value: one.name for one in Signals}
@@ -186,7 +186,14 @@ def end_text(session: Session) -> str:
     if session.state not in _BAD_STATES:
         return ""
     end = session.end
+    if is_last_output(session):
+        return f"{exit_text(end.exit_code)}: {end.message.removeprefix(_LAST_OUTPUT)}"
     return end.message or _CAUSE_WORDS.get(end.cause) or exit_text(end.exit_code)
+
+
+def is_last_output(session: Session) -> bool:
+    """Whether what is known of its end is no cause, but what its program printed last."""
+    return session.end.message.startswith(_LAST_OUTPUT)
 
 
 def exit_text(code: int) -> str:
@@ -368,13 +375,16 @@ def _summary_within(
 
 
 def _args_within(
-    session: Session, _now: float, cells: int, same: Mapping[str, frozenset[_Option]] = _NO_OPTIONS
+    session: Session,
+    _now: float,
+    cells: int,
+    ranks: Mapping[str, Mapping[str, int]] = _NO_RANKS,
 ) -> str:
-    """The options that have room there, each with its value: `--lr 0.1 …`; those first that are not in all rows.
+    """The options that have room there, each with its value: `--lr 0.1 …`; those first that differ most between rows.
 
     No option is without its value, and no number is cut: where there is no room for the first, `…`.
     """
-    options = _differing_first(session, same)
+    options = _differing_first(session, ranks)
     text = ""
     for words in options:
         longer = f"{text} {shell_line(words)}".lstrip()
@@ -387,13 +397,15 @@ def _args_within(
     return "" if can_be_cut else fit(_MORE.strip(), cells)
 
 
-def _differing_first(session: Session, same: Mapping[str, frozenset[_Option]]) -> list[list[str]]:
-    known = same.get(_program(session), frozenset())
-    return sorted(_options(command_words(session)), key=lambda words: tuple(words) in known)
+def _differing_first(session: Session, ranks: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
+    places = ranks.get(_program(session), {})
+    options = enumerate(_options(command_words(session)))
+    ranked = sorted(options, key=lambda one: places.get(_option_key(*one), len(places)))
+    return [words for _, words in ranked]
 
 
-def _first_option_cells(session: Session, same: Mapping[str, frozenset[_Option]]) -> int:
-    options = _differing_first(session, same)
+def _first_option_cells(session: Session, ranks: Mapping[str, Mapping[str, int]]) -> int:
+    options = _differing_first(session, ranks)
     more = width(_MORE) if len(options) > 1 else 0
     return width(shell_line(options[0])) + more if options else 0
 
@@ -407,17 +419,17 @@ def _first_value_cells(session: Session, own: Collection[str]) -> int:
 def columns_for(
     sessions: Sequence[Session], columns: Sequence[Column[Session]] | None = None
 ) -> list[Column[Session]]:
-    """The columns of a list of sessions: what has no room in arguments is what is the same in all of a program.
+    """The columns of a list of sessions: arguments begin with what differs most between those of a program.
 
     Optional columns are left out before arguments and summaries are cut below their first value.
     """
-    same = _same_options(sessions)
-    args = max((_first_option_cells(one, same) for one in sessions), default=0)
+    ranks = _option_ranks(sessions)
+    args = max((_first_option_cells(one, ranks) for one in sessions), default=0)
     columns = columns or COLUMNS
     own = {one.key.removeprefix(_SUMMARY) for one in columns if one.key.startswith(_SUMMARY)}
     values = max((_first_value_cells(one, own) for one in sessions), default=0)
     return [
-        one._replace(within=partial(_args_within, same=same), shrinks_to=_wanting(one, args))
+        one._replace(within=partial(_args_within, ranks=ranks), shrinks_to=_wanting(one, args))
         if one.within is _args_within
         else one._replace(
             within=partial(_summary_within, own=own),
@@ -438,17 +450,37 @@ def _wanting(one: Column[Session], cells: int) -> int:
     return max(one.shrinks_to or 0, min(cells, _TEXT_CELLS))
 
 
-def _same_options(sessions: Sequence[Session]) -> dict[str, frozenset[_Option]]:
-    """By program: the options that all its sessions have alike, where they differ in others."""
-    found: dict[str, list[frozenset[_Option]]] = {}
+def _option_ranks(sessions: Sequence[Session]) -> dict[str, dict[str, int]]:
+    """By program: the place of each option, those with the most different values first.
+
+    To lack it is a value, too. Of options that differ alike, one that more sessions have comes first, then
+    the one that is typed first.
+    """
+    commands: dict[str, list[dict[str, list[str]]]] = {}
     for session in sessions:
-        options = frozenset(map(tuple, _options(command_words(session))))
-        found.setdefault(_program(session), []).append(options)
-    return {
-        program: frozenset.intersection(*every)
-        for program, every in found.items()
-        if len(set(every)) > 1
-    }
+        options = enumerate(_options(command_words(session)))
+        named = {_option_key(place, words): words for place, words in options}
+        commands.setdefault(_program(session), []).append(named)
+    return {program: _ranked(every) for program, every in commands.items()}
+
+
+def _ranked(commands: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, int]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for named in commands:
+        for key, words in named.items():
+            found.setdefault(key, []).append(tuple(words))
+
+    def order(key: str) -> tuple[int, int]:
+        values = found[key]
+        return -len(set(values)) - (len(values) < len(commands)), -len(values)
+
+    return {key: place for place, key in enumerate(sorted(found, key=order))}
+
+
+def _option_key(place: int, words: Sequence[str]) -> str:
+    """What an option is called, whatever its value is; of a word that is none, its place."""
+    name, equals, _ = words[0].partition("=")
+    return name if equals or name.startswith("-") else str(place)
 
 
 def _program(session: Session) -> str:

@@ -878,7 +878,11 @@ async def test_an_order_behind_the_programs_own_end_is_not_its_cause(real: Bench
         await driver.stop(spec.replica_id, grace_s=PATIENCE_S, reason="too late")
         os.kill(claim["pid"], signal.SIGCONT)
         record = await soon(driver.wait(spec.replica_id))
-    assert (record.why, record.exit_code, record.message) == (ExitWhy.EXITED, 3, "")
+    assert (record.why, record.exit_code, record.message) == (
+        ExitWhy.EXITED,
+        3,
+        "last output: ready",
+    )
 
 
 async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) -> None:

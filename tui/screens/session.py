@@ -14,6 +14,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
 from nsml.view.sessions import (
     command_words,
+    end_text,
     repeat_words,
     state_text,
     summary_text,
@@ -84,11 +85,6 @@ def explanation(frame: Frame, session: Session) -> list[str]:
     return [visible(line) for line in found]
 
 
-def ending_of(frame: Frame, session: Session) -> str:
-    """Why it ended badly or is held, with what it printed last as far as that is heard; "" of others."""
-    return visible(explained.ending(session, reversed(frame.model.shown.lines)))
-
-
 class LogBelow(LogView):
     """The log of a preview, beside which nothing says that it is held: it is only while keys are for it."""
 
@@ -122,7 +118,7 @@ class Preview(Horizontal):
         if row is not None and row.session.id != self._shown:
             self._shown = row.session.id
             log.action_follow()
-        why = ending_of(frame, row.session) if row is not None else ""
+        why = visible(end_text(row.session)) if row is not None else ""
         # Of a message without end its end stays: there stands what went wrong.
         tell(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
         ending.display = why != ""
@@ -280,9 +276,8 @@ class SessionScreen(ChartScreen):
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
-        why = ending_of(self, session)
         for title, text in (
-            ("end", "" if why == session.end.message else why),
+            ("end", "" if session.end.message else end_text(session)),
             ("summary", summary_text(session)),
             *explained.course(session, self.dashboard.clock.time()),
             ("args", shell_line(command_words(session))),

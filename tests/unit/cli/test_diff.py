@@ -267,3 +267,22 @@ def test_many_sessions_on_a_small_terminal_are_lines_with_what_differs_as_column
     ]
     piped = nsml("diff", *names).stdout.splitlines()
     assert piped[0].startswith("Argument  kim/mydata/1")
+
+
+def test_metrics_that_have_no_room_beside_one_another_are_further_tables_with_whole_numbers(
+    nsml, state, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["train/loss", "val/accuracy", "val/loss"]
+    for number in range(1, 5):
+        session = state.add(f"kim/mydata/{number}")
+        for name in names:
+            for value in (9.87654321, 0.12345678, number + 0.12345678):
+                state.report(session, name, value)
+    shown = nsml("diff", "mydata/*", "--metrics", terminal=True, NO_COLOR="1").stdout
+    tables = [part.splitlines() for part in shown.split("\n\n")]
+    assert [name for table in tables for name in table[0].split()[1:]] == names
+    for table in tables:
+        assert max(map(len, table)) <= 80
+        assert table[-1].split()[0] == "kim/mydata/1"
+        assert table[-1].count("1.123 (0.1235 .. 9.877)") == len(table[0].split()) - 1

@@ -246,11 +246,21 @@ def test_args_show_what_differs(nsml, state, monkeypatch):
             rate,
         ]
         state.put(session)
+    others = (
+        ["--lr", "0.3", "--wd", "0.1", *session.spec.args[:4]],
+        [],
+    )  # one option more, and none
+    for number, args in enumerate(others, start=3):
+        session = state.add(f"kim/mnist/{number}", pb.SESSION_STATE_RUNNING)
+        session.spec.entry = "train.py"
+        session.spec.args[:] = args
+        state.put(session)
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = nsml("ps", terminal=True, NO_COLOR="1").stdout
         assert "--lr 0.1 …" in shown
         assert "--lr 0.02 …" in shown
+        assert "--lr 0.3" in shown
         assert max(map(width, shown.splitlines())) <= columns
         assert "Ran for" in shown
     assert "--model resnet50-with-a-long-name --data" in nsml("ps").stdout, (

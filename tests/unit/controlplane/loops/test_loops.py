@@ -163,7 +163,7 @@ async def test_what_is_queued_is_placed_when_an_agent_connects() -> None:
         at.contacts.connect("a")
         await turns()
         assert at.state.session(one.id).state is SessionState.PREPARING
-        assert "no whole GPU is free for it" in loop.waiting(two.id).reason
+        assert "no whole GPU is free" in loop.waiting(two.id).reason
         await at.say(one, "FINALIZED", cause="COMPLETED")
         assert at.state.session(two.id).state is SessionState.PREPARING
         assert loop.waiting(two.id) is None

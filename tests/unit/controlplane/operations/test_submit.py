@@ -448,7 +448,7 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         submitter.state.put_allocation(held("a", ("a-0", 1000)), 1000)
         with pytest.raises(NoCapacity) as refused:
             await submitter.submit(wish("r2", resources=one, no_queue=True))
-        assert "no whole GPU is free for it" in refused.value.why
+        assert "no whole GPU is free" in refused.value.why
         with pytest.raises(NoCapacity):
             await submitter.check(wish("r2", resources=one, no_queue=True))
 

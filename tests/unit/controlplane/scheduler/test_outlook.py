@@ -198,7 +198,7 @@ def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject)
             assert sum(count.nodes for count in why.shortages) == len(nodes)
         request = request_of(asked.owner, asked.spec)
         hole = re.search(r"most free on one node: (\d+) \(node (\w+)\)", why.reason)
-        if hole or "GPU is free for it" in why.reason:
+        if hole or "GPU is free" in why.reason:
             takes = [
                 two
                 for name, two in nodes.items()

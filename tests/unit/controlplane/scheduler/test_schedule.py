@@ -308,7 +308,7 @@ def test_what_wants_a_container_is_told_plainly_what_keeps_it() -> None:
     told = reason(schedule(cluster(*nodes[:3], wanted), NOW), wanted)
     assert "; 2 nodes run no containers, 1 is drained; node a" in told
     told = reason(schedule(cluster(*nodes, full, wanted), NOW), wanted)
-    assert "its cores; no core is free for it; node a" in told
+    assert "its cores; no core is free; node a" in told
     told = reason(schedule(cluster(nodes[0], node("e", draining=True), wanted), NOW), wanted)
     assert "; no node takes sessions now (2 nodes are drained); node" in told
 
@@ -317,14 +317,14 @@ def test_the_default_share_is_told_once() -> None:
     full = held("a", ("a-0", 1000), cpu=4000)
     wanted = session(0)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
-    assert told == "needs a share of a node's cores; no core is free for it"
+    assert told == "needs a share of a node's cores; no core is free"
 
 
 def test_one_core_is_one() -> None:
     wanted = session(0, cpu=1000)
     full = held("a", ("a-0", 1000), cpu=4000)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
-    assert told == "needs 1 core on one node; no core is free for it"
+    assert told == "needs 1 core on one node; no core is free"
     wanted = session(0, cpu=2000)
     full = held("a", ("a-0", 1000), cpu=3000)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
@@ -483,3 +483,13 @@ def test_a_node_takes_so_many_replicas_however_small_they_are() -> None:
     assert reason(plan, last).endswith("1 node is full of small replicas")
     one_short = Allocation(node="a", replicas=there[:2] + there)
     assert not schedule(cluster(node(), one_short, gang), NOW).placements
+
+
+def test_a_share_of_cores_and_memory_is_not_named_where_its_gpus_lack() -> None:
+    full = held("a", ("a-0", 1000), ("a-1", 1000), cpu=8000)
+    wanted = session(1000)
+    told = reason(schedule(cluster(node(), full, wanted), NOW), wanted)
+    assert told == "needs 1 GPU on one node; no whole GPU is free"
+    wanted = session(1000, cpu=1000)
+    told = reason(schedule(cluster(node(), full, wanted), NOW), wanted)
+    assert told.endswith("on one node; no whole GPU is free and no core is free")

@@ -116,7 +116,7 @@ def test_why_it_waits_counts_the_nodes_of_other_models_and_pods() -> None:
     nodes = (node("a", 2, model=A100), node("b", 2, model=V100), node("c", 2, model=P40))
     full = held("a", ("a-0", 1000), ("a-1", 400))
     plan = schedule(cluster(*nodes, full, wants(gpu_model="A100")), NOW)
-    assert reason(plan) == "needs 1 A100 GPU on one node; no whole A100 GPU is free for it"
+    assert reason(plan) == "needs 1 A100 GPU on one node; no whole A100 GPU is free"
     [deferral] = plan.deferrals
     assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [
         ("has no such GPU", 2),
@@ -194,7 +194,7 @@ def test_why_it_waits_names_the_network() -> None:
     taken = held("c", ("c-0", 1000), ("c-1", 1000))
     plan = schedule(cluster(*nodes, taken, wants(network=Network.HOST)), NOW)
     assert reason(plan) == (
-        "needs 1 GPU on one node with the host network; no whole GPU is free for it"
+        "needs 1 GPU on one node with the host network; no whole GPU is free"
     )
     [deferral] = plan.deferrals
     assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [

@@ -76,7 +76,7 @@ async def test_a_standby_asks_the_leader_whether_anything_is_free() -> None:
             asked = pb.CreateSessionRequest(request_id="r", spec=spec, validate_only=only_asks)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await kim.sessions.CreateSession(asked)
-            assert "no whole GPU is free for it" in str(refusal(caught.value))
+            assert "no whole GPU is free" in str(refusal(caught.value))
 
 
 async def test_what_was_passed_on_is_not_passed_on_again() -> None:

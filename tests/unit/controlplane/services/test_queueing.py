@@ -51,7 +51,7 @@ async def test_who_holds_it_is_named_to_those_who_may_see_it(rig: Rig) -> None:
     wanted = await lee.submit(resources=gpus(1), visibility=resources_pb2.VISIBILITY_PUBLIC)
     why = await told(lee, wanted.id)
     assert (why.place, why.queued, why.short) == (1, 1, "GPUs")
-    assert why.reason == "needs 1 GPU on one node; no whole GPU is free for it"
+    assert why.reason == "needs 1 GPU on one node; no whole GPU is free"
     assert [(one.what, one.nodes) for one in why.shortages] == [("GPUs", 1)]
     [holder] = why.holders
     assert (holder.session, holder.owner, holder.held, holder.nodes) == ("", "kim", 2000, 1)

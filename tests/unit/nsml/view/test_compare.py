@@ -116,21 +116,6 @@ def test_nan_is_no_difference_from_nan():
     assert not Row(kind=Kind.SUMMARY, key="loss", values=values, sessions=2).differs
 
 
-def test_of_a_narrow_cell_only_digits_and_the_range_are_left_out():
-    row = metric("loss", a=(1.23456e-26, 1234.5678), b=(2.0, 3.0))
-    shown = [compare.cell_within(row, "a", cells) for cells in (40, 26, 24, 10, 0)]
-    assert shown == [
-        "1.235e-26 (1.235e-26 .. 1235)",
-        "1.2e-26 (1.2e-26 .. 1235)",
-        "1.2e-26",
-        "1.2e-26",
-        "1.2e-26",
-    ]
-    assert compare.least_cells([row], "a") == len("1.2e-26")
-    [judged] = compare.judged([row], [("loss", Better.LOWER)])
-    assert compare.cell_within(judged, "a", 0) == "1.2e-26 / 1.2e-26 *"
-
-
 def test_the_parts_of_a_column_of_metrics_are_below_one_another():
     assert aligned(["0.05 (0.05 .. 0.05)", "1 (0.9141 .. 1) *", "-", "0.5 / 0.25"]) == [
         "0.05 (0.05   .. 0.05)",

@@ -3,7 +3,8 @@
 import pytest
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.explained import course, ending, lines
+from nsml.view.explained import course, lines
+from nsml.view.sessions import end_text
 
 
 def session(state, cause=pb.CAUSE_UNSPECIFIED, **end):
@@ -43,16 +44,15 @@ def test_one_that_is_out_of_sight_may_go_on():
     assert "nsml node show gpu-1" in found
 
 
-def test_of_a_program_that_failed_its_last_line_is_told_with_the_exit_code():
-    failed = session(pb.SESSION_STATE_FAILED, pb.CAUSE_PROGRAM_FAILED, exit_code=1)
-    printed = ["", "  ValueError: loss is nan ", "epoch 3"]
-    assert ending(failed, printed) == "exit 1: ValueError: loss is nan"
-    assert ending(failed, []) == "exit 1"
-    failed.end.message = "ValueError: loss is nan"
-    assert ending(failed, printed) == "ValueError: loss is nan"
-    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_ENVIRONMENT_FAILED, message="pip failed")
-    assert ending(held, printed) == "pip failed"
-    assert ending(session(pb.SESSION_STATE_SUCCEEDED, pb.CAUSE_COMPLETED), printed) == ""
+def test_of_a_program_that_failed_it_says_how_in_one_text():
+    failed = session(pb.SESSION_STATE_FAILED, pb.CAUSE_PROGRAM_FAILED, exit_code=3)
+    for message, text in (
+        ("", "exit 3"),
+        ("ValueError: loss is nan", "ValueError: loss is nan"),
+        ("last output: no such file", "exit 3: no such file"),
+    ):
+        failed.end.message = message
+        assert end_text(failed) == text
 
 
 def test_what_it_waits_for_is_told_once():
