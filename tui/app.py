@@ -22,10 +22,11 @@ from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.view.series import Axis
+from nsml.view.shell import posix_line
 from nsml.view.text import visible
 from tui.actions import Actions
 from tui.behind import behind
-from tui.hints import copy_notes, key_of
+from tui.hints import key_of
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsHeard
@@ -711,14 +712,15 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """What the keys do that are in force."""
-        from tui.screens.help import HERE, Help, Told, told
+        from tui.screens.help import HERE, Help, Told, command_lines, told
         from tui.widgets.table import HIDDEN, Table
 
         active = self.screen.active_bindings.values()
         entries = told(self, active, without=self.without)
         if isinstance(self.focused, Table) and (hidden := self.focused.hidden_count):
             entries.insert(0, Told(HERE, f"{HIDDEN}{hidden}", "Hidden columns"))
-        self.push_screen(Help(entries))
+        commands = command_lines(key_of(self, "app.command")) if self.player is None else ()
+        self.push_screen(Help(entries, commands))
 
     @property
     def without(self) -> Collection[str]:
@@ -739,8 +741,8 @@ class Dashboard(App[None]):
     def copy(self, text: str) -> None:
         """Copy a text to the clipboard, through the terminal (OSC 52)."""
         if text:
-            self.copy_to_clipboard(text)
-            self.say("\n".join([f"copied: {text}", *copy_notes(text)]))
+            self.copy_to_clipboard(posix_line(text))
+            self.say(f"copied: {text}")
 
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""
@@ -748,8 +750,8 @@ class Dashboard(App[None]):
         if not command:
             self.say("the command line has nothing like this")
             return
-        self.copy_to_clipboard(command)
-        notes = ([f"it does not know {lacks}"] if lacks else []) + copy_notes(command)
+        self.copy_to_clipboard(posix_line(command))
+        notes = [f"it does not know {lacks}"] if lacks else []
         self.say("\n".join([f"copied: {command}", *notes]))
 
     def action_copy_last(self) -> None:

@@ -9,21 +9,10 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import format_key
 
-from nsml.view.shell import shell_note, shell_split
-
 if TYPE_CHECKING:
     from textual.app import App
 
 _MOVES: Final = frozenset({"up", "down", "left", "right", "first", "last", "page-up", "page-down"})
-
-
-def copy_notes(command: str) -> list[str]:
-    """What to say beside a command line that was copied: which shells do not read it."""
-    try:
-        note = shell_note(shell_split(command))
-    except ValueError:  # no command line: a name with a quote in it
-        return []
-    return [note] if note else []
 
 
 def key_of(app: App[Any], name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import threading
 from contextlib import AbstractAsyncContextManager
@@ -35,11 +36,34 @@ USAGE_CODE = 2
 DENIED_CODE = 4
 FRAMES_A_SECOND: Final = "240"
 _LOOPBACK = "127.0.0.1"
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 _BROWSER: Final = {"COLORTERM": "truecolor"}
 """The environment of a terminal that can show as much."""
 
 
-@click.command("nsml-tui", context_settings={"help_option_names": ["-h", "--help"]})
+class _Program(click.Command):
+    """Says what is wrong with its command line as `nsml` does."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the command line; exits with USAGE_CODE where that fails."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            _fail(_usage_message(error), "nsml-tui --help", USAGE_CODE)
+
+
+def _usage_message(error: click.UsageError) -> str:
+    message = error.format_message()
+    match error:
+        case click.NoSuchOption():
+            return f"no such option: {error.option_name}"
+        case click.BadParameter(param=click.Option() as option):
+            return f"{option.opts[0]}: {error.message.rstrip('.')}"
+    extra = _EXTRA.fullmatch(message)
+    return f"unexpected argument: {extra[1]}" if extra else message.rstrip(".")
+
+
+@click.command("nsml-tui", cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--context", "name", metavar="NAME", help="The platform, as in nsml context ls.")
 @click.option(
     "--record",

@@ -474,7 +474,7 @@ class Catalogue(Protocol):
     async def checkpoint_counts(
         self, session_ids: Collection[str]
     ) -> Mapping[str, CheckpointCount]:
-        """Numbers of checkpoints of each session that has any."""
+        """Numbers of checkpoints of each session that has any, and when the newest was saved."""
         ...
 
     async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:

@@ -522,10 +522,11 @@ class CheckpointState(enum.StrEnum):
 
 
 class CheckpointCount(NamedTuple):
-    """Of one session."""
+    """Of one session; `saved_at`: of the newest that is there, Unix seconds by its node's clock, 0: there is none."""
 
     there: int = 0
     lost: int = 0
+    saved_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

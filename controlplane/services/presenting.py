@@ -16,6 +16,7 @@ from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.sessions import session_message, shorten, usage_message
+from controlplane.services.convert.times import timestamp
 from controlplane.services.parts import beside, entries_of
 from nsml.v1 import sessions_pb2
 
@@ -165,7 +166,8 @@ class Presenter:
             message = self._message(session, is_own, is_short)
             message.revision = revision
             count = counts.get(session.id, CheckpointCount())
-            message.checkpoint_count, message.lost_checkpoint_count = count
+            message.checkpoint_count, message.lost_checkpoint_count = count.there, count.lost
+            _add_saved(message, count.saved_at, self._clock.time())
             explanation = self._waiting(session.id)
             if explanation is not None and session.state is SessionState.QUEUED:
                 message.waiting = explanation.reason
@@ -217,6 +219,7 @@ class Presenter:
             session_id=session.id,
             checkpoint_count=last.checkpoints.there,
             lost_checkpoint_count=last.checkpoints.lost,
+            saved_at=timestamp(min(last.checkpoints.saved_at, self._clock.time())),
         )
         _add_summary(message, last.summary)
         _add_usage(message, session, last.usage)
@@ -259,6 +262,15 @@ class Presenter:
         message = sessions_pb2.Session()
         message.CopyFrom(kept[1])
         return message
+
+
+def _add_saved(message: sessions_pb2.Session, saved_at: float, now: float) -> None:
+    """Take the time of its newest checkpoint where that is newer than what its node said: that is said seldom."""
+    at = timestamp(min(saved_at, now))  # a node's clock may be ahead
+    if at is not None and message.HasField("progress"):
+        known = message.progress.saved_at
+        if at.ToNanoseconds() > known.ToNanoseconds():
+            known.CopyFrom(at)
 
 
 def _add_summary(

@@ -219,6 +219,10 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
     news.summary_left_out = report.summary_left_out
     news.checkpoint_count = report.checkpoint_count
     news.lost_checkpoint_count = report.lost_checkpoint_count
+    if news.HasField("progress"):
+        known = news.progress.saved_at
+        if report.saved_at.ToNanoseconds() > known.ToNanoseconds():
+            known.CopyFrom(report.saved_at)
     if report.HasField("usage"):
         news.usage.CopyFrom(report.usage)
     for replica in news.replicas:

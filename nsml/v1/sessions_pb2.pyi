@@ -472,7 +472,7 @@ class WatchSessionsResponse(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ..., reports: _Optional[_Iterable[_Union[SessionReport, _Mapping]]] = ...) -> None: ...
 
 class SessionReport(_message.Message):
-    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "usage", "uses")
+    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "saved_at", "usage", "uses")
     class UsesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +486,7 @@ class SessionReport(_message.Message):
     SUMMARY_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     USES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
@@ -494,9 +495,10 @@ class SessionReport(_message.Message):
     summary_left_out: int
     checkpoint_count: int
     lost_checkpoint_count: int
+    saved_at: _timestamp_pb2.Timestamp
     usage: SessionUsage
     uses: _containers.MessageMap[int, ReplicaUse]
-    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
 
 class StopSessionRequest(_message.Message):
     __slots__ = ("session", "grace", "reason")

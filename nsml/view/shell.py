@@ -63,6 +63,18 @@ def shell_note(words: Iterable[str]) -> str:
     return "for bash, zsh, ksh or busybox: dash has no $'...', and a word ends in a newline"
 
 
+def posix_line(line: str) -> str:
+    """A `shell_line` for every POSIX shell: a word that ends in a line feed is quoted with it, over several lines."""
+    return _QUOTED.sub(lambda found: found[0] if found[1] is None else _with_ends(found), line)
+
+
+def _with_ends(found: re.Match[str]) -> str:
+    [word] = shlex.split(_plain(found))
+    lead = word.rstrip("\n")
+    ends = word[len(lead) :]
+    return f"{shell_word(lead) if lead else ''}'{ends}'"
+
+
 def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
     """An option with its value; `--memo=-x`, one word, where the value reads like an option.
 

@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from nsml.view.zone import local, suffix
+from nsml.view.zone import local, suffix, zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,13 +221,13 @@ def moment(seconds: float) -> str:
 def local_moment(seconds: float) -> str:
     """Unix seconds as RFC 3339 with the offset of the reader's zone, to the millisecond: for people."""
     text = local(seconds).isoformat(timespec="milliseconds")
-    return text.removesuffix("+00:00") + "Z" if suffix(seconds) else text
+    return text.removesuffix("+00:00") + "Z" if zone_name(seconds) == "UTC" else text
 
 
 def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> str:
     """Unix seconds in the reader's zone as `11-23 05:20`; of another half-year the day alone, as `ls -l` has it.
 
-    A `Z` behind it where that zone is UTC. `has_seconds`: as `11-23 05:20:07`, where moments of one minute
+    A `Z` behind it where that zone is UTC, the zone's name in an hour that its clock shows twice. `has_seconds`: as `11-23 05:20:07`, where moments of one minute
     stand beside one another.
     """
     at = local(seconds)

@@ -53,5 +53,9 @@ def zone_name(seconds: float) -> str:
 
 
 def suffix(seconds: float) -> str:
-    """What is behind a time of the day: `Z` where that is UTC; else nothing, since it is local."""
-    return "Z" if zone_name(seconds) == "UTC" else ""
+    """What is behind a time of the day: `Z` where that is UTC; ` CEST` in an hour that the clock shows twice; else nothing."""
+    name = zone_name(seconds)
+    if name == "UTC":
+        return "Z"
+    shown = local(seconds).replace(tzinfo=None)
+    return f" {name}" if shown.timestamp() != shown.replace(fold=1).timestamp() else ""

@@ -919,7 +919,7 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
         '{"loss":1}',
     )
     assert [item.name for item in await history.catalogue.checkpoints("s1")] == ["other", "best"]
-    assert await history.catalogue.checkpoint_counts(["s1", "s2"]) == {"s1": (2, 0)}
+    assert await history.catalogue.checkpoint_counts(["s1", "s2"]) == {"s1": (2, 0, 20.0)}
     assert await history.catalogue.delete_checkpoint("s1", "best") is True
     assert await history.catalogue.delete_checkpoint("s1", "best") is False
     assert await get("s1", "best") is None
@@ -999,7 +999,7 @@ async def test_a_checkpoint_that_is_lost_says_so_and_takes_no_earlier_one_along(
         found = await get("s1", "best")
         assert found == stands
         assert found.content_of == (1, 10.0)
-        assert await history.catalogue.checkpoint_counts(["s1"]) == {"s1": (0, 1)}
+        assert await history.catalogue.checkpoint_counts(["s1"]) == {"s1": (0, 1, 0.0)}
         await history.catalogue.delete_checkpoint("s1", "best")
     await put(replace(lost, attempt=2, saved_at=1.0))
     await put(stands)

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 HERE: Final = "Here"
 EVERYWHERE: Final = "Everywhere"
+COMMANDS: Final = "Commands without a key"
+_WITHOUT_KEY: Final = (
+    ("requeue SESSION", "Save, queue again, resume"),
+    ("forward SESSION PORT", "Its TCP port on this machine"),
+    ("model pull SESSION NAME", "Download a checkpoint"),
+    ("export SESSION -o FILE", "Its metrics as CSV or Parquet"),
+)
+"""Behind the key of the command line: what one looks for a key for."""
 MOVING: Final = "Moving and selecting"
 _INDENT: Final = 2
 _GAP: Final = 3
@@ -76,6 +84,13 @@ class Layout(NamedTuple):
     step: int
 
 
+def command_lines(key: str) -> list[str]:
+    """Commands that have no key, as they are typed; `key` opens the command line."""
+    cells = max(len(command) for command, _ in _WITHOUT_KEY)
+    lines = [f"{'':{_INDENT}}{key}{command:{cells}}  {what}" for command, what in _WITHOUT_KEY]
+    return ["", COMMANDS, *lines]
+
+
 def laid_out(entries: Sequence[Told], room: int) -> Layout:
     """Each group below its title, in as many columns as there is room for: they are read downwards."""
     key = max((width(one.keys) for one in entries), default=0)
@@ -105,14 +120,15 @@ class _Lines(TextView):
     def __init__(self) -> None:
         super().__init__(has_titles=True)
         self._key, self._step = 0, 1
+        self._commands: Sequence[str] = ()
 
-    def lay_out(self, layout: Layout) -> None:
-        """Show these."""
-        self._key, self._step = layout.key, layout.step
-        self.show(layout.lines)
+    def lay_out(self, layout: Layout, commands: Sequence[str]) -> None:
+        """Show these, then the lines of commands."""
+        self._key, self._step, self._commands = layout.key, layout.step, commands
+        self.show([*layout.lines, *commands])
 
     def _pieces(self, line: str) -> list[Segment]:
-        if not line.startswith(" "):
+        if not line.startswith(" ") or line in self._commands:
             return super()._pieces(line)
         style, pieces = self.rich_style, [Segment(line[:_INDENT], self.rich_style)]
         for at in range(_INDENT, len(line), self._step):
@@ -127,6 +143,7 @@ class Help(Modal[None]):
 
     Args:
         entries: of which keys.
+        commands: lines below them.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -140,9 +157,10 @@ class Help(Modal[None]):
         Binding("escape,q,question_mark", "leave", "Close", id="help.leave"),
     ]
 
-    def __init__(self, entries: Sequence[Told]) -> None:
+    def __init__(self, entries: Sequence[Told], commands: Sequence[str] = ()) -> None:
         super().__init__()
         self._entries = entries
+        self._commands = commands
 
     def compose(self) -> ComposeResult:
         """What they do, and how one leaves."""
@@ -165,11 +183,12 @@ class Help(Modal[None]):
     def _fit(self) -> None:
         size = self.app.size
         layout = laid_out(self._entries, size.width - _AROUND)
-        widest = max(map(width, layout.lines), default=0)
+        lines = [*layout.lines, *self._commands]
+        widest = max(map(width, lines), default=0)
         box = self.query_one(Vertical)
         box.styles.width = min(widest + _AROUND, size.width)
-        box.styles.height = min(len(layout.lines) + _ABOVE_AND_BELOW, size.height)
-        self.query_one(_Lines).lay_out(layout)
+        box.styles.height = min(len(lines) + _ABOVE_AND_BELOW, size.height)
+        self.query_one(_Lines).lay_out(layout, self._commands)
 
     def action_leave(self) -> None:
         """Back to the screen."""

@@ -10,11 +10,12 @@ from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Static
 
+from nsml.view.shell import posix_line
 from nsml.view.text import visible
 from nsml.view.units import duration_text
 from tui import running
 from tui.behind import behind
-from tui.hints import copy_notes, key_of
+from tui.hints import key_of
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
 from tui.widgets.diff_view import DiffView
@@ -63,8 +64,8 @@ class Output(LinesUnderMouse, Modal[int | None]):
     DEFAULT_CSS: ClassVar[str] = """
     Output {
         align: center middle;
-        & > .title { height: 1; background: $panel; text-style: bold; }
-        & > .state { height: 1; color: $text-muted; }
+        & > .title { height: 1; background: $panel; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
+        & > .state { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         & > OutputView { height: 1fr; background: $background; }
     }
     """
@@ -129,6 +130,5 @@ class Output(LinesUnderMouse, Modal[int | None]):
 
     def action_copy(self) -> None:
         """Copy the command."""
-        self.app.copy_to_clipboard(self._command)
-        told = "\n".join([f"copied: {visible(self._command)}", *copy_notes(self._command)])
-        self.app.notify(told, markup=False)
+        self.app.copy_to_clipboard(posix_line(self._command))
+        self.app.notify(f"copied: {visible(self._command)}", markup=False)

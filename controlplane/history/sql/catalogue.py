@@ -363,11 +363,12 @@ class SqlCatalogue:
         def work(connection: Connection) -> dict[str, CheckpointCount]:
             rows = connection.execute(
                 "SELECT session_id, count(CASE WHEN state <> 'LOST' THEN 1 END),"
-                " count(CASE WHEN state = 'LOST' THEN 1 END) FROM checkpoints"
+                " count(CASE WHEN state = 'LOST' THEN 1 END),"
+                " coalesce(max(CASE WHEN state <> 'LOST' THEN saved_at END), 0) FROM checkpoints"
                 f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
                 {"ids": dialect.many(sorted(session_ids))},
             )
-            return {row[0]: CheckpointCount(there=row[1], lost=row[2]) for row in rows}
+            return {row[0]: CheckpointCount(*row[1:]) for row in rows}
 
         return await self._database.read(work)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nsml.v1 import datasets_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.variables import with_values
-from nsml.view.shell import is_posix, operands, shell_line, shell_split, shell_word
+from nsml.view.shell import is_posix, operands, posix_line, shell_line, shell_split, shell_word
 from tests.examples import examples
 from tests.unit.cli.test_run import train
 
@@ -55,6 +55,7 @@ def test_a_shell_reads_the_words_and_so_does_the_dashboard(words):
     assert shell_split(line) == words
     assert not set(line) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0xDCFF]))
     assert in_shell(line) == words
+    assert in_posix_shell(posix_line(line)) == words
     if is_posix(words):
         assert in_posix_shell(line) == words
     else:

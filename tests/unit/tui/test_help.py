@@ -78,6 +78,9 @@ async def test_of_a_platform_no_key_is_told_that_only_a_story_obeys(dashboard, s
         await shows(pilot, "1 of 1 session")
         assert offered(dashboard) >= ACTING
         assert offered(dashboard).isdisjoint(PLAYING)
+        await pilot.press("question_mark")
+        await shows(pilot, ":forward SESSION PORT")
+        await pilot.press("escape")
 
 
 async def test_groups_are_folded_by_keys_that_are_told_once_there_are_any():

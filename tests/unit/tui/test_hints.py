@@ -7,9 +7,8 @@ import pytest
 from textual.app import App
 
 import tui
-from nsml.view.shell import shell_line
 from tui import keymap
-from tui.hints import copy_notes, key_of
+from tui.hints import key_of
 from tui.screens.frame import small_words
 
 IDS = {name for name, _, _ in keymap.table({})}
@@ -47,15 +46,3 @@ def test_a_terminal_without_room_for_all_is_told_of():
     assert small_words(80, 24) == small_words(300, 100) == ""
     assert small_words(79, 40) == "79x40 is below 80x24: compact view"
     assert "60x15" in small_words(60, 15)
-
-
-@pytest.mark.parametrize(
-    ("words", "is_noted"),
-    [(["nsml", "run", "--", "a b"], False), (["nsml", "run", "--", "a\n"], True)],
-)
-def test_a_copied_command_says_which_shells_do_not_read_it(words, is_noted):
-    assert bool(copy_notes(shell_line(words))) is is_noted
-
-
-def test_a_copied_name_with_a_quote_needs_no_note():
-    assert copy_notes("kim's") == []

@@ -15,10 +15,12 @@ SIZE = (120, 40)
 NAMED = {"\r": "enter", "\x1b": "escape", "\x7f": "backspace", "/": "slash", ":": "colon"}
 
 
-def burst(app, text):
-    """All of them at once, none waiting for what another does."""
-    for one in text:
-        app.post_message(Key(NAMED.get(one, one), one))
+def burst(app, text, apart_s=0.0):
+    """All of them at once, none waiting for what another does; `apart_s`: of keys typed while the app was held up."""
+    for place, one in enumerate(text):
+        key = Key(NAMED.get(one, one), one)
+        key.time += place * apart_s
+        app.post_message(key)
 
 
 @pytest.fixture
@@ -26,10 +28,11 @@ def app():
     return demo(looks=Looks(is_animated=False))
 
 
-async def test_letters_and_bound_keys_of_a_line_stay_in_order(app):
+@pytest.mark.parametrize("apart_s", [0.0, 5.0])
+async def test_letters_and_bound_keys_of_a_line_stay_in_order(app, apart_s):
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "39 of 39")
-        burst(app, "/abc\x7f\x7fd")
+        burst(app, "/abc\x7f\x7fd", apart_s)
         await until(pilot, lambda: isinstance(app.focused, Input) and app.focused.value == "ad")
 
 

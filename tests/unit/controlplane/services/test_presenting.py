@@ -12,7 +12,7 @@ import pytest
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.domain.values import Cause, Session, Stop, Visibility
+from controlplane.domain.values import Cause, Progress, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import CheckpointCount, NodeSample, Summary
@@ -225,6 +225,19 @@ async def test_who_asks_meanwhile_asks_together(desk: Desk, slow: Slow) -> None:
     assert [one.checkpoint_count for one in told] == [0] + [7] * 9
     assert [one.lost_checkpoint_count for one in told] == [0] + [2] * 9
     assert slow.asked == [{seen[0].id}, {one.id for one in seen[1:]}]
+
+
+async def test_a_checkpoint_counts_as_saved_before_its_node_says_so(desk: Desk, slow: Slow) -> None:
+    seen = [session(attempt=1, progress=Progress(saved_at=6.0)) for _ in range(4)]
+    tasks = await viewers(slow, desk, *seen)
+    # The first has asked before; of the last the clock of its node is ahead.
+    slow.counts = {
+        one.id: CheckpointCount(there=1, saved_at=at)
+        for one, at in zip(seen, (9.0, 5.0, 9.0, 1e12), strict=True)
+    }
+    slow.may_answer.set()
+    told = [one.progress.saved_at.seconds for one in await asyncio.gather(*tasks)]
+    assert told == [6, 6, 9, HandClock().time()]
 
 
 async def test_one_who_goes_leaves_the_others_their_answer(desk: Desk, slow: Slow) -> None:

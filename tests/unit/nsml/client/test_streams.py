@@ -8,6 +8,7 @@ import pytest
 
 from nsml.client import errors
 from nsml.client.streams import (
+    _with_report,
     look_again,
     read_logs,
     read_metrics,
@@ -318,3 +319,13 @@ async def test_a_first_look_that_finds_nobody_is_no_silence(client, server):
         with pytest.raises(errors.Unavailable):
             await anext(looking)
     await asyncio.to_thread(server.restore)
+
+
+def test_a_report_has_the_time_of_a_newer_checkpoint_and_never_of_an_older_one():
+    session = pb.Session()
+    assert not _with_report(session, pb.SessionReport(saved_at={"seconds": 9})).HasField("progress")
+    session.progress.saved_at.seconds = 5
+    for reported, seen in ((9, 9), (3, 5)):
+        report = pb.SessionReport(saved_at={"seconds": reported})
+        assert _with_report(session, report).progress.saved_at.seconds == seen
+    assert session.progress.saved_at.seconds == 5

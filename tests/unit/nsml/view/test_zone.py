@@ -77,6 +77,19 @@ def test_shown_in_the_users_zone():
         assert short_moment(now, now) == "11-23 05:20"
 
 
+def test_an_hour_that_the_clock_shows_twice_is_told_with_its_zone():
+    with zone("Europe/Berlin"):
+        first, second = at("2026-10-25T00:30:07"), at("2026-10-25T01:30:07")
+        assert short_moment(first, first) == "10-25 02:30 CEST"
+        assert short_moment(second, second, has_seconds=True) == "10-25 02:30:07 CET"
+        assert short_moment(at("2026-10-25T02:30"), second) == "10-25 03:30"
+        assert short_moment(at("2026-03-29T01:30"), first) == "2026-03-29"
+        assert short_moment(at("2026-03-29T01:30"), at("2026-03-29T02:00")) == "03-29 03:30"
+        assert local_moment(second) == "2026-10-25T02:30:07.000+01:00"
+        typed_day = at("2026-10-25T01:00")
+        assert day(typed_day) == "2026-10-25 02:00 CET"
+
+
 @given(st.sampled_from(ZONES), st.integers(0, 2_000_000_000), st.integers(60, 20 * 86_400))
 def test_ticks_are_at_even_times_of_the_users_clock(name, begin, span):
     with zone(name):
