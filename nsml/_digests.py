@@ -14,10 +14,11 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from hashlib import _Hash
 
 
-def sha256(data: bytes = b"") -> Any:
+def sha256(data: bytes = b"") -> _Hash:
     """As `hashlib.sha256`: the very one where the program has loaded it, for it is faster."""
     fast = getattr(sys.modules.get("hashlib"), "sha256", None)  # None: it is being loaded
-    return (fast or _small)(data)
+    digest: _Hash = (fast or _small)(data)
+    return digest
