@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
@@ -13,7 +13,7 @@ from nsml._path_text import native_path
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from cli.app import App
@@ -78,37 +78,57 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
 
 def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
     """Say what is sent although git, or another tool, would leave it out: their rules are not read, in no folder."""
-    from nsml.content.ignore import IGNORE_FILE, IgnoreRules
+    from nsml.content.ignore import IGNORE_FILE
     from nsml.view.text import visible
     from nsml.view.units import size_text
-    from nsml.written import decoded, lines_of
 
-    paths = [item.path for item in packed.manifest.entries]
-    files = [*_IGNORE_FILES, *(path for path in paths if path.rpartition("/")[2] in _IGNORE_FILES)]
-    naming: list[str] = []
-    sent: dict[str, int] = {}
-    for file in dict.fromkeys(files):
-        try:
-            content = (folder / native_path(file)).read_bytes()
-            rules = IgnoreRules(lines_of(decoded(content)))
-        except (OSError, ValueError):
-            continue
-        base = file[: -len(file.rpartition("/")[2])]
-        named = {
-            item.path: item.size
-            for item in packed.manifest.entries
-            if item.path.startswith(base)
-            and rules.ignores(native_path(item.path[len(base) :]), is_folder=False)
-        }
-        naming += [file] if named else []
-        sent |= named
-    if sent:
+    entries = packed.manifest.entries
+    rules = _rules_by_folder(folder, [item.path for item in entries])
+    naming: set[str] = set()
+    sizes: list[int] = []
+    for item in entries if rules else ():
+        files = _files_that_name(item.path, rules)
+        naming.update(files)
+        if files:
+            sizes.append(item.size)
+    if naming:
         are = "is" if len(naming) == 1 else "are"
         them = "it names" if len(naming) == 1 else "they name"
+        named = [file for by_file in rules.values() for file in by_file if file in naming]
         app.say(
-            f"note: {visible(shortened(naming))} {are} not read: {files_text(len(sent))}"
-            f" ({size_text(sum(sent.values()))}) that {them} are sent; {IGNORE_FILE} leaves files out"
+            f"note: {visible(shortened(named))} {are} not read: {files_text(len(sizes))}"
+            f" ({size_text(sum(sizes))}) that {them} are sent; {IGNORE_FILE} leaves files out"
         )
+
+
+def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, IgnoreRules]]:
+    """Ignore files of other tools, by the folder that they are in ("" or one with a slash at its end)."""
+    from nsml.content.ignore import other_tool_rules
+    from nsml.written import decoded, lines_of
+
+    found: dict[str, dict[str, IgnoreRules]] = {}
+    for path in (*_IGNORE_FILES, *paths):
+        inside = path[: path.rfind("/") + 1]
+        if path[len(inside) :] in _IGNORE_FILES:
+            with suppress(OSError, ValueError):
+                content = (folder / native_path(path)).read_bytes()
+                found.setdefault(inside, {})[path] = other_tool_rules(lines_of(decoded(content)))
+    return found
+
+
+def _files_that_name(path: str, rules: dict[str, dict[str, IgnoreRules]]) -> list[str]:
+    """Those of its own folder and of the folders above that leave the file out."""
+    files = []
+    start = 0
+    while True:
+        files += [
+            file
+            for file, of_file in rules.get(path[:start], {}).items()
+            if of_file.ignores(native_path(path[start:]), is_folder=False)
+        ]
+        start = path.find("/", start) + 1
+        if not start:
+            return files
 
 
 def shortened(names: Sequence[str], most: int = _SHOWN) -> str:

@@ -564,10 +564,10 @@ async def _serve(settings: Settings) -> int:
 
 
 async def _live(settings: Settings) -> int:
-    from nodeagent.production import opened  # noqa: PLC0415 - not for the simulation
+    from nodeagent.production import real_parts  # noqa: PLC0415 - not for the simulation
 
     try:
-        async with opened(settings) as parts:
+        async with real_parts(settings) as parts:
             agent = Agent(settings, parts)
             async with TaskGroup() as group:
                 working = group.create_task(agent.run())

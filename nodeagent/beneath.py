@@ -115,6 +115,15 @@ def _give_one(name: str, parent: int, uid: int, gid: int) -> None:
         os.close(entry)
 
 
+def remove_tree(place: Path) -> None:
+    """Remove what lies at `place`, if anything does; of a link only the link. Raises OSError, see `remove_folder`."""
+    if place.is_symlink() or not place.is_dir():
+        place.unlink(missing_ok=True)
+        return
+    with open_folder(place.parent, []) as parent:
+        remove_folder(place.name, parent)
+
+
 def remove_folder(name: str, parent: int) -> None:
     """Remove the folder `name` of the open folder `parent` with all that is in it.
 
@@ -158,10 +167,11 @@ def _remove_files(folder: int) -> list[str]:
 
 def _open_with_rights(name: str, parent: int) -> int:
     """The folder `name`, open, with all rights of its owner."""
-    entry = os.open(name, _FLAGS | os.O_PATH, dir_fd=parent)
+    here = _opened(name, parent, _FLAGS, stat.S_IRWXU)
     try:
-        if os.fstat(entry).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            path_of(entry).chmod(stat.S_IRWXU)
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entry)
-    finally:
-        os.close(entry)
+        if os.fstat(here).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.fchmod(here, stat.S_IRWXU)
+    except BaseException:
+        os.close(here)
+        raise
+    return here

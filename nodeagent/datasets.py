@@ -28,6 +28,7 @@ from pathlib import Path
 import structlog
 
 from nodeagent.accounts import Accounts
+from nodeagent.beneath import remove_tree
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.pressure import NoRoom
 from nodeagent.room import Reservation, Room, Size
@@ -38,7 +39,7 @@ from nsml.client.rpc import Rpc
 from nsml.clock import Clock, Offload, SystemClock, inline
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
-from nsml.content.extract import Extraction, remove_tree
+from nsml.content.extract import Extraction
 from nsml.content.manifest import ChunkRef
 from nsml.content.paths import native_parts
 from nsml.content.stored_manifest import StoredManifest
@@ -169,10 +170,10 @@ class Trees:
         """Make the folder, and remove what an interrupted fetch or an earlier boot left."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in [*self._folder.glob(f".*{_PARTIAL}"), *self._folder.glob(f".*{_STAGED}")]:
-            _remove(left)
+            remove_tree(left)
         if not self._is_lasting:
             for earlier in set(self._folder.parent.iterdir()) - {self._folder}:
-                _remove(earlier)
+                remove_tree(earlier)
         self._trees = {
             path.name: self._found(path) for path in self._folder.iterdir() if _is_tree(path)
         }
@@ -578,13 +579,6 @@ def _make(extraction: Extraction, reservation: Reservation) -> bool:
 
 def _is_tree(path: Path) -> bool:
     return is_digest(path.name) and path.is_dir()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        remove_tree(path)
-    else:
-        path.unlink()
 
 
 def _read_chunk(place: _Place, ref: ChunkRef) -> bytes | None:

@@ -40,7 +40,7 @@ from pathlib import Path
 
 import structlog
 
-from nodeagent.beneath import give, open_folder, remove_folder
+from nodeagent.beneath import give, open_folder, remove_tree
 from nsml._frames import LOST_BYTES
 
 FIRST_LOST = "1.lost"
@@ -242,17 +242,17 @@ class ReplicaFolder:
     def free(self) -> None:
         """Delete what only the program needed, once it has ended; idempotent, follows no link."""
         for part in (self.app, self.tmp, self.volumes):
-            _remove(part)
+            remove_tree(part)
 
     def remove(self) -> None:
         """Delete the folder with all that user code left there; idempotent, follows no link."""
         doomed = self.path.with_name(f"{_REMOVED}{self.path.name}")
         if self.path.exists():
-            _remove(doomed)
+            remove_tree(doomed)
             # programs of the same user that run on have no business in here any more
             self.path.chmod(_PRIVATE)
             self.path.rename(doomed)
-        _remove(doomed)
+        remove_tree(doomed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class ReplicaFolders:
         self.path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         for left in self.path.glob(f"{_REMOVED}*"):
             try:
-                _remove(left)
+                remove_tree(left)
             except OSError as error:
                 # One folder that nobody can remove must not keep the agent from all others.
                 log.warning("replica.not_removed", folder=left.name, error=str(error))
@@ -311,9 +311,3 @@ def flush_filesystem(folder: Path) -> None:
         if _libc.syncfs(descriptor):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(folder))
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        with open_folder(folder.parent, []) as parent:
-            remove_folder(folder.name, parent)

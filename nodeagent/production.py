@@ -128,7 +128,7 @@ _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Parts]:
+async def real_parts(settings: Settings) -> AsyncIterator[Parts]:
     """The parts for these settings, while the context lasts.
 
     Raises:

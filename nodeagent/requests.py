@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.beneath import give, open_folder, path_of
+from nodeagent.beneath import give, open_folder, path_of, remove_tree
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.kept import NotKept, keep
@@ -36,7 +36,6 @@ from nsml.client.rpc import Rpc
 from nsml.clock import Offload, inline
 from nsml.concurrency import to_its_end
 from nsml.content.errors import ContentError
-from nsml.content.extract import remove_tree
 from nsml.v1 import checkpoints_pb2 as pb
 
 if TYPE_CHECKING:

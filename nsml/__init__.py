@@ -110,7 +110,7 @@ _FUNCTIONS = {
 }
 _SUBMODULES = ("constants", "decoder", "encoder")
 _LOADED_BY_CALLS = (
-    *("fcntl", "hashlib", "nsml._agent", "nsml._distributions", "nsml._objects"),
+    *("fcntl", "nsml._agent", "nsml._distributions"),
     *("nsml._pictures", "nsml._sounds", "nsml._tables"),
 )
 """What single functions load on their first call; in a session it is loaded with the rest, since a signal handler

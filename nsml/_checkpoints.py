@@ -10,6 +10,7 @@ import stat
 from contextlib import contextmanager, suppress
 
 from nsml._copies import copy_tree, make_private, seal_of
+from nsml._digests import sha256
 from nsml._notice import notice
 from nsml._path_text import path_text
 from nsml._rights import allow, make_folder, make_folders, make_unique, remove_tree, walk
@@ -202,8 +203,6 @@ def escape(name: str) -> str:
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if len(text) <= _LONGEST:
         return text
-    from hashlib import sha256
-
     return f"{text[:100]}%~{sha256(raw).hexdigest()[:32]}"
 
 

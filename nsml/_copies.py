@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
+from nsml._digests import sha256
 from nsml._path_text import path_text
 from nsml._rights import make_folder, walk
 
@@ -153,8 +154,6 @@ def seal(found: Sequence[Tuple[str, os.stat_result]]) -> str:
 
     Paths are as text. The kernel sets the time of the last change of any kind; a program cannot. 64 hexadecimal digits each.
     """
-    from hashlib import sha256
-
     change, content = sha256(), sha256()
     for path, facts in found:
         name = path.encode("utf-8", "surrogateescape")

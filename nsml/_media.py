@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import wraps
 from itertools import count
 
+from nsml._digests import sha256
 from nsml._notice import notice
 from nsml._path_text import name_text
 from nsml._report import _shown, encode, no_step, step_of
@@ -373,8 +374,6 @@ class Media:
 
     def _written(self, data: bytes) -> str:
         """Put the bytes in place, whole, under a name that was never used and holds their digest."""
-        from hashlib import sha256
-
         unique = f"{os.getpid():x}-{next(self._numbers):x}-{time.time_ns():x}"
         name = f"{sha256(data).hexdigest()}-{unique}"
         draft = os.path.join(self._folder, f".tmp-{unique}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+import nsml
 from nsml._steps import FILE
 
 TYPE_CHECKING = False
@@ -40,6 +41,12 @@ class Model:
         self._load = load
         self._infer = infer
         self._objects = objects or {}
+        if self._objects and (save is None or load is None):
+            # Not at its first use: a signal handler that saves meanwhile would find half a module, and a fork
+            # of another thread a lock that nobody releases.
+            with nsml._loading:  # noqa: SLF001 - the package's own lock
+                from nsml import _objects
+            self._own = _objects
         self._is_legacy = is_legacy
 
     @property
@@ -65,9 +72,7 @@ class Model:
         """
         function = function or self._save
         if function is None:
-            from nsml import _objects
-
-            _objects.save(folder, self._objects)
+            self._own.save(folder, self._objects)
             return
         try:
             _call(function, folder, self._objects)
@@ -83,9 +88,7 @@ class Model:
         """
         function = function or self._load
         if function is None:
-            from nsml import _objects
-
-            _objects.load(folder, self._objects)
+            self._own.load(folder, self._objects)
             return
         try:
             _call(function, folder, self._objects)

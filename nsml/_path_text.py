@@ -13,14 +13,15 @@ import re
 
 # C0, DEL, C1; line and paragraph separators; marks, embeddings, overrides and isolates that
 # reorder what a terminal shows; what is no UTF-8, as surrogates; the backslash itself.
-_ESCAPED = re.compile(
+# Not compiled here, but by `re` at the first name that needs them: that takes longer than most of `import nsml`.
+_ESCAPED = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
 )
-_NAME_ESCAPED = re.compile(
+_NAME_ESCAPED = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
     r"|\\(?=x[0-9a-f]{2}|ud[0-9a-f]{3})"
 )
-_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
+_ESCAPE = rb"\\x([0-9a-f]{2})"
 
 
 def path_text(path: str) -> str:
@@ -40,7 +41,7 @@ def native_path(text: str) -> str:
 def text_of(path: bytes) -> str:
     """The text of a path in bytes."""
     text = path.decode("utf-8", "surrogateescape")
-    return _ESCAPED.sub(_escape, text) if _ESCAPED.search(text) else text
+    return text if _is_plain(text) else re.sub(_ESCAPED, _escape, text)
 
 
 def bytes_of(text: str) -> bytes:
@@ -49,10 +50,10 @@ def bytes_of(text: str) -> bytes:
     Raises:
         ValueError: it is not the text of a path.
     """
-    if not _ESCAPED.search(text):
+    if _is_plain(text):
         return text.encode()
     try:
-        path = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode())
+        path = re.sub(_ESCAPE, lambda found: bytes([int(found[1], 16)]), text.encode())
     except UnicodeEncodeError:
         raise ValueError("it is not UTF-8") from None
     if b"\0" in path:
@@ -70,18 +71,23 @@ def name_text(name: str) -> str:
     Different names have different texts, which every store and terminal takes: the same characters as in paths are
     escaped, surrogates of no byte as `\udHHH`. A backslash stays, unless it would begin such an escape.
     """
-    if name.isprintable() and "\\" not in name:
-        return name
-    return _NAME_ESCAPED.sub(_escape_in_name, name)
+    return name if _is_plain(name) else re.sub(_NAME_ESCAPED, _escape_in_name, name)
 
 
 def recorded_name(name: str) -> str:
     """The name in a record, as `name_text` wrote it. Other writers may have left characters in it that no store takes."""
     if name.isprintable():
         return name
-    return _NAME_ESCAPED.sub(
-        lambda found: "\\" if found[0] == "\\" else _escape_in_name(found), name
+    return re.sub(
+        _NAME_ESCAPED,
+        lambda found: "\\" if found[0] == "\\" else _escape_in_name(found),
+        name,
     )
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in it is escaped; it may be that nothing is where this is False."""
+    return text.isprintable() and "\\" not in text
 
 
 def _escape_in_name(found: re.Match[str]) -> str:

@@ -431,7 +431,8 @@ def _no_name(given: str) -> _Problem:
         f"{_shown(name)} is not recorded: a metric's name has {_MOST_NAME_CHARS} characters "
         f"at most, and this one has {len(name):,}"
     )
-    return (f"long name {hash(name)}", text)
+    key = name[: _MOST_NAME_CHARS + 1]  # a valid name is shorter; a whole one may be megabytes
+    return (key, text)
 
 
 def _recorded(given: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 import nsml
 from nsml import constants
 from nsml._checkpoints import Checkpoints
+from nsml._digests import sha256
 from nsml._frames import MAX_PAYLOAD
 from nsml._leaving import Leaving
 from nsml._media import Media
@@ -495,8 +496,6 @@ def _name(checkpoint: Name) -> str:
     raw = name.encode()
     if len(raw) <= _MOST_NAME_BYTES:
         return name
-    from hashlib import sha256
-
     return f"{raw[:_KEPT_NAME_BYTES].decode(errors='ignore')}~{sha256(raw).hexdigest()[:32]}"
 
 

@@ -45,10 +45,9 @@ def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -
         answer = found.get(timeout=within_s)
     except queue.Empty:
         raise TimeoutError(f"no resolver answers for {host}") from None
+    # The system's own timeout may end before ours.
     if isinstance(answer, socket.gaierror) and answer.errno == socket.EAI_AGAIN:
-        raise TimeoutError(
-            f"no resolver answers for {host}"
-        ) from answer  # it gave up before we did
+        raise TimeoutError(f"no resolver answers for {host}") from answer
     if isinstance(answer, OSError):
         raise answer
     return answer

@@ -15,7 +15,7 @@ import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nodeagent.environments.sandbox import remove_tree
+from nodeagent.beneath import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.beneath import remove_folder
+from nodeagent.beneath import remove_tree
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.sealing import Rules, Unsound, seal
@@ -513,18 +513,6 @@ class Sandbox:
                 " make on this node (its agent's setting build_files)"
             )
         return None
-
-
-def remove_tree(place: Path) -> None:
-    """Remove what lies at `place`, whatever it is; follows no link."""
-    if place.is_symlink():
-        place.unlink()
-    elif place.exists():
-        parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            remove_folder(place.name, parent)
-        finally:
-            os.close(parent)
 
 
 def shared_copy(folder: Path, name: str, sources: Mapping[str, Path]) -> Path:

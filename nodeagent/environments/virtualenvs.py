@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.beneath import remove_tree
 from nodeagent.environments import installer
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.generations import last_of, next_of
@@ -36,7 +37,7 @@ from nodeagent.environments.hostconfig import (
     shareable,
     without_secrets,
 )
-from nodeagent.environments.sandbox import Task, base_python, remove_tree, shared_copy
+from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
 from nsml.view.units import counted

@@ -14,13 +14,12 @@ import contextlib
 import errno
 import os
 import re
-import shutil
-import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from nsml._rights import remove_tree
 from nsml.content.beneath import beneath
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ExtractRefused, PathRefused, TargetExists
@@ -162,7 +161,7 @@ class Extraction:
 
     def _remove_unless_finished(self) -> None:
         if not self._finished:
-            remove_tree(self._partial)
+            remove_tree(str(self._partial))
 
     def _steps(self) -> Generator[_Step, None, None]:
         """Make each file in turn; pause at each chunk with the descriptor that takes it, and now and then."""
@@ -241,23 +240,6 @@ async def extract_stream(
         async for data in chunks:
             extraction.write(data)
         extraction.finish()
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a tree, read-only ones too; no error when it is gone already. Links are not followed."""
-    with contextlib.suppress(FileNotFoundError):
-        _make_writable(path)
-        shutil.rmtree(path)
-
-
-def _make_writable(path: Path) -> None:
-    for folder, names, _ in os.walk(path):
-        Path(folder).chmod(0o700)
-        # os.walk lists a folder before it enters it, so its own mode must allow that.
-        for name in names:
-            inner = Path(folder, name)
-            if not stat.S_ISLNK(os.lstat(inner).st_mode):
-                inner.chmod(0o700)
 
 
 @contextlib.contextmanager

@@ -113,8 +113,8 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _is_pattern(line: str) -> bool:
-    """Whether pathspec reads it: not a `!` or a backslash with nothing behind it, nor `[[:alpha:]]`."""
+def _are_patterns(lines: Sequence[str]) -> bool:
+    """Whether pathspec reads them: no `!` or backslash with nothing behind it, nor `[[:alpha:]]`."""
     import warnings
 
     from pathspec import GitIgnoreSpec
@@ -122,10 +122,18 @@ def _is_pattern(line: str) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            GitIgnoreSpec.from_lines([line], backend="best" if _is_utf8(line) else "simple")
+            backend = "best" if all(map(_is_utf8, lines)) else "simple"
+            GitIgnoreSpec.from_lines(lines, backend=backend)
     except Exception:  # noqa: BLE001 - also what the engine of its regular expressions raises
         return False
     return True
+
+
+def other_tool_rules(lines: Sequence[str]) -> IgnoreRules:
+    """The rules of a file that is written for another tool, without the lines that are no patterns here."""
+    if not _are_patterns(lines):
+        lines = [line for line in lines if _are_patterns([line])]
+    return IgnoreRules(lines)
 
 
 def rules_for(
@@ -145,13 +153,13 @@ def rules_for(
     if any("\0" in line for line in own):
         raise Unreadable(IGNORE_FILE, f"cannot read {IGNORE_FILE}: it is not text")
     for number, line in enumerate(own, 1):
-        if not _is_pattern(line):
+        if not _are_patterns([line]):
             raise Unreadable(
                 IGNORE_FILE, f"{IGNORE_FILE}, line {number}: {line!r} is not a pattern"
             )
     exclude = tuple(exclude)
     for line in exclude:
-        if not _is_pattern(line):
+        if not _are_patterns([line]):
             raise Unreadable(".", f"--exclude: {line!r} is not a pattern")
     return IgnoreRules(
         [*defaults.splitlines(), *own, *exclude],

@@ -153,7 +153,8 @@ def test_what_is_not_sent_or_not_read_is_named(nsml, state, project):
 
 def test_ignore_files_of_folders_and_of_other_tools_are_named(nsml, state, project):
     (project / "data").mkdir()
-    (project / "data" / ".gitignore").write_text("/big.csv\n")
+    unknown = "!\n[[:alpha:]]*.npy\n"  # to nsml, not to git
+    (project / "data" / ".gitignore").write_text(f"{unknown}/big.csv\n")
     (project / "data" / "big.csv").write_text("x" * 1000)
     (project / "big.csv").write_text("not what is meant in data")
     told = "note: data/.gitignore is not read: 1 file (1.0 kB) that it names are sent;"

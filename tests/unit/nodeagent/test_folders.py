@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeagent.beneath import remove_tree
 from nodeagent.folders import (
     ReplicaFolder,
     ReplicaFolders,
@@ -147,12 +148,18 @@ def test_a_new_agent_ends_removals_that_were_begun(tmp_path: Path) -> None:
     assert list(folders.path.iterdir()) == [kept.path]
 
 
-def test_what_cannot_be_removed_keeps_no_agent_away(tmp_path: Path) -> None:
-    folders = ReplicaFolders(tmp_path)
-    for name in (".removed-1", ".removed-3"):
+def test_what_cannot_be_removed_keeps_no_agent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(path: Path) -> None:
+        if path.name == ".removed-2":
+            raise OSError("a defect of the disk")
+        remove_tree(path)
+
+    monkeypatch.setattr("nodeagent.folders.remove_tree", remove)
+    for name in (".removed-1", ".removed-2", ".removed-3"):
         (tmp_path / name).mkdir()
-    (tmp_path / ".removed-2").touch()
-    folders.create()
+    ReplicaFolders(tmp_path).create()
     assert [path.name for path in tmp_path.iterdir()] == [".removed-2"]
 
 

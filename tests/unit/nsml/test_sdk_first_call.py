@@ -225,8 +225,11 @@ nsml.table("b", [{"x": 1}], 1)
 nsml.bind(save=lambda folder: open(os.path.join(folder, "w"), "w").close(), load=lambda folder: None)
 nsml.save("one")
 nsml.load("one")
-nsml.bind(save=None, load=None, model={"a": 1})
+loaded = set(sys.modules)
+nsml.bind(model={"a": 1})
+before |= set(sys.modules) - loaded  # pickle: a handler saves what was bound before, until the call returns
 nsml.save("two")
+nsml.load("two")
 print(sorted(set(sys.modules) - before))
 """
 

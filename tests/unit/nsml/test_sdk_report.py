@@ -437,10 +437,10 @@ def test_what_goes_too_deep_is_refused(strict: Recorded) -> None:
 def test_a_long_name_is_left_out_and_the_log_says_so_once(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("\x1b[31m" + "n" * 10_000, "", "n" * 512):
+    for name in ("\x1b[31m" + "n" * 10_000, "\x1b[31m" + "n" * 10_001, "", "n" * 512):
         for _ in range(2):
             recorded.report(**{name: 1}, loss=2)
-    assert [list(one["values"]) for one in recorded.all()] == [["loss"]] * 4 + [
+    assert [list(one["values"]) for one in recorded.all()] == [["loss"]] * 6 + [
         ["n" * 512, "loss"]
     ] * 2
     said = capsys.readouterr().err.splitlines()

@@ -58,15 +58,21 @@ def provided(folder: Path, *, always: bool) -> Images:
     """The images of an agent of which one session has asked for the reference."""
     settings = ImageSettings(always_pulls=always, allowed=("registry.lab:5000/*",))
     images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
-    images.provide(
-        REFERENCE,
+    provide(images)
+    return images
+
+
+def provide(images: Images, reference: str = REFERENCE, built_after: float = 0.0) -> str:
+    """What a session gets that requires no packages."""
+    return images.provide(
+        reference,
         Requirements(),
         lambda _: None,
         threading.Event(),
         owner="kim",
         use=lambda _: None,
+        built_after=built_after,
     )
-    return images
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -92,18 +98,7 @@ def test_what_was_pulled_before_a_session_that_refreshes_is_pulled_again_once(
 ) -> None:
     images = provided(tmp_path, always=False)
     submitted_at = time.time()
-    ids = [
-        images.provide(
-            REFERENCE,
-            Requirements(),
-            lambda _: None,
-            threading.Event(),
-            owner="kim",
-            use=lambda _: None,
-            built_after=built_after,
-        )
-        for built_after in (submitted_at, submitted_at, 0.0)
-    ]
+    ids = [provide(images, built_after=after) for after in (submitted_at, submitted_at, 0.0)]
     assert ids == ["sha256:2"] * 3, "its other attempts and replicas, and later sessions find it"
     assert engine.pulled == [REFERENCE] * 2
 
@@ -112,16 +107,7 @@ def test_a_refresh_leaves_what_was_there_before_as_it_is(engine: Engines, tmp_pa
     pinned = f"registry.lab:5000/kim/torch@sha256:{'1' * 64}"
     engine.here[REFERENCE] = StoredImage(id="sha256:0", sources=[pinned])
     images = provided(tmp_path, always=False)
-    found = images.provide(
-        REFERENCE,
-        Requirements(),
-        lambda _: None,
-        threading.Event(),
-        owner="kim",
-        use=lambda _: None,
-        built_after=time.time(),
-    )
-    assert found == "sha256:0"
+    assert provide(images, built_after=time.time()) == "sha256:0"
     assert engine.pulled == [pinned]
 
 
@@ -134,9 +120,7 @@ def test_no_registry_is_asked_for_what_is_made_here(
 
     def ask() -> None:
         base, _ = images.resolve("", None)
-        images.provide(
-            base, Requirements(), lambda _: None, threading.Event(), owner="kim", use=lambda _: None
-        )
+        provide(images, base)
 
     with pytest.raises(EnvironmentFailed, match="no registry is asked"):
         ask()
@@ -150,9 +134,7 @@ def asks(folder: Path, reference: str, *allowed: str, always: bool = False) -> s
     settings = ImageSettings(always_pulls=always, allowed=allowed)
     images = Images(folder / "images", Engine(folder / "socket"), settings, mark="m")
     base, _ = images.resolve(reference, None)
-    return images.provide(
-        base, Requirements(), lambda _: None, threading.Event(), owner="kim", use=lambda _: None
-    )
+    return provide(images, base)
 
 
 @pytest.mark.parametrize("always", [False, True])
