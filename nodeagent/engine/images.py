@@ -22,8 +22,9 @@ from nodeagent.engine.client import (
     translated,
 )
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
+from nodeagent.engine.sound import refuse_unsound
 from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
-from nodeagent.engine.volumes import volume_targets
+from nodeagent.engine.volumes import covered_volumes
 from nsml.images import parts_of
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ def run_build(
             host_config=_host_config(api, build, base),
         )["Id"]
     try:
+        refuse_unsound(engine, made)
         with translated(engine.socket):
             pieces = api.attach(made, stdout=True, stderr=True, stream=True, logs=True)
             api.start(made)
@@ -322,15 +324,12 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
             }
             for mounted in build.mounts
         ]
-        + [
-            # of the build's memory, and no part of the image, as in any build
-            {
-                "Type": "tmpfs",
-                "Target": path,
-                "TmpfsOptions": {"SizeBytes": build.memory_bytes // 2},
-            }
-            for path in volume_targets(base.volumes, [one.target for one in build.mounts])
-        ],
+        # of the build's memory, and no part of the image, as in any build
+        + covered_volumes(
+            base.volumes,
+            [one.target for one in build.mounts],
+            most_bytes=build.memory_bytes // 2,
+        ),
         restart_policy={"Name": "no"},
     )
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from nodeagent.engine.client import EngineRefused, NotThere, translated
+from nodeagent.engine.client import translated
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
 from nodeagent.engine.images import without_meaning
+from nodeagent.engine.sound import NAMES, facts_of, is_small_file, refuse_unsound
+from nodeagent.engine.volumes import covered_volumes
 
 if TYPE_CHECKING:
     from nodeagent.engine.client import Engine
     from nodeagent.engine.images import StoredImage
 
-FILES: Final = ("/etc/passwd", "/etc/group")
 MOST_BYTES: Final = 1 << 18
 
 
 def packed_names(
     engine: Engine, image: StoredImage, *, container: str, mark: str, within_s: float
 ) -> dict[str, bytes]:
-    """A tar archive of each of FILES, by path, as the engine wrote it; b"" where the image has none.
+    """A tar archive of each of NAMES, by path, as the engine wrote it; b"" where the image has none.
 
-    Left out are those over MOST_BYTES. `container` is the name of what is made for that, and removed.
-    Raises EngineError, also after `within_s`.
+    Left out are those over MOST_BYTES, links, and what is not read `within_s`. `container` is the name of what is
+    made for that, and removed. Raises EngineRefused for an image of which no container may be started, EngineError.
     """
     ends_at = time.monotonic() + within_s
     api = engine.sdk.api
@@ -39,24 +40,24 @@ def packed_names(
             made = api.create_container(
                 image.id, ["true"], name=container, entrypoint=["true"],
                 working_dir="/", labels=labels, network_disabled=True,
+                host_config=api.create_host_config(mounts=covered_volumes(image.volumes)),
             )["Id"]  # fmt: skip
-        packed = {path: _packed(engine, made, path, ends_at) for path in FILES}
+        refuse_unsound(engine, made)
+        packed = {path: _packed(engine, made, path, ends_at) for path in NAMES}
     finally:
         remove_container(engine, container)
     return {path: archive for path, archive in packed.items() if archive is not None}
 
 
 def _packed(engine: Engine, container: str, path: str, ends_at: float) -> bytes | None:
+    facts = facts_of(engine, container, path)
+    if facts is None or not is_small_file(facts, MOST_BYTES):
+        return b"" if facts is None else None
     archive = b""
-    try:
-        with translated(engine.socket):
-            pieces, _ = engine.sdk.api.get_archive(container, path)
-            for piece in pieces:
-                archive += piece
-                if len(archive) > MOST_BYTES:
-                    return None
-                if time.monotonic() > ends_at:
-                    raise EngineRefused(f"{path} of the image was not read in time")
-    except NotThere:
-        return b""
+    with translated(engine.socket):
+        pieces, _ = engine.sdk.api.get_archive(container, path)
+        for piece in pieces:
+            archive += piece
+            if len(archive) > MOST_BYTES or time.monotonic() > ends_at:
+                return None
     return archive

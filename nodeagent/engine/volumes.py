@@ -13,6 +13,7 @@ from nodeagent.engine.client import EngineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from typing import Any
 
 MOST_VOLUMES = 32
 
@@ -46,3 +47,14 @@ def volume_targets(declared: Iterable[str], mounted: Collection[str] = ()) -> li
     if len(targets) > MOST_VOLUMES:
         raise EngineRefused(f"the image declares {len(targets)} volumes: at most {MOST_VOLUMES}")
     return sorted(targets)
+
+
+def covered_volumes(
+    declared: Iterable[str], mounted: Collection[str] = (), *, most_bytes: int = 0
+) -> list[dict[str, Any]]:
+    """Mounts of a tmpfs over each, in the engine's words, so that it makes no volumes and copies nothing into them.
+
+    Raises EngineRefused as `volume_targets`.
+    """
+    size = {"TmpfsOptions": {"SizeBytes": most_bytes}} if most_bytes else {}
+    return [{"Type": "tmpfs", "Target": path, **size} for path in volume_targets(declared, mounted)]

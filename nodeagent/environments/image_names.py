@@ -60,9 +60,10 @@ class ImageNames:
         waits: Waits = lambda _: None,
         cancelled: threading.Event | None = None,
     ) -> Mapping[str, bytes]:
-        """Contents by path, of FILES; without those that are no files in the image. Empty where they cannot be read.
+        """Contents by path, of NAMES; without those that are no files in the image. Empty where they cannot be read.
 
-        Whoever asks for the same image waits for it, and nobody else. Raises EngineUnreachable, EnvironmentCancelled.
+        Whoever asks for the same image waits for it, and nobody else. Raises EngineUnreachable, EnvironmentCancelled,
+        and EnvironmentFailed for an image of which no container may be started.
         """
         with self._lock:
             turn = self._turns.setdefault(image_id, threading.Lock())
@@ -71,9 +72,10 @@ class ImageNames:
                 kept = self._kept.get(image_id)
             if kept is not None:
                 return kept
+            packed = self._packed(image_id)
             try:
-                found = self._read(image_id, owner, waits, cancelled)
-            except (EngineRefused, EnvironmentFailed, OSError) as error:
+                found = self._unpacked(packed, owner, waits, cancelled)
+            except (EnvironmentFailed, OSError) as error:
                 # its names are a comfort: the next session asks again
                 log.warning("image.names_unread", image=image_id, error=str(error))
                 return {}
@@ -83,31 +85,30 @@ class ImageNames:
                     self._kept.popitem(last=False)
             return found
 
-    def _read(
-        self, image_id: str, owner: str, waits: Waits, cancelled: threading.Event | None
-    ) -> dict[str, bytes]:
-        image = stored_image(self._engine, image_id)
-        packed = packed_names(
-            self._engine,
-            image,
-            container=f"{self._prefix}{image.id.rpartition(':')[2][:12]}",
-            mark=self._mark,
-            within_s=_READ_WITHIN_S,
-        )
-        archives = {path: archive for path, archive in packed.items() if archive}
-        files = self._unpacked(archives, owner, waits, cancelled) if archives else {}
-        return {
-            path: content for path, content in {**packed, **files}.items() if content is not None
-        }
+    def _packed(self, image_id: str) -> Mapping[str, bytes]:
+        try:
+            image = stored_image(self._engine, image_id)
+            return packed_names(
+                self._engine,
+                image,
+                container=f"{self._prefix}{image.id.rpartition(':')[2][:12]}",
+                mark=self._mark,
+                within_s=_READ_WITHIN_S,
+            )
+        except EngineRefused as error:
+            raise EnvironmentFailed(f"the image cannot be used: {error}") from error
 
     def _unpacked(
         self,
-        archives: Mapping[str, bytes],
+        packed: Mapping[str, bytes],
         owner: str,
         waits: Waits,
         cancelled: threading.Event | None,
-    ) -> dict[str, bytes | None]:
-        """The file in each archive, by path; None for what is none."""
+    ) -> dict[str, bytes]:
+        """The file in each archive, by path; without what is none."""
+        archives = {path: archive for path, archive in packed.items() if archive}
+        if not archives:
+            return dict(packed)
         program = shared_copy(
             self._sandbox.folder, "names", {"unpack.py": Path(unpack_names.__file__)}
         )
@@ -126,7 +127,10 @@ class ImageNames:
         *parts, rest = said.split(b"\0")
         if len(parts) != len(archives) or rest:
             raise EnvironmentFailed("what was read of the image's names is not whole")
+        files = dict(zip(archives, parts, strict=True))
+        found = {path: files.get(path, b"file\n") for path in packed}
         return {
-            path: part.removeprefix(b"file\n") if part.startswith(b"file\n") else None
-            for path, part in zip(archives, parts, strict=True)
+            path: part.removeprefix(b"file\n")
+            for path, part in found.items()
+            if part.startswith(b"file\n")
         }

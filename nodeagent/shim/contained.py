@@ -110,8 +110,8 @@ class Contained:
 
     def kill(self) -> None:
         """SIGKILL to the first process: the kernel then ends all that is in the container."""
-        if not self._has_begun:
-            self._give_up()
+        if not self._has_begun and not (self._pidfd >= 0 and has_ended(self._pidfd)):
+            self._give_up()  # of one that has ended by itself, how it did is still to be learnt
         self._signal(signal.SIGKILL)
 
     def is_gone(self) -> bool:

@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent.engine.client import Engine
-from nodeagent.engine.images import builds_named, remove_image
+from nodeagent.engine.client import Engine, EngineRefused
+from nodeagent.engine.images import (
+    BuildContainer,
+    builds_named,
+    remove_image,
+    run_build,
+    stored_image,
+)
+from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.image_names import ImageNames
 from nodeagent.environments.sandbox import Sandbox, Task
 from tests.engines import required_engine
@@ -112,7 +119,29 @@ def test_what_is_no_file_of_lines_stays_as_it_is(
     assert names.of(image, owner="kim") == {}
     image = make(file("etc/passwd", b"x" * (1 << 20)), file("etc/group", b"a:x:1:\n"))
     assert names.of(image, owner="kim") == {"/etc/group": b"a:x:1:\n"}
-    assert [sorted(task.files) for task in sandbox.asked[1:]] == [["group.tar"]]
+    assert [sorted(task.files) for task in sandbox.asked] == 2 * [["group.tar"]]
+
+
+def test_no_container_is_started_of_an_image_in_which_the_engine_would_wait_for_good(
+    make: Callable[..., str], engine: Engine, names: ImageNames
+) -> None:
+    pipe = tarfile.TarInfo("pipe")
+    pipe.type = tarfile.FIFOTYPE
+    image = make((pipe, b""), link("etc/passwd", "/a"), link("a", "../../pipe"))
+    with pytest.raises(EnvironmentFailed, match="cannot be used: its /etc/passwd is no regular"):
+        names.of(image, owner="kim")
+    build = BuildContainer(
+        name=f"nsml-build-{uuid.uuid4().hex[:12]}",
+        mark="",
+        argv=["true"],
+        mounts=(),
+        network="none",
+        capabilities=(),
+        memory_bytes=1 << 30,
+        cpus=1.0,
+    )
+    with pytest.raises(EngineRefused, match="/etc/passwd is no regular file"):
+        run_build(engine, build, stored_image(engine, image), say=print, look=int, keep=print)
 
 
 def test_an_image_that_takes_long_keeps_nobody_from_others(

@@ -13,7 +13,7 @@ from nodeagent.folders import ReplicaFolder
 from nodeagent.probes.processes import enclosure_of
 from nodeagent.shim.cgroups import Group
 from nodeagent.shim.contained import Contained, _as_shell_words
-from nodeagent.shim.keeper import _first_process
+from nodeagent.shim.keeper import _ended_pidfd, _first_process
 
 if TYPE_CHECKING:
     from nodeagent.engine.wire import Container
@@ -110,3 +110,21 @@ def test_variables_reach_the_program_as_they_are_and_names_that_no_shell_takes_d
     )
     assert done.stdout.decode() == f"{value}|none"
     assert done.stderr == b""
+
+
+def test_the_end_of_a_container_that_never_began_is_waited_for(tmp_path: Path) -> None:
+    """Its /bin/sh ended by itself, and the engine has still to say how."""
+    plan = {"config": {}, "image": "i", "socket": "s", "api": "1.41", "name": "n"}
+    program = Contained(str(tmp_path), {"container": plan, "secrets": {}})
+    keeper = DeadKeeper()
+    program._keeper, program._pidfd = keeper, _ended_pidfd()  # type: ignore[assignment]
+    keeper.has_ended = lambda: False  # type: ignore[method-assign]
+    assert not program.is_gone()
+    program.kill()
+    ended = OneContainer(State={"Running": False, "ExitCode": 127})
+    program._container = cast("Container", ended)
+    keeper.has_ended = lambda: True  # type: ignore[method-assign]
+    assert program.is_gone()
+    reason = "image i cannot start programs by its /bin/sh"
+    assert program.outcome() == (127, None, ("START_FAILED", reason))
+    os.close(program._pidfd)
