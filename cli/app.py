@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
-from nsml.client.errors import NotSignedIn, Unavailable
+from nsml.client.errors import NOT_LEADER, NotSignedIn, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -349,6 +349,12 @@ class App:
         """The same error in words about this context."""
         if error.retry_after_s is not None:
             return error  # somebody answered, and says what does not
+        if error.reason == NOT_LEADER:
+            return Unavailable(
+                "no control plane leads now, so nothing is decided",
+                reason=error.reason,
+                advice=f"{'nsml status':<16}what is wrong, since when, and what ends it",
+            )
         context = self.context
         if contexts.may_be_ours(context):
             advice = _start_here(context.servers)

@@ -156,10 +156,12 @@ def _keys_of(
     """
     local = data_folder(None, app.environ)
     folder = chosen or local.path / CONTROL_PLANE
-    try:
-        found = (folder / "cluster").read_text(encoding="utf-8").strip()
-    except OSError:
-        found = ""
+    if chosen is None and _platform_of(folder) != cluster_id:
+        # That of a unit: the socket through which it is asked lies in its data folder.
+        sockets = [one for one in app.context.servers if one.startswith("unix:")]
+        folder = next((Path(one.removeprefix("unix:")).parent for one in sockets), folder)
+        local = DataFolder(folder.parent)
+    found = _platform_of(folder)
     if found != cluster_id:
         if chosen is not None:
             raise CommandError(
@@ -174,6 +176,14 @@ def _keys_of(
         files["platform.key"] = Path(choices.platform_key)
     keys = {name: file.read_bytes() for name, file in files.items() if file.exists()}
     return keys, {} if choices is None else asdict(choices)
+
+
+def _platform_of(folder: Path) -> str:
+    """The platform whose control plane has this data folder; "" for none that we may read."""
+    try:
+        return (folder / "cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _check(app: App, folder: Path) -> None:

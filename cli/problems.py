@@ -94,7 +94,7 @@ def _platform_problem(error: ClientError) -> Problem:
     if isinstance(error, NotSignedIn) and not advice:
         advice = ["nsml login HOST"]
     if error.retry_after_s:
-        advice = [f"again in {error.retry_after_s:g} s: it passes by itself", *advice]
+        advice = [f"again in {error.retry_after_s:g} s or later", *advice]
     elif isinstance(error, Unavailable) and not advice:
         advice = ["nsml status", "nsml context ls"]
     return Problem(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from controlplane.access.files import read_private
+from controlplane.access.files import Exposed, read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
 from controlplane.claim import StartRefused
 from controlplane.domain.errors import NsmlError
@@ -66,7 +66,7 @@ def _files(settings: Settings, now: float) -> Iterator[Finding]:
         try:
             left_s = file_end(file) - now
         except OSError as error:
-            yield Finding("bad", name, f"{file}: {error.strerror}")
+            yield Finding("bad", name, words_of(error))
         except ValueError:
             yield Finding("bad", name, f"{file} has no certificate in PEM")
         else:
@@ -89,8 +89,10 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
             continue
         try:
             is_there = read_private(file) is not None
-        except OSError as error:
+        except Exposed as error:
             yield Finding("bad", name, f"{file}: {error.strerror}")
+        except OSError as error:
+            yield Finding("bad", name, words_of(error))
         else:
             yield (
                 Finding("ok", name, str(file))
@@ -175,7 +177,9 @@ async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -
     except TimeoutError:
         return Finding("bad", subject, f"no answer within {WITHIN_S:.0f} s")
     except NsmlError as error:
-        return Finding("bad", subject, f"{error}{f' ({error.why})' if error.why else ''}")
+        why = f" ({error.why})" if error.why else ""
+        advice = f"; try: {error.attempt}" if error.attempt else ""
+        return Finding("bad", subject, f"{error}{why}{advice}")
     except OSError as error:
         return Finding("bad", subject, words_of(error))
     except (StartRefused, StoreError, ValueError) as error:

@@ -56,6 +56,7 @@ from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
 from controlplane.operations.collecting import Collector
 from controlplane.operations.committer import Committer
+from controlplane.operations.conditions import own_findings
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
@@ -379,7 +380,13 @@ class ControlPlane:
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
-        self.members = Members(store, self._member(), clock=clock, ttl_s=character.lease_s)
+        self.members = Members(
+            store,
+            self._member(),
+            clock=clock,
+            ttl_s=character.lease_s,
+            findings=lambda: own_findings(self.health.conditions.standing()),
+        )
         self.contacts = Contacts(state=self.state, clock=clock)
         self.keeper = NodeKeeper(
             state=self.state,

@@ -94,6 +94,7 @@ class Symptoms:
         has_nvidia_hardware: a PCI device of NVIDIA is there, whatever the driver says.
         certificate_left_s: until the node's certificate ends, negative once it has; None: there is none.
         certificate_refusal: why it cannot be read.
+        certificate_void: why the platform does not take it any more.
         clock_ahead_s: of this clock over the control plane's; `clock_error_s` how wrong that may be.
         is_clock_synchronised: the kernel's word.
         server: HOST:PORT of the control plane that this node obeys; `server_refusal` why it is not reached.
@@ -119,6 +120,7 @@ class Symptoms:
     engine: EngineSymptoms | None = None
     certificate_left_s: float | None = None
     certificate_refusal: str = ""
+    certificate_void: str = ""
     clock_ahead_s: float | None = None
     clock_error_s: float = 0.0
     is_clock_synchronised: bool | None = None
@@ -358,6 +360,8 @@ def _certificate(s: Symptoms) -> Iterator[Finding]:
     lasts = duration_text(abs(s.certificate_left_s))
     if s.certificate_left_s <= 0:
         yield _bad("certificate", f"ended {lasts} ago: no control plane talks to it", _JOIN_AGAIN)
+    elif s.certificate_void:
+        yield _bad("certificate", f"the platform refuses it: {s.certificate_void}", _JOIN_AGAIN)
     elif s.certificate_left_s < CERTIFICATE_WARNING_S:
         advice = "read the agent's log (certificate.not_renewed); it renews while it runs"
         yield _warn("certificate", f"ends in {lasts}", advice)

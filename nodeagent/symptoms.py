@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -30,7 +31,8 @@ from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.session_network import NetworkFacts, probe_network
-from nsml.client.trust import certificate_end
+from nsml.client.errors import ClientError, NotSignedIn
+from nsml.client.trust import NodeFiles, certificate_end, check_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +81,7 @@ def look(
         default_image=settings.default_image,
         is_image_pulled=settings.names_default_image,
         wanted_isolation=settings.isolation,
-        **_certificate(settings),
+        **_certificate(settings, server),
         clock_ahead_s=ahead_s,
         clock_error_s=error_s,
         is_clock_synchronised=_is_synchronised(),
@@ -96,14 +98,34 @@ def look(
     )
 
 
-def _certificate(settings: Settings) -> dict[str, Any]:
+def _certificate(settings: Settings, server: str = "") -> dict[str, Any]:
     file = settings.certificate_file
     if file is None:
         return {}
     try:
-        return {"certificate_left_s": certificate_end(file) - time.time()}
+        left_s = certificate_end(file) - time.time()
     except (OSError, ValueError) as error:
         return {"certificate_refusal": f"{file} cannot be read: {error}"}
+    return {"certificate_left_s": left_s, "certificate_void": _void(settings, server)}
+
+
+def _void(settings: Settings, server: str) -> str:
+    """Why the control plane does not take the node's certificate; "" where it does, or does not say."""
+    certificate, key, authority = (
+        settings.certificate_file,
+        settings.key_file,
+        settings.authority_file,
+    )
+    if not server or certificate is None or key is None or authority is None:
+        return ""
+    files = NodeFiles(key=key, certificate=certificate, authority=authority)
+    try:
+        asyncio.run(check_known(server, files))
+    except NotSignedIn as error:
+        return error.why or error.message
+    except (ClientError, OSError):
+        pass  # that it is not reached is found by itself
+    return ""
 
 
 def _driver() -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def make_data_folder(folder: Path, error: Callable[[str], Exception]) -> None:
@@ -29,7 +30,7 @@ def make_data_folder(folder: Path, error: Callable[[str], Exception]) -> None:
 
 
 def foreign(folder: Path) -> str:
-    """Why a program cannot have this folder: it belongs to somebody else; "" where it does not.
+    """Why a program cannot have this folder, or file: it belongs to somebody else; "" where it does not.
 
     Raises:
         OSError: it cannot be looked at.
@@ -42,11 +43,25 @@ def foreign(folder: Path) -> str:
 
 
 def words_of(error: OSError) -> str:
-    """`PATH: Permission denied`: without Python's number."""
+    """`PATH: Permission denied, it belongs to root ...`: without Python's number."""
     if error.errno is None:
         return str(error)
     place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror}"
+    return f"{place}{error.strerror}{_closed_by(error)}"
+
+
+def _closed_by(error: OSError) -> str:
+    """Whose the file, or the folder on the way to it, is that we may not open."""
+    if not isinstance(error, PermissionError) or not isinstance(error.filename, (str, Path)):
+        return ""
+    file = Path(error.filename)
+    for place in (file, *file.parents):
+        with suppress(OSError):
+            problem = foreign(place)
+            if problem and not os.access(place, os.X_OK if place.is_dir() else os.R_OK):
+                subject = "" if place == file else f"{place}: "
+                return f"; {subject}{problem}"
+    return ""
 
 
 def _account(uid: int) -> str:

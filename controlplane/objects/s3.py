@@ -20,6 +20,7 @@ from obstore.store import S3Store
 
 from nsml.hosts import is_loopback
 from nsml.private_files import read_private
+from nsml.private_folders import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -150,7 +151,7 @@ def _read_credentials(file: Path, profile: str) -> S3Credential:
     try:
         found.read_string(read_private(str(file)).decode())
     except OSError as error:
-        raise ValueError(f"cannot read the credentials in {file}: {error.strerror}") from error
+        raise ValueError(f"cannot read the credentials: {words_of(error)}") from error
     except (configparser.Error, UnicodeDecodeError):
         raise ValueError(f"{file} is no credentials file as the AWS tools write it") from None
     keys = found[profile] if found.has_section(profile) else {}

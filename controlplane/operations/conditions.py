@@ -10,14 +10,35 @@ import structlog
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from controlplane.operations.members import Member
     from nsml.clock import Clock
 
+_OF_ONE: Final = frozenset({ConditionName.CERTIFICATE_ENDING, ConditionName.JOIN_REFUSED})
 MOST_EVIDENCE: Final = 300
 """Characters of what a failing part said."""
 
 _log = structlog.get_logger("operations.conditions")
+
+
+def own_findings(standing: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Those that the control plane which found them may be the only one to see, in a fixed order."""
+    return tuple(one for one in standing if one.name in _OF_ONE)
+
+
+def found_elsewhere(
+    standing: Iterable[Condition], others: Iterable[Member]
+) -> tuple[Condition, ...]:
+    """What other control planes alone have found, with the name of each in the evidence."""
+    known = {(one.name, one.subject) for one in standing}
+    found: dict[tuple[ConditionName, str], Condition] = {}
+    for member in others:
+        for one in member.findings:
+            key = (one.name, one.subject)
+            if key not in known:
+                found.setdefault(key, replace(one, evidence=f"{member.name}: {one.evidence}"))
+    return tuple(found.values())
 
 
 class Conditions:

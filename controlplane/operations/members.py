@@ -6,12 +6,13 @@ store, in which the lease ended, it is written again. Who leads is not said here
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from google.protobuf.message import DecodeError
 
+from controlplane.domain.conditions import Condition, ConditionName
 from controlplane.domain.errors import AlreadyExists
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import (
@@ -23,11 +24,11 @@ from controlplane.store.interface import (
     Transaction,
 )
 from controlplane.store.tables import Table
-from controlplane.stored.v1.records_pb2 import MemberRecord
+from controlplane.stored.v1.records_pb2 import FindingRecord, MemberRecord
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from controlplane.store.interface import KeyValueStore
     from controlplane.store.tables import Stored
@@ -52,6 +53,7 @@ class Member:
         started_at: Unix seconds.
         instance: of one data folder; two processes under one name differ in it.
         settings: those that all control planes have in common, by name, where they are not the default.
+        findings: what it alone may have found wrong, for the others to show.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Member:
     started_at: float = 0.0
     instance: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Condition, ...] = ()
 
     @property
     def address(self) -> str:
@@ -79,6 +82,12 @@ def _encode(member: Member) -> bytes:
         started_at=member.started_at,
         instance=member.instance,
         settings=member.settings,
+        findings=[
+            FindingRecord(
+                name=one.name, subject=one.subject, since=one.since, evidence=one.evidence
+            )
+            for one in member.findings
+        ],
     ).SerializeToString()
 
 
@@ -96,6 +105,15 @@ def _decode(value: bytes) -> Member:
         started_at=record.started_at,
         instance=record.instance,
         settings=dict(record.settings),
+        findings=tuple(
+            Condition(
+                name=ConditionName(one.name),
+                subject=one.subject,
+                since=one.since,
+                evidence=one.evidence,
+            )
+            for one in record.findings
+        ),
     )
 
 
@@ -109,10 +127,20 @@ class Members:
     Args:
         own: what the others are to know of us.
         ttl_s: for so long we are shown after our death.
+        findings: what we alone may have found wrong; our record has it within a quarter of `ttl_s`.
     """
 
-    def __init__(self, store: KeyValueStore, own: Member, *, clock: Clock, ttl_s: float) -> None:
+    def __init__(
+        self,
+        store: KeyValueStore,
+        own: Member,
+        *,
+        clock: Clock,
+        ttl_s: float,
+        findings: Callable[[], tuple[Condition, ...]] = tuple,
+    ) -> None:
         self.own = own
+        self._findings = findings
         self._store = store
         self._clock = clock
         self._ttl_s = ttl_s
@@ -188,8 +216,9 @@ class Members:
         )
         if not result.succeeded:
             return await self._enter()
+        if not self._entered_at or there is None:
+            self._log.info("member.entered")
         self._entered_at = result.revision
-        self._log.info("member.entered")
         return None
 
     async def _former(self) -> tuple[Stored[Member], ...]:
@@ -207,13 +236,20 @@ class Members:
         )
 
     async def _renew(self) -> None:
-        """Keep the lease alive; returns when our record has gone all the same."""
-        while self._lease is not None and self._is_shown():
+        """Keep the lease alive; returns when our record has gone all the same, or has to say something else."""
+        while self._lease is not None and self._is_shown() and not self._has_news():
             await self._clock.sleep(self._lease.ttl_s / RENEWALS_PER_TTL)
             try:
                 self._lease = await self._store.keep_alive(self._lease)
             except StoreUnavailable as error:
                 self._log.warning("member.renewal_failed", reason=str(error))
+
+    def _has_news(self) -> bool:
+        found = self._findings()
+        if found == self.own.findings:
+            return False
+        self.own = replace(self.own, findings=found)
+        return True
 
     def _is_shown(self) -> bool:
         """Whether our record is there, as far as the cache has got."""

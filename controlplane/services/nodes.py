@@ -16,6 +16,7 @@ from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Allocation, Resources
+from controlplane.operations.conditions import found_elsewhere
 from controlplane.operations.contacts import ImageAction
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.nodes import (
@@ -309,7 +310,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> tuple[Condition, ...]:
         """What is wrong: what calls have shown, and what nodes lack, where that is known."""
-        standing = (*self._facts.conditions.standing(), *self._full_disks(nodes, samples))
+        members = self._facts.members
+        others = (one for one in members.everyone() if one.name != members.own.name)
+        own = self._facts.conditions.standing()
+        standing = (*own, *found_elsewhere(own, others), *self._full_disks(nodes, samples))
         unheard = self._contacts.unheard
         silent = [node.name for node in nodes if node.name in unheard and node.fence is None]
         if not silent or not self._facts.leads():

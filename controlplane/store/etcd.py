@@ -22,6 +22,7 @@ import structlog
 
 from controlplane.store.etcd_members import (
     END,
+    NO_LEADER,
     Attempt,
     Cluster,
     LeaseNotFound,
@@ -292,15 +293,19 @@ class EtcdStore:
         return Space(used_bytes=found.dbSizeInUse, quota_bytes=quota)
 
     async def members_away(self) -> Mapping[str, str]:
-        """Those of several endpoints that do not answer or have no leader, with the reason of each."""
+        """Those of several endpoints that do not answer, with the reason of each.
+
+        One that has no leader is cut off from the others where they have one; without most members nobody has.
+        """
         members = self._cluster.members
         if len(members) == 1:
             return {}
         obstacles = await asyncio.gather(*(one.obstacle(SPACE_DEADLINE_S) for one in members))
+        is_decided = "" in obstacles
         return {
             one.endpoint: obstacle
             for one, obstacle in zip(members, obstacles, strict=True)
-            if obstacle
+            if obstacle and (is_decided or obstacle != NO_LEADER)
         }
 
     async def _defragment(self, member: Member) -> None:

@@ -47,6 +47,9 @@ END: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 
 RECEIVE_MAX_BYTES: Final = 64 << 20
 
+NO_LEADER: Final = "it has no leader: too few of the cluster's members run"
+"""The obstacle of a member that answers, and cannot decide alone."""
+
 _OBSTACLE_S: Final = 0.5
 
 _CHANNEL_OPTIONS: Final = (
@@ -193,7 +196,7 @@ class Member:
             answer = await self.status(pb.StatusRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             return error.details() or error.code().name
-        return "" if answer.leader else "it has no leader: too few of the cluster's members run"
+        return "" if answer.leader else NO_LEADER
 
     async def ready(self, timeout_s: float, *, is_alone: bool = True) -> None:
         """Return once connected to a server whose version is sound.

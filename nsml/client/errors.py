@@ -198,7 +198,7 @@ _UNSENT = "failed to connect to all addresses"
 """What gRPC says of a call that it had no connection for."""
 _CUT_IN_A_MESSAGE = "Internal error from Core"
 """What gRPC says, as INTERNAL, of a call whose connection broke while a message was being sent."""
-_AT_THE_DOOR = "NOT_LEADER"
+NOT_LEADER = "NOT_LEADER"
 """The reason of a control plane that has done nothing."""
 
 
@@ -251,7 +251,7 @@ def translate(failed: FailedCall) -> ClientError:
     )
     if isinstance(error, Unavailable):
         is_unsent = not reason and (failed.details() or "").startswith(_UNSENT)
-        error.is_undone = is_unsent or reason == _AT_THE_DOOR
+        error.is_undone = is_unsent or reason == NOT_LEADER
     return error
 
 

@@ -94,13 +94,14 @@ def test_what_belongs_to_another_account_is_named(tmp_path: Path) -> None:
         lines = lab.on("gpu", FOREIGN).splitlines()
     owner = "it belongs to root, and this program runs as nsml"
     assert f"bad   data                    /var/lib/foreign: {owner}" in lines
-    assert "bad   history (passfile)      /run/pgpass: Permission denied" in lines
+    closed = f"/run/pgpass: Permission denied; {owner}"
+    assert f"bad   history (passfile)      {closed}" in lines
     refused = f"cannot use the data folder /var/lib/foreign: {owner}"
     assert [line for line in lines if refused in line] == [
         f"nsml-controlplane: {refused}",
         f"nsml-agent: {refused}",
     ]
-    assert lines[-1] == "nsml-agent: authority_file: /run/pgpass: Permission denied"
+    assert lines[-1] == f"nsml-agent: authority_file: {closed}"
     assert "Errno" not in "".join(lines)
 
 

@@ -782,9 +782,14 @@ async def test_a_role_that_may_do_nothing_is_told_so(server: PostgresServer, url
 
 
 async def test_a_database_that_cannot_keep_it_is_refused(server: PostgresServer) -> None:
-    server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-    with pytest.raises(HistoryRefused, match="cannot be kept"):
-        await open_postgresql(server.url("latin"), clock=SystemClock())
+    # SQL_ASCII is what a server has whose machine has no locale.
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        server.execute(
+            f"CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'"
+        )
+        with pytest.raises(HistoryRefused, match="cannot be kept") as other:
+            await open_postgresql(server.url(encoding.lower()), clock=SystemClock())
+        assert other.value.why == f"its encoding is {encoding}"
     with PostgresServer({"fsync": "off"}) as careless:
         with pytest.raises(HistoryRefused) as caught:
             await open_postgresql(careless.url(), clock=SystemClock())

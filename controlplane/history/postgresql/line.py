@@ -43,7 +43,7 @@ _SETTINGS: Final = {
 _CORRUPT: Final = ("XX001", "XX002")
 _FULL: Final = "53100"
 _NO_TABLE: Final = "42P01"
-_PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_]+)")
+_PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_][a-z_0-9]*)")
 
 
 class TryAgain(HistoryUnavailable):
@@ -153,30 +153,36 @@ def _prepare(line: Line, shown: str) -> None:
     connection = line._connection  # noqa: SLF001 - of this module
     connection.adapters.register_dumper(str, _Text)
     if connection.info.server_version < OLDEST_SERVER:
-        raise _refused(shown, f"it is version {connection.info.server_version // 10_000}", "13")
+        old = f"it is version {connection.info.server_version // 10_000}"
+        raise _refused(shown, old, "use version 13 or later")
+    # First of all, and not by a query: where it is SQL_ASCII, psycopg reads every text as bytes.
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise _refused(
+            shown,
+            f"its encoding is {encoding}",
+            "make it anew: createdb --owner nsml --encoding UTF8 --template template0 nsml",
+        )
     settings = ", ".join(
         f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items()
     )
     row = line.ask(
         f"SELECT current_setting('fsync'), current_setting('full_page_writes'),"
-        f" current_setting('synchronous_commit'), current_setting('server_encoding'),"
-        f" pg_is_in_recovery(), {settings}"
+        f" current_setting('synchronous_commit'), pg_is_in_recovery(), {settings}"
     )
-    fsync, pages, synchronous, encoding, is_copy = row[:5]
+    fsync, pages, synchronous, is_copy = row[:4]
     if (fsync, pages) != ("on", "on"):
-        raise _refused(shown, "it can lose what it acknowledged", "fsync and full_page_writes on")
-    if encoding != "UTF8":
-        raise _refused(shown, f"its encoding is {encoding}", "a database made with ENCODING 'UTF8'")
+        raise _refused(
+            shown, "it can lose what it acknowledged", "set fsync and full_page_writes to on"
+        )
     if is_copy:
         raise HistoryUnavailable(f"the history at {shown} is a copy that only reads")
     if synchronous not in ("on", "remote_apply"):
         line.run("SET synchronous_commit = on")
 
 
-def _refused(shown: str, why: str, wanted: str) -> HistoryRefused:
-    return HistoryRefused(
-        f"the history at {shown} cannot be kept there", why=why, attempt=f"wanted: {wanted}"
-    )
+def _refused(shown: str, why: str, attempt: str) -> HistoryRefused:
+    return HistoryRefused(f"the history at {shown} cannot be kept there", why=why, attempt=attempt)
 
 
 @contextlib.contextmanager

@@ -626,7 +626,7 @@ class PlatformKeys(_message.Message):
     def __init__(self, authority_certificate: _Optional[bytes] = ..., authority_key: _Optional[bytes] = ..., vault_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
-    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance", "settings")
+    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance", "settings", "findings")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -642,6 +642,7 @@ class MemberRecord(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     user_address: str
@@ -650,7 +651,20 @@ class MemberRecord(_message.Message):
     started_at: float
     instance: str
     settings: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    findings: _containers.RepeatedCompositeFieldContainer[FindingRecord]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., findings: _Optional[_Iterable[_Union[FindingRecord, _Mapping]]] = ...) -> None: ...
+
+class FindingRecord(_message.Message):
+    __slots__ = ("name", "subject", "since", "evidence")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    since: float
+    evidence: str
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., since: _Optional[float] = ..., evidence: _Optional[str] = ...) -> None: ...
 
 class ProjectRecord(_message.Message):
     __slots__ = ("name", "owner", "members", "created_at", "quota", "member_quota", "budget", "weight", "most_priority")

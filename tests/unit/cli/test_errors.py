@@ -371,6 +371,14 @@ def test_a_dead_platform(nsml):
     assert any("nsml up" in line for line in rest)
 
 
+def test_without_a_leader_it_is_not_said_that_nobody_answers(nsml, state):
+    state.refuses["ListSessions"], state.has_leader = 1, False
+    result = nsml("ps", check=False)
+    assert result.code == 3
+    assert result.stderr.startswith("error: no control plane leads now")
+    assert "try: nsml status" in result.stderr
+
+
 @pytest.mark.parametrize("path", ["gone", "a folder"])
 def test_why_a_socket_does_not_answer_is_said_without_its_name_again(nsml, tmp_path, path):
     result = nsml("ps", check=False, NSML_SERVER=f"unix:{tmp_path}/{path}/socket")

@@ -231,6 +231,14 @@ def test_a_certificate_is_judged_by_what_is_left(left_s: float, grade: Grade, fo
     assert (finding.grade, finding.found) == (grade, found)
 
 
+def test_a_certificate_that_the_platform_refuses_is_not_sound() -> None:
+    void = replace(SOUND, certificate_left_s=9e6, certificate_void="the node was removed")
+    [finding] = [one for one in examine(void) if one.check == "certificate"]
+    assert finding.grade is Grade.BAD
+    assert finding.found == "the platform refuses it: the node was removed"
+    assert "nsml join" in finding.advice
+
+
 def test_the_certificate_of_this_node_is_read(tmp_path: Path) -> None:
     file = tmp_path / "node.pem"
     file.write_bytes(make_authority(SystemClock()).issue_server(["a"]).chain)

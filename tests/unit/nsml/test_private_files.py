@@ -15,6 +15,7 @@ from nodeagent.production import _token
 from nsml.client.contexts import Context, ContextError
 from nsml.client.trust import TrustError, make_key, signing_request
 from nsml.private_files import Exposed, read_private
+from nsml.private_folders import words_of
 from nsml.settings import SettingsError
 
 TOKEN = "nsml_" + "a" * 43
@@ -89,3 +90,15 @@ def test_pipes_are_whoever_gave_them(secret: Path) -> None:
         assert read_private(f"/proc/self/fd/{reading}") == b"hush"
     finally:
         os.close(reading)
+
+
+def test_a_file_of_another_account_is_refused_with_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "key"
+    secret.write_text("x")
+    monkeypatch.setattr("os.geteuid", lambda: 2_000_000_000)
+    monkeypatch.setattr("os.access", lambda place, _mode: place != secret)
+    refusal = PermissionError(13, "Permission denied", str(secret))
+    assert words_of(refusal).startswith(f"{secret}: Permission denied; it belongs to ")
+    assert words_of(refusal).endswith("and this program runs as uid 2000000000")

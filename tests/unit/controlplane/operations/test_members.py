@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import AlreadyExists
+from controlplane.operations.conditions import Conditions, found_elsewhere, own_findings
 from controlplane.operations.members import MEMBERS, Member, Members
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import KeyValue, Lease, StoreUnavailable, Transaction
@@ -213,3 +215,37 @@ async def test_the_name_of_one_that_died_is_free_after_its_lease() -> None:
             await knows(dead, "one")
         async with running(heir):
             await until(lambda: _holds(store, heir), "the heir has the name")
+
+
+async def test_what_one_alone_has_found_the_others_show() -> None:
+    async with a_store() as store:
+        conditions = Conditions(CLOCK)
+        one = Members(
+            store,
+            a_member("one"),
+            clock=CLOCK,
+            ttl_s=TTL_S,
+            findings=lambda: own_findings(conditions.standing()),
+        )
+        two = of(store, "two")
+
+        def shown() -> list[tuple[str, str]]:
+            found = found_elsewhere((), (each for each in two.everyone() if each != two.own))
+            return [(each.name, each.evidence) for each in found]
+
+        async with running(one), running(two):
+            await knows(two, "one", "two")
+            conditions.set(ConditionName.HISTORY_GONE, stands=True)
+            conditions.set(ConditionName.JOIN_REFUSED, stands=True, evidence="node x")
+
+            async def is_told() -> bool:
+                return shown() == [("JOIN_REFUSED", "one: node x")]
+
+            await until(is_told, "what the other found")
+            assert found_elsewhere(conditions.standing(), two.everyone()) == ()
+            conditions.set(ConditionName.JOIN_REFUSED, stands=False)
+
+            async def is_over() -> bool:
+                return not shown()
+
+            await until(is_over, "its end")

@@ -1,8 +1,14 @@
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
 import grpc
 import grpc.aio
 import pytest
 
+from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_members import (
+    NO_LEADER,
     Cluster,
     LeaseNotFound,
     Member,
@@ -21,6 +27,25 @@ from controlplane.store.interface import (
     StoreUnavailable,
 )
 from controlplane.store.open import endpoints_of
+
+
+@pytest.mark.parametrize(
+    ("obstacles", "away"),
+    [
+        (("", "refused", ""), {"b": "refused"}),
+        (("", NO_LEADER, ""), {"b": NO_LEADER}),  # the others have cut it off
+        ((NO_LEADER, "refused", "refused"), {"b": "refused", "c": "refused"}),
+    ],
+)
+async def test_a_member_that_waits_for_the_others_is_not_away(
+    obstacles: tuple[str, ...], away: dict[str, str]
+) -> None:
+    members = [
+        SimpleNamespace(endpoint=endpoint, obstacle=AsyncMock(return_value=obstacle))
+        for endpoint, obstacle in zip("abc", obstacles, strict=True)
+    ]
+    store: Any = SimpleNamespace(_cluster=SimpleNamespace(members=members))
+    assert await EtcdStore.members_away(store) == away
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.4", "3.3.27", "2.3.8", "", "dev"])

@@ -144,6 +144,7 @@ class State:
         self.refuses: dict[str, int] = {}
         """How often calls are refused with a word on when to come again."""
         self.why_away = "the platform's history does not answer"
+        self.has_leader = True
         self.lacks_ended = False
         self.why = {}
         self.rows = []
@@ -353,6 +354,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         state = self.state
         if state.refuses.get(method, 0):
             state.refuses[method] -= 1
+            if not state.has_leader:
+                why = "this control plane does not lead"
+                refuse(context, grpc.StatusCode.UNAVAILABLE, why, "NOT_LEADER")
             code, reason = grpc.StatusCode.UNAVAILABLE, "HISTORY_UNAVAILABLE"
             refuse(context, code, state.why_away, reason, 0.1)
 
