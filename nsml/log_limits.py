@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from nsml.without_rich import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping

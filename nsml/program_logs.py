@@ -7,11 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import structlog
-
 from nsml.log_files import LONGEST_LOG_BYTES, RotatedOutput
 from nsml.log_limits import LogLimits
 from nsml.lossy import LossyText
+from nsml.without_rich import structlog
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -49,7 +49,13 @@ class FreezingEngine(Engine):
 
 
 @pytest.fixture(
-    params=["memory", "file", pytest.param("continued", marks=pytest.mark.variant), "etcd"]
+    params=[
+        # The store of "file", which leaves out threads and the disk.
+        pytest.param("memory", marks=pytest.mark.variant),
+        "file",
+        pytest.param("continued", marks=pytest.mark.variant),
+        "etcd",
+    ]
 )
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     if request.param == "memory":

@@ -74,7 +74,16 @@ async def at_times(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Histor
     await opened.close()
 
 
-@pytest.fixture(params=["memory", "memory in threads", "file", "file in threads", "postgresql"])
+@pytest.fixture(
+    params=[
+        "memory",
+        # Threads and files each have a turn of their own; together they are what a platform has.
+        pytest.param("memory in threads", marks=pytest.mark.variant),
+        pytest.param("file", marks=pytest.mark.variant),
+        "file in threads",
+        "postgresql",
+    ]
+)
 async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[History]:
     opened: History
     if request.param == "postgresql":

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
 
 
-@pytest.fixture(params=["memory", "file", "postgresql"])
+@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.variant), "file", "postgresql"])
 async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[History]:
     opened: History
     if request.param == "postgresql":

@@ -273,6 +273,7 @@ def wide():
         running.nsml("down", "-y", "--data", str(second), timeout_s=120)
 
 
+@pytest.mark.variant  # a platform of its own, for another reason to give way; who moves is decided in unit tests
 def test_one_moves_so_that_a_wide_one_fits_on_a_node(wide: Platform, tmp_path) -> None:
     trains = write_program(tmp_path / "trains", TRAINS)
     idles = write_program(tmp_path / "idles", IDLES)

@@ -88,6 +88,7 @@ def judge(platform: Platform, witnesses: Witnesses, stream: Stream, faults: Faul
 
 
 @pytest.mark.long("faults need time to show")
+@pytest.mark.variant  # of the short run in test_chaos.py: other faults, the same promises
 def test_a_moment_of_faults():
     torment([], SHORT_S)
 

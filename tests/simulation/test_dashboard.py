@@ -229,7 +229,10 @@ async def comes_to_know(screen: Screen) -> None:
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("lack", ["takes all for new", "is not told of reports"])
+@pytest.mark.parametrize(
+    "lack",
+    [pytest.param("takes all for new", marks=pytest.mark.variant), "is not told of reports"],
+)
 def test_a_dashboard_that_shows_old_as_new_does_not_pass(
     monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:

@@ -190,9 +190,14 @@ class SessionScreen(ChartScreen):
     @property
     def tab(self) -> SessionTab | None:
         """The tab in front; None: the overview, the charts or the log, or nothing yet."""
-        panes = self.query(TabbedContent)
-        pane = panes.first().active_pane if panes else None
+        panes = self._panes
+        pane = panes.active_pane if panes is not None else None
         return pane if isinstance(pane, SessionTab) else None
+
+    @property
+    def _panes(self) -> TabbedContent | None:
+        """The tabs; None until they are made. Asked for each key of the screen: `query` would walk all widgets."""
+        return self.query_one_optional("#tabs", TabbedContent)
 
     def details(self) -> Sequence[Detail]:
         """What the tab in front shows."""
@@ -330,8 +335,7 @@ class SessionScreen(ChartScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of charts are for charts; to a browser no files are fetched."""
-        panes = self.query(TabbedContent)
-        if action in CHART_ACTIONS and panes and panes.first().active != "plot":
+        if action in CHART_ACTIONS and (panes := self._panes) and panes.active != "plot":
             return False
         if action == "rank" and not self._has_ranks():
             return False
@@ -355,8 +359,8 @@ class SessionScreen(ChartScreen):
 
     def _has_ranks(self) -> bool:
         """Whether the log in front is one of several."""
-        panes, row = self.query(TabbedContent), self.row
-        is_front = bool(panes) and panes.first().active == "logs"
+        panes, row = self._panes, self.row
+        is_front = panes is not None and panes.active == "logs"
         return is_front and row is not None and row.session.spec.replica_count > 1
 
     def action_rank(self) -> None:

@@ -134,22 +134,22 @@ def test_charts_are_read_in_columns(nsml, everything, server, tmp_path):
 
 def test_not_every_one_of_many_metrics_is_drawn(nsml, state, tmp_path):
     session = state.add("kim/mnist/1")
-    for number in range(10_000):
+    for number in range(2_000):
         state.report(session, f"layer/{number:04}[*?]", 1.0, step=0)
     state.report(session, "layer/0000[*?]@std", 0.5, step=0)
     for place in "ab":
         state.report(session, f"layer/0001@vector:{place}", 1.0, step=0)
     state.report(session, "layer/0001@stack", json="[1, 2]", step=0)
     result = nsml("plot", "@last", "--chart")
-    assert result.stderr == "9,954 metrics left out: -m GLOB says which are drawn\n"
+    assert result.stderr == "1,954 metrics left out: -m GLOB says which are drawn\n"
     drawn = [line for line in result.stdout.splitlines() if "(step)" in line]
     assert len(drawn) == 49
     assert "2 points" in next(line for line in drawn if line.startswith("layer/0001@vector"))
     assert "2 points" in next(line for line in drawn if line.startswith("layer/0001@stack"))
     nsml("plot", "@last", "--svg", str(tmp_path / "a.svg"))
-    assert "9,954 metrics more, not drawn" in (tmp_path / "a.svg").read_text()
-    last = nsml("plot", "@last", "--chart", "-m", "layer/9999*")
-    assert (last.stderr, "layer/9999[*?]  (step)  1 point" in last.stdout) == ("", True)
+    assert "1,954 metrics more, not drawn" in (tmp_path / "a.svg").read_text()
+    last = nsml("plot", "@last", "--chart", "-m", "layer/1999*")
+    assert (last.stderr, "layer/1999[*?]  (step)  1 point" in last.stdout) == ("", True)
 
 
 def test_an_average_knows_what_was_before_the_range(nsml, state):

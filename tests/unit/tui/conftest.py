@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from textual._context import active_app
+from textual.css.stylesheet import Stylesheet
 
 from nsml.client.connect import connect
 from nsml.client.contexts import Context
@@ -36,6 +37,24 @@ def _rest_is_seen_in_the_loop(monkeypatch):
     """Textual takes a processor that idles for rest: on a busy machine that is a second for each key."""
     monkeypatch.setattr("textual.app.wait_for_idle", _rest)
     monkeypatch.setattr("textual.pilot.wait_for_idle", _rest)
+
+
+_parse_rules = Stylesheet._parse_rules
+_parsed = {}
+
+
+def _parse_once(sheet, css, read_from, is_default_rules=False, tie_breaker=0, scope=""):
+    """Parse the same rules once for all dashboards of a process: each of them would parse 15,000 tokens."""
+    source = css, read_from, is_default_rules, tie_breaker, scope
+    key = source, frozenset(sheet._variables.items())
+    if key not in _parsed:
+        _parsed[key] = _parse_rules(sheet, *source)
+    return _parsed[key]
+
+
+@pytest.fixture(autouse=True)
+def _rules_are_parsed_once(monkeypatch):
+    monkeypatch.setattr(Stylesheet, "_parse_rules", _parse_once)
 
 
 @pytest.fixture
