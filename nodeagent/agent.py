@@ -21,7 +21,7 @@ from typing import NoReturn
 import structlog
 
 from nodeagent.addresses import is_port_free
-from nodeagent.assignments import BUNDLE, DATASET, owner_of, read_assignment, used_things
+from nodeagent.assignments import BUNDLE, DATASET, used_things
 from nodeagent.checkpoints import Uploads
 from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
 from nodeagent.control import Control, WrongPlatform
@@ -401,12 +401,12 @@ class Agent:
             yield collection
 
     @asynccontextmanager
-    async def _listen(self, replica_id: ReplicaId, folder: ReplicaFolder) -> AsyncIterator[None]:
+    async def _listen(
+        self, replica_id: ReplicaId, folder: ReplicaFolder, owner: str
+    ) -> AsyncIterator[None]:
         """A program that cannot make requests still runs."""
         async with AsyncExitStack() as stack:
             if self._parts.has_sockets:
-                assignment = await self._parts.run(partial(read_assignment, folder))
-                owner = "" if assignment is None else owner_of(assignment)
                 pace = Pace(_REQUESTS_PER_S, self._parts.clock)
                 server = RequestServer(
                     replica_id, folder, self._loads, owner, pace=pace, run=self._parts.run

@@ -30,7 +30,11 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.kept import NotKept, keep
 from nodeagent.pace import Pace
 from nodeagent.transfer import uninterrupted
-from nodeagent.user_sockets import UserConnection, close_user_socket
+from nodeagent.user_sockets import (
+    UserConnection,
+    close_user_listener,
+    close_user_socket,
+)
 from nsml.client.errors import ClientError, NotFound, Unavailable
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload, inline
@@ -363,7 +367,7 @@ def _refusal(code: str, message: str) -> dict[str, Any]:
 
 async def _close(listener: socket.socket, accepting: asyncio.Task[None]) -> None:
     await asyncio.wait([accepting])
-    await close_user_socket(listener)
+    await close_user_listener(listener)
 
 
 async def _line(connection: UserConnection, received: bytearray) -> bytes:

@@ -89,8 +89,9 @@ class Place:
 
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
     a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
-    its request socket; `reachable` lets tunnels lead to its program; `run_long` is for work that the
-    program can make last; `mps_folder` holds the pipes of the machine's MPS, if it is used.
+    its request socket, for its owner; `reachable` lets tunnels lead to its program; `run_long` is
+    for work that the program can make last; `mps_folder` holds the pipes of the machine's MPS, if it
+    is used.
     """
 
     runtime: RuntimeDriver
@@ -105,7 +106,7 @@ class Place:
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
     uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
     collect: Collect
-    listen: Callable[[ReplicaId, ReplicaFolder], AbstractAsyncContextManager[None]]
+    listen: Callable[[ReplicaId, ReplicaFolder, str], AbstractAsyncContextManager[None]]
     reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
     folder: Callable[[ReplicaId], ReplicaFolder]
     clock: Clock
@@ -197,7 +198,8 @@ class Runner:
         if facts is not None and facts.exit is not None:
             await self._collect(exit_of(facts.exit, self.stop_order))
         else:
-            async with self.place.listen(self.replica_id, self.folder):
+            owner = owner_of(self.assignment)
+            async with self.place.listen(self.replica_id, self.folder, owner):
                 await self._live(facts)
         await self._destroy()
 

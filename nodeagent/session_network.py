@@ -232,6 +232,10 @@ class SessionNetwork:
                 )
 
     def _furnish(self, host: Netlink, bridge: int, descriptor: int) -> None:
+        # Before there is an interface. To set this of one that is there, the kernel takes the lock of all interfaces
+        # of the machine, and does not wait for it but tries again and again: for milliseconds at a time, while
+        # others make networks or the kernel ends those of sessions.
+        _set("ipv6/conf/default/disable_ipv6", "1")
         for _ in range(self.subnet.num_addresses):
             number = self._take()
             name = f"{self.bridge[4:]}.{number}"
@@ -245,7 +249,6 @@ class SessionNetwork:
         host.isolate(name)
         host.keep_without_address(name)
         host.set_up(name)
-        _set(f"ipv6/conf/{_INTERFACE}/disable_ipv6", "1")
         _set("ipv4/ping_group_range", "0\t2147483647")
         with Netlink() as own:
             own.set_up("lo")

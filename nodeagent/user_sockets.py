@@ -9,6 +9,7 @@ that way, for years. A thread can wait, and a signal ends its wait.
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import signal
 import socket
@@ -21,6 +22,8 @@ _NUDGE_S = 0.2
 """How long a thread may take to end before it is interrupted."""
 _INTERRUPTION = signal.SIGURG
 """Ignored unless somebody handles it."""
+_NONE_WAITS = (errno.EAGAIN, errno.EINVAL)
+"""What accept says of a socket that was shut down, and not for want of descriptors."""
 
 
 class UserConnection:
@@ -93,8 +96,26 @@ class UserConnection:
 
 
 async def close_user_socket(sock: socket.socket) -> None:
-    """Close a socket that listens for user code, or is connected to it; returns when that is done."""
+    """Close a socket that is connected to user code; returns when that is done."""
     await _Thread(sock.close).ended()
+
+
+async def close_user_listener(listener: socket.socket) -> None:
+    """Close a Unix socket that listens for user code and never blocks; returns when that is done.
+
+    With it go connections that were not accepted, and what they have sent. Mostly there is none: that takes no thread.
+    """
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)  # nobody connects from now on
+    try:
+        unaccepted, _ = listener.accept()
+    except OSError as error:
+        if error.errno in _NONE_WAITS:
+            listener.close()
+            return
+    else:
+        await close_user_socket(unaccepted)
+    await close_user_socket(listener)
 
 
 class _Thread:

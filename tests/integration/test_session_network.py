@@ -669,6 +669,23 @@ def test_a_sessions_interfaces_have_one_queue_whatever_the_machine_has_of_proces
         assert inside(namespace, lambda: queues("eth0")) == [1, 1]
 
 
+def test_a_session_has_ipv6_on_its_loopback_alone(machine: Machine) -> None:
+    """Its interface comes without: the kernel burns processor time where that is set of one that is there."""
+    network = machine.facts.network
+    assert network is not None
+
+    def is_disabled(name: str) -> bool:
+        return Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").read_text().strip() == "1"
+
+    if not Path("/proc/sys/net/ipv6").exists():
+        pytest.skip("a kernel without IPv6")
+    with session_network._closed(network._make()) as namespace:
+        found = inside(
+            namespace, lambda: {name: is_disabled(name) for name in ("default", "eth0", "lo")}
+        )
+    assert found == {"default": True, "eth0": True, "lo": False}
+
+
 async def test_a_gang_has_the_machines_network(sessions: Sessions, machine: Machine) -> None:
     target = ("127.0.0.1", machine.ports["loopback"])
     answer = await sessions.answer(f"print(json.dumps(reaches({target})))", gang=GangNetwork())

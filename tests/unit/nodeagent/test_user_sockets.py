@@ -10,15 +10,16 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
 import pytest
 
+from nodeagent import user_sockets
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.requests import Loads, RequestServer
-from nodeagent.user_sockets import UserConnection, close_user_socket
+from nodeagent.user_sockets import UserConnection, close_user_listener, close_user_socket
 from tests.scripted_platform import session_id
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
@@ -136,6 +137,39 @@ async def test_what_a_socket_has_queued_is_not_waited_for_when_it_is_closed() ->
         send(theirs, [trap])
         await close_user_socket(ours)
         assert not trap.was_waited_for
+
+
+def listening(folder: ReplicaFolder) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder.socket))
+    listener.listen()
+    listener.settimeout(0)
+    return listener
+
+
+async def test_a_listener_does_not_wait_for_what_any_that_were_not_accepted_have_sent(
+    folder: ReplicaFolder,
+) -> None:
+    listener = listening(folder)
+    with ExitStack() as stack:
+        traps = [stack.enter_context(Trap()) for _ in range(3)]
+        for trap in traps:
+            program = stack.enter_context(socket.socket(socket.AF_UNIX))
+            program.connect(listener.getsockname())
+            send(program, [trap])
+        await close_user_listener(listener)
+        assert not any(trap.was_waited_for for trap in traps)
+    assert listener.fileno() == -1
+
+
+async def test_a_listener_that_nobody_waits_at_is_closed_at_once(
+    folder: ReplicaFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread for each session that ends costs more than all else about its socket."""
+    listener = listening(folder)
+    monkeypatch.delattr(user_sockets, "_Thread")
+    await close_user_listener(listener)
+    assert listener.fileno() == -1
 
 
 async def test_bytes_arrive_in_order_and_to_their_end() -> None:
