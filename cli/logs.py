@@ -81,7 +81,12 @@ class _Rank(WholeRange):
     metavar="N",
     help="Which replica of a gang, each has a log; default: 0. all: each, its rank before every line.",
 )
-@click.option("--attempt", type=WholeRange(1), metavar="N", help="Which attempt.")
+@click.option(
+    "--attempt",
+    type=WholeRange(1, instead="--attempt 1    the first; without it the last: one at a time"),
+    metavar="N",
+    help="Which attempt; default: the last.",
+)
 @click.option(
     "--grep",
     metavar="PATTERN",

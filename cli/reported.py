@@ -58,7 +58,10 @@ def rank_options(command: F) -> F:
     """`rank` and `attempt`: None for all."""
     rank = click.option("--rank", type=WholeRange(0), metavar="N", help="Only this replica's.")
     attempt = click.option(
-        "--attempt", type=WholeRange(1), metavar="N", help="Only what this attempt reported."
+        "--attempt",
+        type=WholeRange(1, instead="--attempts    all of them, each apart"),
+        metavar="N",
+        help="Only what this attempt reported.",
     )
     return rank(attempt(command))
 

@@ -44,6 +44,8 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
   age<2h gpus>=4    how long ago it was submitted, how many GPUs it asks for
   state:run,queued  one of these; as state: also name, user, project, memo, ds
                     (dataset), node, model, priority, pod, id; * and ? are text
+                    states: queued preparing running paused unknown stopping
+                    finalizing succeeded failed stopped held
   sweep             is looked for in name, memo, arguments, summary and state
   !baseline         without this
   a b, a | b        both, either

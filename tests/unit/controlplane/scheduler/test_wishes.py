@@ -193,9 +193,7 @@ def test_why_it_waits_names_the_network() -> None:
     nodes = (node("a", networks=OWN), node("b", networks=OWN), node("c", networks=BOTH))
     taken = held("c", ("c-0", 1000), ("c-1", 1000))
     plan = schedule(cluster(*nodes, taken, wants(network=Network.HOST)), NOW)
-    assert reason(plan) == (
-        "needs 1 GPU on one node with the host network; no whole GPU is free"
-    )
+    assert reason(plan) == ("needs 1 GPU on one node with the host network; no whole GPU is free")
     [deferral] = plan.deferrals
     assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [
         ("does not allow the host network", 2),
