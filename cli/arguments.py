@@ -110,15 +110,15 @@ class WholeRange(click.IntRange):
         least: int | None = None,
         most: int | None = None,
         *,
-        told: int | None = None,
+        platform_most: int | None = None,
         instead: str = "",
     ) -> None:
-        """`told`: what the platform takes at most, which it says itself of all that a request has room for.
+        """`platform_most`: what the platform takes at most, which it says itself of all that a request has room for.
 
         `instead`: what to try in place of a word such as `all`.
         """
         super().__init__(least, most)
-        self._told = told
+        self._platform_most = platform_most
         self._instead = instead
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -144,8 +144,8 @@ class WholeRange(click.IntRange):
                 f"{text} is more than there can be",
                 param,
                 ctx,
-                why=f"{self._told} is the most" if self._told else "",
-                nearest=filter(None, [self._told]),
+                why=f"{self._platform_most} is the most" if self._platform_most else "",
+                nearest=filter(None, [self._platform_most]),
             )
         if number > most:
             raise BadValue(f"{text} is too much: {most} is the most", param, ctx, nearest=[most])

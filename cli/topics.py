@@ -27,7 +27,7 @@ How to name a session
 
   kim/mnist/3     its full name: USER/DATASET/N; USER/None/N without a dataset
   mnist/3, 3      short forms, of your own sessions
-  @last, @2, @3   your last one, the one before, and so on to @1000
+  @last, @2, @3   your last one that is not removed, the one before, to @1000
   s4k...          its id (nsml getid)
   'mnist/[3-9]'   every matching session, by full name or short form; quote it.
                   stop, requeue, rm and memo match your own only, unless a user
