@@ -207,8 +207,9 @@ def requeue(
         lambda client: resolve(client, given, users=users, include_ended=False, finds_left=True)
     )
     live, refused = _sort(targets, _not_requeued)
-    if not go_ahead(app, plan_for("requeue", targets, live)):
-        _say_left(app, targets.left, "nsml command {} prints the line that runs it again")
+    left = _left_text(targets.left, "nsml command {} prints the line that runs it again")
+    plan = plan_for("requeue", targets, live)
+    if not go_ahead(app, plan, aside=left):
         return _tell_refused(app, live, refused)
 
     async def act(client: Client) -> list[_Outcome]:
@@ -224,7 +225,8 @@ def requeue(
     for one in live:
         if one.name in requeued:
             app.say(f"{one.name} goes on as attempt {one.attempt + 1}")
-    _say_left(app, targets.left, "nsml command {} prints the line that runs it again")
+    if left and (app.flags.says_yes or not plan.asks):
+        app.say(left)
     return code
 
 
@@ -274,8 +276,9 @@ def rm(
     lost = losses(ended)
     if app.flags.is_dry_run or not app.flags.says_yes:
         lost = losses(ended, app.call(lambda client: saved_in(client, ended)))
-    if not go_ahead(app, plan_for("rm", targets, ended, loses=lost), expected=confirm):
-        _say_left(app, targets.left, "nsml stop {} ends it")
+    left = _left_text(targets.left, "nsml stop {} ends it")
+    plan = plan_for("rm", targets, ended, loses=lost)
+    if not go_ahead(app, plan, expected=confirm, aside=left):
         return _tell_refused(app, ended, refused)
 
     async def act(client: Client) -> list[_Outcome]:
@@ -284,7 +287,8 @@ def rm(
     outcomes = _acted(app, ended, act)
     is_removed = any(one.error is None for one in outcomes)
     code = _report(app, outcomes + refused, done="removed {}".format, conflict="still live")
-    _say_left(app, targets.left, "nsml stop {} ends it")
+    if left and (app.flags.says_yes or confirm is not None):
+        app.say(left)
     if is_removed and (counted_back := [one for one in given if one.startswith("@")]):
         app.say(app.call(lambda client: _now_named(client, counted_back[0])))
     return code
@@ -300,19 +304,19 @@ async def _now_named(client: Client, reference: str) -> str:
         return f"{reference} is no session now"
 
 
-def _say_left(app: App, left: Sequence[Session], hint: str) -> None:
-    """Name sessions that fit a glob and were left alone for their state; `hint`: what to do about one of them, `{}`."""
+def _left_text(left: Sequence[Session], hint: str) -> str:
+    """Names sessions that fit a glob and are left alone for their state; `hint`: what to do about one, which is `{}`."""
     from nsml.view.sessions import word_of
     from nsml.view.shell import shell_word
     from nsml.view.text import visible
 
     if not left:
-        return
+        return ""
     states = [f"{one.name} ({word_of(one).word.lower()})" for one in left[:_MOST_LEFT]]
     more = len(left) - len(states)
     names = ", ".join([*states, *([f"and {more:,} more"] if more else [])])
     which = shell_word(left[0].name) if len(left) == 1 else "SESSION"
-    app.say(f"left alone: {visible(names)}; {hint.format(which)}")
+    return f"left alone: {visible(names)}; {hint.format(which)}"
 
 
 def _acted(

@@ -215,6 +215,8 @@ def test_rm_of_many_needs_the_number(nsml, many):
 def test_a_glob_of_rm_leaves_live_ones_alone(nsml, three):
     left = "left alone: kim/mnist/1 (running); nsml stop kim/mnist/1 ends it\n"
     assert left in nsml("rm", "kim/*", "--dry-run").stderr
+    asked = nsml("rm", "kim/*", terminal=True, stdin="n\n", check=False)
+    assert left in asked.stderr
     removed = nsml("rm", "kim/*", "-y")
     assert names(removed) == ["kim/mnist/2"]
     assert removed.stderr.endswith(left)
