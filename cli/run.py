@@ -67,7 +67,7 @@ _LOOKS, _LOOK_S = 16, 0.03
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
 
 
-class _Reached:
+class _Submission:
     """How far a submission came, for whoever breaks it off or gets no answer."""
 
     request: CreateSessionRequest | None = None
@@ -339,13 +339,13 @@ def run(context: click.Context, /, **given: Any) -> int:
     if given["dry_run"]:
         _dry_run(app, options)
         return ExitCode.OK
-    reached = _Reached()
+    submission = _Submission()
     try:
         packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
 
         async def submit(client: Client) -> Session:
             await _warn_of_containers(app, client, contained)
-            return await _submit(app, client, options, packed, reached)
+            return await _submit(app, client, options, packed, submission)
 
         session = app.call(
             lambda client: patiently(app, lambda: submit(client), patience_s=given["patience"]),
@@ -353,11 +353,11 @@ def run(context: click.Context, /, **given: Any) -> int:
         )
     except KeyboardInterrupt:
         app.say("")
-        for line in _aborted(reached).splitlines():
+        for line in _aborted(submission).splitlines():
             app.say(line)
         return ExitCode.INTERRUPTED
     except (CommandError, Unavailable) as error:
-        if reached.is_asked:
+        if submission.is_asked:
             error.advice = _SEE
         raise
     return _show(app, session, given, follows=follows)
@@ -555,7 +555,7 @@ def _dry_run(app: App, options: RunOptions) -> None:
 
 
 async def _submit(
-    app: App, client: Client, options: RunOptions, packed: Packed | None, reached: _Reached
+    app: App, client: Client, options: RunOptions, packed: Packed | None, submission: _Submission
 ) -> Session:
     """Check what only the platform knows, send what it lacks, and create the session.
 
@@ -563,22 +563,22 @@ async def _submit(
     """
     from nsml.client.errors import NotFound
 
-    if reached.request is None:
-        reached.request = _request(options, packed.manifest.digest if packed is not None else "")
-    request = reached.request
+    if submission.request is None:
+        submission.request = _request(options, packed.manifest.digest if packed is not None else "")
+    request = submission.request
     try:
-        if packed is not None and not reached.is_sent:
+        if packed is not None and not submission.is_sent:
             await client.sessions.check(request)
             await _send(app, client, packed)
-            reached.is_sent = True
-        reached.is_asked = True
+            submission.is_sent = True
+        submission.is_asked = True
         if packed is None:
-            reached.session = await client.sessions.create(request)
+            submission.session = await client.sessions.create(request)
         else:
-            reached.session = await made_of(
+            submission.session = await made_of(
                 app, client, packed, lambda: client.sessions.create(request)
             )
-        return await _settled(client, reached.session)
+        return await _settled(client, submission.session)
     except NotFound:
         for reference in options.datasets:
             await _check_dataset(client, reference)
@@ -696,12 +696,12 @@ def _request(options: RunOptions, bundle_digest: str) -> CreateSessionRequest:
     )
 
 
-def _aborted(reached: _Reached) -> str:
+def _aborted(submission: _Submission) -> str:
     """What an interrupted submission has come to."""
-    if reached.session is not None:
-        return goes_on(reached.session)
+    if submission.session is not None:
+        return goes_on(submission.session)
     aborted = "run aborted: Interrupted by user"
-    return f"{aborted}\n  try: {hint_line(_SEE)}" if reached.is_asked else aborted
+    return f"{aborted}\n  try: {hint_line(_SEE)}" if submission.is_asked else aborted
 
 
 def _write(app: App, session: Session) -> None:
