@@ -275,6 +275,7 @@ def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project)
         (["dataset", "info", "x@0"], 2, "error: x@0: after @ comes a version"),
         (["run", "-n", "x"], 2, "'x' is not a whole number"),
         (["logs", "@last", "--attempt", "all"], 2, "--attempt 1    the first; without it the last"),
+        (["plot", "@last", "--rank", "all"], 2, "without --rank: all of them"),
         (["plot", "@last", "--attempt", "all"], 2, "--attempts    all of them, each apart"),
         (["run", "-n", "0"], 2, "0 is too little: 1 is the least"),
         (["run", "--public", "--private"], 2, "--public and --private exclude one another"),
