@@ -106,11 +106,20 @@ class WholeRange(click.IntRange):
     name = "whole number"
 
     def __init__(
-        self, least: int | None = None, most: int | None = None, *, told: int | None = None
+        self,
+        least: int | None = None,
+        most: int | None = None,
+        *,
+        platform_most: int | None = None,
+        instead: str = "",
     ) -> None:
-        """`told`: what the platform takes at most, which it says itself of all that a request has room for."""
+        """`platform_most`: what the platform takes at most, which it says itself of all that a request has room for.
+
+        `instead`: what to try in place of a word such as `all`.
+        """
         super().__init__(least, most)
-        self._told = told
+        self._platform_most = platform_most
+        self._instead = instead
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number; a refusal for one that is out of bounds, or that nothing here counts to."""
@@ -122,8 +131,9 @@ class WholeRange(click.IntRange):
             found = re.fullmatch(r"(-?\d{1,9})\.\d+", str(value), re.ASCII)
             below = int(found[1]) if found else most
             nearest = [one for one in (below, below + 1) if found and least <= one <= most]
+            advice = self._instead if str(value).isalpha() else ""
             raise BadValue(
-                f"{text!r} is not a whole number", param, ctx, nearest=nearest
+                f"{text!r} is not a whole number", param, ctx, nearest=nearest, advice=advice
             ) from error
         if number < least:
             raise BadValue(
@@ -134,8 +144,8 @@ class WholeRange(click.IntRange):
                 f"{text} is more than there can be",
                 param,
                 ctx,
-                why=f"{self._told} is the most" if self._told else "",
-                nearest=filter(None, [self._told]),
+                why=f"{self._platform_most} is the most" if self._platform_most else "",
+                nearest=filter(None, [self._platform_most]),
             )
         if number > most:
             raise BadValue(f"{text} is too much: {most} is the most", param, ctx, nearest=[most])

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 
+_MOST_LEFT = 3
+"""Sessions that are named of those that a glob fits and a command leaves alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     name: str
@@ -199,9 +203,13 @@ def requeue(
     SESSION may be a glob over your own sessions, in quotes, or - for names on stdin.
     """
     given = given_references(app, references)
-    targets = app.call(lambda client: resolve(client, given, users=users, include_ended=False))
+    targets = app.call(
+        lambda client: resolve(client, given, users=users, include_ended=False, finds_left=True)
+    )
     live, refused = _sort(targets, _not_requeued)
-    if not go_ahead(app, plan_for("requeue", targets, live)):
+    left = _left_text(targets.left, "nsml command {} prints the line that runs it again")
+    plan = plan_for("requeue", targets, live)
+    if not go_ahead(app, plan, aside=left):
         return _tell_refused(app, live, refused)
 
     async def act(client: Client) -> list[_Outcome]:
@@ -211,8 +219,15 @@ def requeue(
 
         return await _each(live, one)
 
-    outcomes = _acted(app, live, act) + refused
-    return _report(app, outcomes, done="requeued {}".format, conflict="refused")
+    outcomes = _acted(app, live, act)
+    requeued = {one.name for one in outcomes if one.error is None}
+    code = _report(app, outcomes + refused, done="requeued {}".format, conflict="refused")
+    for one in live:
+        if one.name in requeued:
+            app.say(f"{one.name} goes on as attempt {one.attempt + 1}")
+    if left and (app.flags.says_yes or not plan.asks):
+        app.say(left)
+    return code
 
 
 @command(
@@ -254,19 +269,54 @@ def rm(
     from nsml.view.confirmation import losses
 
     given = given_references(app, references)
-    targets = app.call(lambda client: resolve(client, given, users=users, include_live=False))
+    targets = app.call(
+        lambda client: resolve(client, given, users=users, include_live=False, finds_left=True)
+    )
     ended, refused = _sort(targets, _live)
     lost = losses(ended)
     if app.flags.is_dry_run or not app.flags.says_yes:
         lost = losses(ended, app.call(lambda client: saved_in(client, ended)))
-    if not go_ahead(app, plan_for("rm", targets, ended, loses=lost), expected=confirm):
+    left = _left_text(targets.left, "nsml stop {} ends it")
+    plan = plan_for("rm", targets, ended, loses=lost)
+    if not go_ahead(app, plan, expected=confirm, aside=left):
         return _tell_refused(app, ended, refused)
 
     async def act(client: Client) -> list[_Outcome]:
         return await _each(ended, lambda one: client.sessions.remove(one.id))
 
-    outcomes = _acted(app, ended, act) + refused
-    return _report(app, outcomes, done="removed {}".format, conflict="still live")
+    outcomes = _acted(app, ended, act)
+    is_removed = any(one.error is None for one in outcomes)
+    code = _report(app, outcomes + refused, done="removed {}".format, conflict="still live")
+    if left and (app.flags.says_yes or confirm is not None):
+        app.say(left)
+    if is_removed and (counted_back := [one for one in given if one.startswith("@")]):
+        app.say(app.call(lambda client: _now_named(client, counted_back[0])))
+    return code
+
+
+async def _now_named(client: Client, reference: str) -> str:
+    """Which session `@last` or `@2` is, now that another one is gone."""
+    from nsml.client.errors import NotFound
+
+    try:
+        return f"{reference} is now {(await client.sessions.get(reference)).name}"
+    except NotFound:
+        return f"{reference} is no session now"
+
+
+def _left_text(left: Sequence[Session], hint: str) -> str:
+    """Names sessions that fit a glob and are left alone for their state; `hint`: what to do about one, which is `{}`."""
+    from nsml.view.sessions import word_of
+    from nsml.view.shell import shell_word
+    from nsml.view.text import visible
+
+    if not left:
+        return ""
+    states = [f"{one.name} ({word_of(one).word.lower()})" for one in left[:_MOST_LEFT]]
+    more = len(left) - len(states)
+    names = ", ".join([*states, *([f"and {more:,} more"] if more else [])])
+    which = shell_word(left[0].name) if len(left) == 1 else "SESSION"
+    return f"left alone: {visible(names)}; {hint.format(which)}"
 
 
 def _acted(
@@ -375,6 +425,8 @@ def memo(
     if len(outcomes) == 1 and written:
         cleared = "memo cleared" if able[0].memo else f"{able[0].name} has no memo"
         app.say(f"memo: {visible(written[0])}" if written[0] else cleared)
+        if app.is_for_people and written[0]:
+            app.say("  see: nsml ps -a --fields name,memo")
         return ExitCode.OK
     return _report(app, outcomes, done="changed {}".format, conflict="cannot")
 

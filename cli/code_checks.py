@@ -9,13 +9,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from cli.exits import CommandError, ExitCode
+from cli.preflight import no_entry
 from nsml._path_text import native_path, path_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cli.app import App
-    from cli.run import Wish
+    from cli.run import RunOptions
     from nsml.content.manifest import Entry
     from nsml.content.packing import Packed
     from nsml.packages.imports import Import
@@ -55,33 +56,31 @@ class Code:
         return None if content is None else as_text(name, content)
 
 
-def check_code(app: App, code: Code, wish: Wish) -> list[str]:
+def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
     """Refuse what no node would start or install (CommandError), and warn of what is missing.
 
     What the folder asks for and only nodes with containers have, in words.
     """
-    _check_entry(code, wish)
-    _check_program(code, wish)
-    _note_variables(app, code, wish)
+    _check_entry(code, options)
+    _check_program(code, options)
+    _note_variables(app, code, options)
     _note_recipes(app, code.folder)
     required = _check_requirements(app, code)
-    _warn_of_packages(app, code, wish, required)
-    needs = [f"the image {required.image}"] if required.image and not wish.image else []
+    _warn_of_packages(app, code, options, required)
+    needs = [f"the image {required.image}"] if required.image and not options.image else []
     return needs + (["the packages of nsml_package.txt"] if required.packages else [])
 
 
-def _check_entry(code: Code, wish: Wish) -> None:
-    if wish.argv:
+def _check_entry(code: Code, options: RunOptions) -> None:
+    if options.argv:
         return
-    if path_text(wish.entry) in code.files:
-        _check_language(code, wish.entry)
+    if path_text(options.entry) in code.files:
+        _check_language(code, options.entry)
         return
-    raise CommandError(
-        f"the entry {wish.entry} is not among the files that are sent",
-        code=ExitCode.USAGE,
-        reason="NO_ENTRY",
+    raise no_entry(
+        f"the entry {options.entry} is not among the files that are sent",
         why="an ignore rule leaves it out",
-        advice=f"add a line !{wish.entry} to .nsmlignore",
+        advice=f"add a line !{options.entry} to .nsmlignore",
     )
 
 
@@ -101,29 +100,25 @@ def _check_language(code: Code, entry: str) -> None:
         advice = shell_line(["nsml", "run", "--argv", "--", *words])
     else:
         return
-    raise CommandError(
+    raise no_entry(
         f"{visible(path_text(entry))} is not a program in Python",
-        code=ExitCode.USAGE,
-        reason="NO_ENTRY",
         why="python runs the entry",
         advice=advice,
     )
 
 
-def _check_program(code: Code, wish: Wish) -> None:
+def _check_program(code: Code, options: RunOptions) -> None:
     """Raise for a program of the folder that no node can start."""
     from nsml.view.shell import shell_word
 
-    program = wish.argv[0] if wish.argv else ""
+    program = options.argv[0] if options.argv else ""
     if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
         return
     file = str(PurePosixPath(program))
     path = path_text(file)
     if path not in code.files:
-        raise CommandError(
+        raise no_entry(
             f"no such program: {path} is not among the files that are sent",
-            code=ExitCode.USAGE,
-            reason="NO_ENTRY",
             advice="a line that takes it back in .nsmlignore"
             if (code.folder / program).exists()
             else "",
@@ -146,11 +141,11 @@ def _check_program(code: Code, wish: Wish) -> None:
         )
 
 
-def _note_variables(app: App, code: Code, wish: Wish) -> None:
+def _note_variables(app: App, code: Code, options: RunOptions) -> None:
     """Say which files of variables travel with the code, and that .env does not by itself."""
     from nsml.view.text import visible
 
-    named = {_within(code.folder, name) for name in wish.environment_files}
+    named = {_within(code.folder, name) for name in options.environment_files}
     sent = [path for path in code.files if path in named or path.rpartition("/")[2] == ".env"]
     for path in sent:
         app.say(
@@ -205,13 +200,13 @@ def _check_requirements(app: App, code: Code) -> Requirements:
     return required
 
 
-def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) -> None:
+def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
     """Name files of packages that are not read, and packages that are imported and listed nowhere."""
     from nsml.packages.imports import foreign_imports, missing_imports
     from nsml.packages.requirements import name_of
     from nsml.packages.unread import lock_of, unread_files
 
-    entries = _entries(code, wish)
+    entries = _entries(code, options)
     listed = set(required.names)
     for file, lines, advice in unread_files(code.text, entries, code.files):
         missing = [line for line in lines if name_of(line) not in listed]
@@ -220,9 +215,9 @@ def _warn_of_packages(app: App, code: Code, wish: Wish, required: Requirements) 
             names = " and ".join(filter(None, (file, lock)))
             _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
             listed |= {name_of(line) for line in missing}
-    if wish.image or required.image:
+    if options.image or required.image:
         return  # images have packages of their own
-    imports = [*foreign_imports(entries, code.files, code.read), *_launched(wish)]
+    imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
     unlisted = missing_imports(imports, listed)
     if unlisted:
         _warn(app, code, _imported_text(unlisted), [*unlisted])
@@ -237,12 +232,17 @@ def _warn(app: App, code: Code, what: str, lines: Sequence[str], advice: str = "
     from nsml.view.text import visible
 
     some = _some(lines) if lines else "its packages"
-    app.say(f"warning: {visible(what)}, and requirements.txt does not name {some}")
+    content = code.read("requirements.txt")
+    lacks = (
+        f"there is no requirements.txt that names {some}"
+        if content is None
+        else f"requirements.txt does not name {some}"
+    )
+    app.say(f"warning: {visible(what)}, and {lacks}")
     app.say("  why: sessions do not see the packages that are installed on this machine")
     if advice or not lines:
         app.say(f"  try: {advice or 'list in requirements.txt what the program imports'}")
         return
-    content = code.read("requirements.txt")
     form = "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
     app.say(f"  try: printf '{form}' {shell_line(lines)} >> requirements.txt")
 
@@ -262,11 +262,11 @@ def _some(names: Sequence[str]) -> str:
     return shortened(names, _SHOWN)
 
 
-def _entries(code: Code, wish: Wish) -> list[str]:
+def _entries(code: Code, options: RunOptions) -> list[str]:
     """The programs in Python that a session runs, of the files that are sent."""
-    if not wish.argv:
-        return [path_text(wish.entry)]
-    words = list(wish.argv)
+    if not options.argv:
+        return [path_text(options.entry)]
+    words = list(options.argv)
     if "-m" in words[:-1]:
         module = words[words.index("-m") + 1].replace(".", "/")
         words += [f"{module}.py", f"{module}/__main__.py"]
@@ -274,9 +274,9 @@ def _entries(code: Code, wish: Wish) -> list[str]:
     return [path for path in paths if path in code.files]
 
 
-def _launched(wish: Wish) -> list[Import]:
+def _launched(options: RunOptions) -> list[Import]:
     from nsml.packages.imports import Import
 
-    program = wish.argv[0] if wish.argv else ""
+    program = options.argv[0] if options.argv else ""
     module = _LAUNCHERS.get(program)
     return [Import(module, program, 0)] if module else []

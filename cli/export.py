@@ -145,8 +145,8 @@ def export(
     """Write the reported points, in the order of the reports: none twice, none left out.
 
     Where an attempt repeats steps of an earlier one, its points stand for these steps; --attempts writes all.
-    Each row has session, attempt, rank, metric, step, time and value; what is no number is in `json`
-    instead. A file is there when all of it is. Parquet needs an extra: pip install 'nsml[parquet]'.
+    Each row is a point: session, attempt, rank, metric, step, time and value; what is no number is in `json`
+    instead. docs/results.md has the line of pandas that makes a row of each step. A file is there when all of it is. Parquet needs an extra: pip install 'nsml[parquet]'.
     """
     chosen = _format(app, form, target)
     check_library(chosen)

@@ -263,7 +263,7 @@ _WORDS = "nsml.words"
 
 
 def _add_meant(ctx: click.Context, words: Sequence[str], error: Exception) -> None:
-    """Put the line that was meant in front of the advice of an error that has a message for its user."""
+    """Replace the advice of an error by the line that was meant: what it says of a misplaced argument leads astray."""
     from cli.misplaced import meant
 
     message = getattr(error, "message", "")

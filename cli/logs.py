@@ -81,7 +81,12 @@ class _Rank(WholeRange):
     metavar="N",
     help="Which replica of a gang, each has a log; default: 0. all: each, its rank before every line.",
 )
-@click.option("--attempt", type=WholeRange(1), metavar="N", help="Which attempt.")
+@click.option(
+    "--attempt",
+    type=WholeRange(1, instead="--attempt 1    the first; without it the last: one at a time"),
+    metavar="N",
+    help="Which attempt; default: the last.",
+)
 @click.option(
     "--grep",
     metavar="PATTERN",
@@ -137,7 +142,7 @@ def logs(
 
     Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
     """
-    from nsml.client.streams import LogSearch
+    from nsml.client.streams import ENDED_STATES, LogSearch
 
     if follow and until is not None:
         raise click.UsageError("--until with -f: a log is followed until its session ends")
@@ -188,9 +193,11 @@ def logs(
             return
         await LogReaders(made).show(client, follow=False)
         _say_what_waits(app, made)
-        is_of_a_time = since is not None or until is not None
-        if is_of_a_time and search is None and tail != 0 and not any(r.has_shown for r in made):
-            app.say("no line is of that time")
+        if search is None and tail != 0 and not any(one.has_shown for one in made):
+            if since is not None or until is not None:
+                app.say("no line is of that time")
+            elif app.is_for_people and all(one.state in ENDED_STATES for one in found):
+                app.say("nothing was printed")
         if rank != ALL_RANKS and attempt is None:
             _say_first_ended(app, found, rank)
 
@@ -589,6 +596,11 @@ class LogReaders:
     def __init__(self, readers: Sequence[LogReader], *, in_place: bool = False) -> None:
         self._readers = readers
         self._in_place = in_place
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether one of them had anything."""
+        return any(one.has_shown for one in self._readers)
 
     def rank_for(self, session: Session) -> int:
         """The shown rank; with all of them whichever has the session's end."""

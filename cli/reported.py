@@ -56,9 +56,17 @@ def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
 
 def rank_options(command: F) -> F:
     """`rank` and `attempt`: None for all."""
-    rank = click.option("--rank", type=WholeRange(0), metavar="N", help="Only this replica's.")
+    rank = click.option(
+        "--rank",
+        type=WholeRange(0, instead="without --rank: all of them"),
+        metavar="N",
+        help="Only this replica's.",
+    )
     attempt = click.option(
-        "--attempt", type=WholeRange(1), metavar="N", help="Only what this attempt reported."
+        "--attempt",
+        type=WholeRange(1, instead="--attempts    all of them, each apart"),
+        metavar="N",
+        help="Only what this attempt reported.",
     )
     return rank(attempt(command))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, Format, is_stopped, new_request_id
+from cli.app import App, Format, new_request_id
 from cli.arguments import (
     CPUS,
     DATASET,
@@ -42,12 +42,13 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app, to_try
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
+from cli.preflight import DEFAULT_ENTRY, check_dataset_name, check_first, entry_of
 from cli.sending import files_text, made_of, pack_folder, send
 from cli.staying import REMOVES_NOTE, After, goes_on, stay
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
-from nsml.view.shell import hint_line, option_words, shell_line, shell_word
+from nsml.view.shell import hint_line, shell_word
 from nsml.view.units import exact_size_text
 
 if TYPE_CHECKING:
@@ -55,21 +56,18 @@ if TYPE_CHECKING:
 
     from cli.group import Typed
     from nsml.client.calls import Client
-    from nsml.client.contexts import ContextError
     from nsml.content.packing import Packed
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
-DEFAULT_ENTRY = "main.py"
+
 _STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
 """What this program does while the session runs: no part of the command that repeats the session."""
-_LONGEST_SHOWN = 200
-"""Letters of a word that an error repeats."""
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
 
 
-class _Reached:
+class _Submission:
     """How far a submission came, for whoever breaks it off or gets no answer."""
 
     request: CreateSessionRequest | None = None
@@ -83,8 +81,8 @@ class _Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the command line asks for, before anything was looked at."""
+class RunOptions:
+    """What the command line asks for."""
 
     entry: str
     args: tuple[str, ...]
@@ -183,7 +181,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 )
 @click.option(
     "--processes",
-    type=WholeRange(1, told=MOST_PROCESSES),
+    type=WholeRange(1, platform_most=MOST_PROCESSES),
     metavar="N",
     help="Processes and threads; default: the node's setting, 4096 or more.",
 )
@@ -195,7 +193,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--nodes",
     "--replicas",
     "nodes",
-    type=WholeRange(1, told=MOST_REPLICAS),
+    type=WholeRange(1, platform_most=MOST_REPLICAS),
     default=1,
     metavar="N",
     help="Replicas of a gang: all start together or none.",
@@ -245,7 +243,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--retry",
-    type=WholeRange(0, told=MOST_RETRIES),
+    type=WholeRange(0, platform_most=MOST_RETRIES),
     default=0,
     metavar="N",
     help="Place it anew after a lost node or GPU, or its time limit if it saved.",
@@ -335,19 +333,19 @@ def run(context: click.Context, /, **given: Any) -> int:
     --rm keeps a session that did not succeed.
     """
     app = the_app(context)
-    wish = _wish(given, context.meta["words"], context.meta["typed"])
+    options = _options(given, context.meta["words"], context.meta["typed"])
     follows = _follows(app, given)
-    _check_first(app, wish)
+    check_first(app, options)
     if given["dry_run"]:
-        _foretell(app, wish)
+        _dry_run(app, options)
         return ExitCode.OK
-    reached = _Reached()
+    submission = _Submission()
     try:
-        packed, contained = _pack(app, Path.cwd(), wish) if wish.sends_code else (None, [])
+        packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
 
         async def submit(client: Client) -> Session:
             await _warn_of_containers(app, client, contained)
-            return await _submit(app, client, wish, packed, reached)
+            return await _submit(app, client, options, packed, submission)
 
         session = app.call(
             lambda client: patiently(app, lambda: submit(client), patience_s=given["patience"]),
@@ -355,11 +353,11 @@ def run(context: click.Context, /, **given: Any) -> int:
         )
     except KeyboardInterrupt:
         app.say("")
-        for line in _aborted(reached).splitlines():
+        for line in _aborted(submission).splitlines():
             app.say(line)
         return ExitCode.INTERRUPTED
     except (CommandError, Unavailable) as error:
-        if reached.is_asked:
+        if submission.is_asked:
             error.advice = _SEE
         raise
     return _show(app, session, given, follows=follows)
@@ -372,17 +370,20 @@ def _show(app: App, session: Session, given: dict[str, Any], *, follows: bool) -
     if after is After.REMOVE:
         app.say(REMOVES_NOTE)
     if follows:
-        # The result is what the program prints; its session is told beside it.
-        app.say(_told(session))
+        # The result is what the program prints; the line about its session goes to stderr.
+        app.say(_submitted_text(app, session))
         return stay(app, session, shows=True, after=after)
     if not given["wait"]:
         _write(app, session)
         if app.is_for_people:
+            next_steps = (
+                "follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last"
+            )
             if _waits(session):
-                app.say("  why: nsml status --explain @last")
-            app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
+                next_steps = "why: nsml status --explain @last   follow: nsml logs -f @last"
+            app.say(f"  {next_steps}")
         return ExitCode.OK
-    # People and `-o name` are told at once; a record is of the ended session.
+    # People and `-o name` get it at once; a record is of the ended session.
     is_at_once = app.is_for_people or app.format is Format.NAME
     if is_at_once:
         _write(app, session)
@@ -403,8 +404,8 @@ def _follows(app: App, given: dict[str, Any]) -> bool:
     return follows
 
 
-def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]) -> Wish:
-    """The flags and words put together; a usage error where they contradict each other."""
+def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]) -> RunOptions:
+    """The options of a command line; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
     arguments = shell_words("-a", given["arguments"])
@@ -422,13 +423,13 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
-    entry = "" if argv else _entry(given["positional"] or given["entry"] or "", typed, words or ())
+    entry = "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
     for reference in given["datasets"]:
-        _check_dataset_name(reference)
+        check_dataset_name(reference)
     repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
     repeat = [word for one in repeated for word in one.words]
     repeat += [] if words is None else ["--", *words]
-    return Wish(
+    return RunOptions(
         entry=entry and PurePosixPath(Path(entry).as_posix()).as_posix(),
         args=() if argv else (*arguments, *(words or ())),
         argv=argv,
@@ -463,55 +464,6 @@ def _wish(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typed]
     )
 
 
-def _entry(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
-    """The program: what was named, in words of this folder, else main.py.
-
-    Raises CommandError for a whole command line, `"train.py --lr 0.1"` or `-- python train.py`, with the one meant.
-    """
-    from cli.program_words import meant_by
-
-    options = [one for one in typed if one.option is not None and one.option.name != "entry"]
-    if not named:
-        is_there = Path(DEFAULT_ENTRY).exists()
-        if not is_there and (meant := meant_by(options, words)):
-            raise CommandError(
-                f"no such entry file: {DEFAULT_ENTRY}",
-                code=ExitCode.USAGE,
-                reason="NO_ENTRY",
-                why="the words behind -- are arguments of the entry, or with --argv a command",
-                advice=f"{meant}\n{shell_line(['nsml', 'run', '--argv', '--', *words])}",
-            )
-        return DEFAULT_ENTRY
-    path = Path(named)
-    if path.is_absolute():
-        with suppress(ValueError):
-            return path.relative_to(Path.cwd()).as_posix()
-    line = [] if path.exists() else named.split()
-    if len(line) > 1 and (meant := meant_by(options, [*line, *words])):
-        raise CommandError(
-            f"no such entry file: {named}",
-            code=ExitCode.USAGE,
-            reason="NO_ENTRY",
-            why="it names a file; its arguments come behind --",
-            advice=meant,
-        )
-    return named
-
-
-def _check_dataset_name(reference: str) -> None:
-    """Raise CommandError for a folder of this machine, or a version as images have them."""
-    name = Path(reference).expanduser().resolve().name
-    if reference.startswith((".", "/", "~")) and name:
-        raise CommandError(
-            f"--dataset takes the name of a dataset, not a path: {reference[:_LONGEST_SHOWN]}",
-            code=ExitCode.USAGE,
-            why="a folder of this machine is pushed once, and then used by its name",
-            advice=f"nsml dataset push {shell_line([name, reference])}\n"
-            f"nsml run -d {shell_word(name)} ...",
-        )
-    split_dataset(reference)
-
-
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
     if 0 < memory_bytes < shm_bytes:
         raise click.UsageError(
@@ -528,68 +480,18 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
     return variables | dict(given["environment"])
 
 
-def _check_first(app: App, wish: Wish) -> None:
-    """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
-    try:
-        if not wish.argv:
-            _check_entry(Path.cwd(), wish.entry)
-    except CommandError as error:
-        if (lacking := _lacking(app)) is not None:
-            error.why += f"; and {lacking.message}"
-            error.advice += f"\n{lacking.advice}"
-        raise
-    app.context  # noqa: B018 - raises where none is known; one that is may be starting, and is waited for
-
-
-def _lacking(app: App) -> ContextError | Unavailable | None:
-    """Why there is no platform to submit to, where that is seen at once."""
-    from nsml.client.contexts import ContextError
-
-    try:
-        servers = app.context.servers
-    except ContextError as error:
-        return error
-    return app.explain(Unavailable("nobody answers")) if is_stopped(servers) else None
-
-
-def _check_entry(folder: Path, entry: str) -> None:
-    path = folder / entry
-    inside = Path(entry).parts
-    if Path(entry).is_absolute() or ".." in inside:
-        raise CommandError(
-            f"the entry {entry} is outside this folder",
-            code=ExitCode.USAGE,
-            advice="run it from the folder that holds the program",
-        )
-    if path.is_file():
-        return
-    programs = sorted(item.name for item in folder.glob("*.py"))
-    nearest = near(entry, programs) or programs[:3]
-    raise CommandError(
-        f"no such entry file: {entry}" + (" (it is a folder)" if path.is_dir() else ""),
-        code=ExitCode.USAGE,
-        reason="NO_ENTRY",
-        why=f"looked in {folder}",
-        advice="\n".join(
-            shell_line(["nsml", "run", *option_words("-e", name, long="--entry")])
-            for name in nearest
-        )
-        or "nsml run --argv -- COMMAND    for a program that is not Python",
-    )
-
-
-def _pack(app: App, folder: Path, wish: Wish) -> tuple[Packed | None, list[str]]:
+def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, list[str]]:
     """The folder described, None for an empty one that a plain command does not need; what needs containers of it."""
     from cli.code_checks import Code, check_code
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
     from nsml.content.packing import CODE_LIMIT_BYTES
 
-    limit = wish.max_bytes or CODE_LIMIT_BYTES
+    limit = options.max_bytes or CODE_LIMIT_BYTES
     try:
         packed = pack_folder(app, folder, ignore=rules_for(folder), max_bytes=limit)
     except EmptyFolder:
-        if wish.argv:
+        if options.argv:
             return None, []
         raise
     except TooLarge as error:
@@ -602,7 +504,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> tuple[Packed | None, list[str]]
         ) from error
     for warning in packed.warnings():
         app.say(warning)
-    return packed, check_code(app, Code(folder, packed), wish)
+    return packed, check_code(app, Code(folder, packed), options)
 
 
 async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) -> None:
@@ -622,12 +524,12 @@ async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) ->
         )
 
 
-def _foretell(app: App, wish: Wish) -> None:
+def _dry_run(app: App, options: RunOptions) -> None:
     """Say whether it would start now or wait; raises what submitting it would."""
     from nsml.client.errors import NoCapacity
 
-    packed, contained = _pack(app, Path.cwd(), wish) if wish.sends_code else (None, [])
-    request = _request(wish, packed.manifest.digest if packed is not None else "")
+    packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
+    request = _request(options, packed.manifest.digest if packed is not None else "")
 
     async def ask(client: Client) -> str:
         await _warn_of_containers(app, client, contained)
@@ -647,13 +549,13 @@ def _foretell(app: App, wish: Wish) -> None:
         "files": files,
         "bytes": packed.manifest.size if packed is not None else 0,
     }
-    told = f"would wait: {waiting}" if waiting else "would start now"
-    write_one(app, found, [told], name="state")
+    text = f"would wait: {waiting}" if waiting else "would start now"
+    write_one(app, found, [text], name="state")
     app.say("  nothing was sent, and no session made")
 
 
 async def _submit(
-    app: App, client: Client, wish: Wish, packed: Packed | None, reached: _Reached
+    app: App, client: Client, options: RunOptions, packed: Packed | None, submission: _Submission
 ) -> Session:
     """Check what only the platform knows, send what it lacks, and create the session.
 
@@ -661,24 +563,24 @@ async def _submit(
     """
     from nsml.client.errors import NotFound
 
-    if reached.request is None:
-        reached.request = _request(wish, packed.manifest.digest if packed is not None else "")
-    request = reached.request
+    if submission.request is None:
+        submission.request = _request(options, packed.manifest.digest if packed is not None else "")
+    request = submission.request
     try:
-        if packed is not None and not reached.is_sent:
+        if packed is not None and not submission.is_sent:
             await client.sessions.check(request)
             await _send(app, client, packed)
-            reached.is_sent = True
-        reached.is_asked = True
+            submission.is_sent = True
+        submission.is_asked = True
         if packed is None:
-            reached.session = await client.sessions.create(request)
+            submission.session = await client.sessions.create(request)
         else:
-            reached.session = await made_of(
+            submission.session = await made_of(
                 app, client, packed, lambda: client.sessions.create(request)
             )
-        return await _settled(client, reached.session)
+        return await _settled(client, submission.session)
     except NotFound:
-        for reference in wish.datasets:
+        for reference in options.datasets:
             await _check_dataset(client, reference)
         raise
 
@@ -686,7 +588,7 @@ async def _submit(
 async def _settled(client: Client, session: Session) -> Session:
     """The session once it is placed, or known to wait and why; as it is after half a second.
 
-    It is made, whoever answers now: as it was heard of last where nobody does.
+    It exists, whoever answers now: in its last known state where nobody does.
     """
     with suppress(Unavailable):
         for _ in range(_LOOKS):
@@ -744,71 +646,76 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
     )
 
 
-def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
+def _request(options: RunOptions, bundle_digest: str) -> CreateSessionRequest:
     from nsml.v1 import resources_pb2, sessions_pb2
     from nsml.view.sessions import network_named, priority_named, visibility_named
 
     spec = sessions_pb2.SessionSpec(
-        entry=wish.entry,
-        args=wish.args,
-        argv=wish.argv,
+        entry=options.entry,
+        args=options.args,
+        argv=options.argv,
         bundle_digest=bundle_digest,
         resources=resources_pb2.Resources(
-            gpu_thousandths=wish.gpu_thousandths,
-            cpu_thousandths=wish.cpu_thousandths,
-            memory_bytes=wish.memory_bytes,
+            gpu_thousandths=options.gpu_thousandths,
+            cpu_thousandths=options.cpu_thousandths,
+            memory_bytes=options.memory_bytes,
         ),
-        replica_count=wish.replica_count,
-        environment=wish.environment,
+        replica_count=options.replica_count,
+        environment=options.environment,
         secrets=[
-            sessions_pb2.SecretUse(name=name, variable=variable) for name, variable in wish.secrets
+            sessions_pb2.SecretUse(name=name, variable=variable)
+            for name, variable in options.secrets
         ],
-        image=wish.image,
-        retry_count=wish.retry_count,
-        no_queue=wish.no_queue,
-        priority=priority_named(wish.priority),
-        preemptible=wish.preemptible,
-        gpu_model=wish.gpu_model,
-        pod=wish.pod,
-        network=network_named(wish.network),
-        refresh_environment=wish.refreshes,
+        image=options.image,
+        retry_count=options.retry_count,
+        no_queue=options.no_queue,
+        priority=priority_named(options.priority),
+        preemptible=options.preemptible,
+        gpu_model=options.gpu_model,
+        pod=options.pod,
+        network=network_named(options.network),
+        refresh_environment=options.refreshes,
     )
-    if wish.shm_bytes or wish.disk_bytes or wish.process_count:
-        spec.limits.shm_bytes = wish.shm_bytes
-        spec.limits.disk_bytes = wish.disk_bytes
-        spec.limits.process_count = wish.process_count
-    for reference in wish.datasets:
+    if options.shm_bytes or options.disk_bytes or options.process_count:
+        spec.limits.shm_bytes = options.shm_bytes
+        spec.limits.disk_bytes = options.disk_bytes
+        spec.limits.process_count = options.process_count
+    for reference in options.datasets:
         name, version = split_dataset(reference)
         spec.datasets.add(name=name, version=version)
-    for target, seconds in ((spec.time_limit, wish.time_limit_s), (spec.grace, wish.grace_s)):
+    for target, seconds in ((spec.time_limit, options.time_limit_s), (spec.grace, options.grace_s)):
         if seconds is not None:
             target.FromNanoseconds(round(seconds * 1e9))
     return sessions_pb2.CreateSessionRequest(
         request_id=new_request_id(),
         spec=spec,
-        memo=wish.memo,
-        visibility=visibility_named(wish.visibility),
-        project=wish.project,
-        command=wish.command,
+        memo=options.memo,
+        visibility=visibility_named(options.visibility),
+        project=options.project,
+        command=options.command,
     )
 
 
-def _aborted(reached: _Reached) -> str:
+def _aborted(submission: _Submission) -> str:
     """What an interrupted submission has come to."""
-    if reached.session is not None:
-        return goes_on(reached.session)
+    if submission.session is not None:
+        return goes_on(submission.session)
     aborted = "run aborted: Interrupted by user"
-    return f"{aborted}\n  try: {hint_line(_SEE)}" if reached.is_asked else aborted
+    return f"{aborted}\n  try: {hint_line(_SEE)}" if submission.is_asked else aborted
 
 
 def _write(app: App, session: Session) -> None:
     from nsml.view.sessions import record
 
-    write_one(app, record(session), [_told(session)])
+    write_one(app, record(session), [_submitted_text(app, session)])
     app.stdout.flush()
 
 
-def _told(session: Session) -> str:
-    if _waits(session):
-        return f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
-    return f"Session {session.name} started"
+def _submitted_text(app: App, session: Session) -> str:
+    """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
+    from nsml.view.text import fit_words
+
+    if not _waits(session):
+        return f"Session {session.name} started"
+    text = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
+    return text if app.room is None else fit_words(text, app.room)

@@ -179,6 +179,7 @@ def wanted(
 
 def _state(text: str) -> SessionState:
     from nsml.v1.sessions_pb2 import SessionState
+    from nsml.view.filtered import STATE_SYNONYMS
     from nsml.view.sessions import REQUEUING, STATE_WORDS
 
     by_word: dict[str, int] = {}
@@ -194,7 +195,8 @@ def _state(text: str) -> SessionState:
     }
     found = by_word.get(text.lower())
     if found is None:
-        nearest = near(text.lower(), list(by_word))
+        synonym = STATE_SYNONYMS.get(text.lower())
+        nearest = [synonym] if synonym else near(text.lower(), list(by_word))
         raise CommandError(
             f"no such state: {text!r}",
             code=ExitCode.USAGE,

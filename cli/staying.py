@@ -57,6 +57,8 @@ def stay(
                 return ExitCode.INTERRUPTED
             app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
     app.say(end_words(ended, is_log_shown=shows))
+    if reader is not None and not reader.has_shown and not code_of_end(ended):
+        app.say("  it printed nothing")
     if write_end is not None:
         write_end(ended)
     _finish(app, ended, after)

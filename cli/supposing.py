@@ -30,7 +30,7 @@ _KINDS: Final[dict[str, click.ParamType[Any]]] = {
     "gpus": GPUS,
     "cpus": CPUS,
     "memory": MEMORY,
-    "nodes": WholeRange(1, told=MOST_REPLICAS),
+    "nodes": WholeRange(1, platform_most=MOST_REPLICAS),
     "priority": PRIORITY,
     "time-limit": TIME_LIMIT,
     "gpu-model": GPU_MODEL,

@@ -51,12 +51,14 @@ class Targets:
         is_admin: whether they may change what belongs to others.
         sessions: each once, in the order of the command line.
         failures: references that led to none, and why.
+        left: those that fit a glob, and not what the command acts on: live ones, or ended ones.
     """
 
     user: str
     is_admin: bool
     sessions: list[Session]
     failures: list[tuple[str, ClientError]] = field(default_factory=list)
+    left: Sequence[Session] = ()
 
     def may_change(self, session: Session) -> bool:
         """Whether the platform would let them."""
@@ -70,8 +72,11 @@ async def resolve(
     users: Sequence[str] = (),
     include_ended: bool = True,
     include_live: bool = True,
+    finds_left: bool = False,
 ) -> Targets:
     """The sessions of all references and globs; `users` as for `user_option`.
+
+    `finds_left`: also those that fit a glob but for their state, as `left`.
 
     Raises CommandError (NOT_FOUND) for a glob that fits nothing, (USAGE) for one with two meanings.
     """
@@ -91,26 +96,36 @@ async def resolve(
     caller = (await client.accounts.caller()).user
     which = "" if include_ended and include_live else "live " if include_live else "ended "
     found: dict[str, Session] = {}
+    left: dict[str, Session] = {}
     failures: list[tuple[str, ClientError]] = []
     named = [one for one in references if not is_glob(one)]
     looked = await each_at_once(named, lambda one: _found(client, one), most=_AT_ONCE)
     answers = dict(zip(named, looked, strict=True))
     for reference in references:
         if is_glob(reference):
-            every = await _fitting(client, reference, caller.name, users, include_ended)
-            fitting = [one for one in every if include_live or one.state in ENDED_STATES]
+            has_ended = include_ended or finds_left
+            every = await _fitting(client, reference, caller.name, users, has_ended)
+            fitting = [
+                one
+                for one in every
+                if (include_ended if one.state in ENDED_STATES else include_live)
+            ]
             if not fitting:
-                if not include_ended:
+                if not has_ended:
                     every = await _fitting(client, reference, caller.name, users, True)  # noqa: FBT003
                 raise _fits_nothing(reference, which, users, caller.name, every)
             found |= {one.id: one for one in fitting}
+            left |= {one.id: one for one in every}
             continue
         answer = answers[reference]
         if isinstance(answer, ClientError):
             failures.append((reference, answer))
         else:
             found[answer.id] = answer
-    return Targets(caller.name, caller.role == ROLE_ADMIN, list(found.values()), failures)
+    others = [one for one in left.values() if one.id not in found]
+    return Targets(
+        caller.name, caller.role == ROLE_ADMIN, list(found.values()), failures, left=others
+    )
 
 
 async def _found(client: Client, reference: str) -> Session | ClientError:

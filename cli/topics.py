@@ -27,7 +27,7 @@ How to name a session
 
   kim/mnist/3     its full name: USER/DATASET/N; USER/None/N without a dataset
   mnist/3, 3      short forms, of your own sessions
-  @last, @2, @3   your last one, the one before, and so on to @1000
+  @last, @2, @3   your last one that is not removed, the one before, to @1000
   s4k...          its id (nsml getid)
   'mnist/[3-9]'   every matching session, by full name or short form; quote it.
                   stop, requeue, rm and memo match your own only, unless a user
@@ -44,6 +44,8 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
   age<2h gpus>=4    how long ago it was submitted, how many GPUs it asks for
   state:run,queued  one of these; as state: also name, user, project, memo, ds
                     (dataset), node, model, priority, pod, id; * and ? are text
+                    states: queued preparing running paused unknown stopping
+                    finalizing succeeded failed stopped held
   sweep             is looked for in name, memo, arguments, summary and state
   !baseline         without this
   a b, a | b        both, either

@@ -36,14 +36,14 @@ def remember(app: App, paths: Iterable[Path]) -> None:
     with suppress(OSError, ValueError):
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and file.stat().st_size > _MOST_BYTES:
-            kept = [path for path in _known(app) if path.exists()][-_MOST_KEPT:]
+            kept = [path for path in _recorded(app) if path.exists()][-_MOST_KEPT:]
             lines = [json.dumps(str(path)) for path in kept] + lines
             file.unlink()
         with file.open("a", encoding="utf-8") as opened:
             opened.write("".join(f"{line}\n" for line in lines))
 
 
-def _known(app: App) -> list[Path]:
+def _recorded(app: App) -> list[Path]:
     found: list[Path] = []
     with suppress(OSError, ValueError, UnicodeDecodeError):
         for line in _file(app).read_text("utf-8").splitlines():
@@ -52,8 +52,8 @@ def _known(app: App) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def tell_sent(app: App, folder: Path, packed: Packed) -> None:
-    """Say what of that is among the files that are sent, and how to leave it out."""
+def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
+    """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
     from cli.sending import files_text, pattern_of, shortened
     from nsml.content.ignore import IGNORE_FILE
     from nsml.view.shell import shell_line
@@ -61,20 +61,21 @@ def tell_sent(app: App, folder: Path, packed: Packed) -> None:
     from nsml.view.units import size_text
 
     top = folder.resolve()
-    inside = [path for path in _known(app) if top in path.parents]
+    inside = [path for path in _recorded(app) if top in path.parents]
     paths = {path_text(path.relative_to(top).as_posix()) for path in inside}
     if not paths:
         return
-    sent = {item.path: (_made(item.path, paths), item.size) for item in packed.manifest.entries}
-    found = {path: made for path, (made, _) in sent.items() if made}
-    if not found:
+    sent = {
+        item.path: (_written_at(item.path, paths), item.size) for item in packed.manifest.entries
+    }
+    included = {path: place for path, (place, _) in sent.items() if place}
+    if not included:
         return
-    made = sorted({*found.values()})
-    size = size_text(sum(sent[path][1] for path in found))
-    names = [one if one in sent else f"{one}/" for one in made]
-    are = "is" if len(found) == 1 else "are"
+    size = size_text(sum(sent[path][1] for path in included))
+    names = [one if one in sent else f"{one}/" for one in sorted({*included.values()})]
+    are = "is" if len(included) == 1 else "are"
     app.say(
-        f"note: {files_text(len(found))} ({size}) that nsml wrote here {are} sent, too:"
+        f"note: {files_text(len(included))} ({size}) that nsml wrote here {are} sent, too:"
         f" {visible(shortened(names, _SHOWN))}; {IGNORE_FILE} leaves files out"
     )
     form = _form(folder / IGNORE_FILE)
@@ -82,8 +83,8 @@ def tell_sent(app: App, folder: Path, packed: Packed) -> None:
     app.say(f"  try: printf '{form}' {shell_line(patterns)} >> {IGNORE_FILE}")
 
 
-def _made(path: str, written: Iterable[str]) -> str:
-    """The longest way up from a file to something that nsml wrote; "" where there is none."""
+def _written_at(path: str, written: Iterable[str]) -> str:
+    """A file that nsml wrote, or the nearest folder above it that nsml wrote; "" of others."""
     while path:
         if path in written:
             return path

@@ -21,13 +21,13 @@ from nsml.view.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
 
 
 def _summary(checkpoint: Checkpoint, _now: float) -> str:
-    return _with_step(checkpoint, summary_text(checkpoint), number_text)
+    return summary_text(checkpoint)
 
 
 def _summary_within(checkpoint: Checkpoint, _now: float, cells: int) -> str:
@@ -35,17 +35,14 @@ def _summary_within(checkpoint: Checkpoint, _now: float, cells: int) -> str:
 
 
 def _exact_summary(checkpoint: Checkpoint, _now: float) -> str:
-    values = (
-        f"{key}={_exact(value)}" for key, value in summary_of(checkpoint).items() if key != "step"
-    )
-    return _with_step(checkpoint, ", ".join(values), exact_number_text)
+    values = summary_of(checkpoint).items()
+    return ", ".join(f"{key}={_exact(value)}" for key, value in values if key != "step")
 
 
-def _with_step(checkpoint: Checkpoint, values: str, text_of: Callable[[float], str]) -> str:
-    """The last report as lists of sessions have it, and its step, which they leave out."""
+def _step(checkpoint: Checkpoint, _now: float) -> str:
+    """The step of the last report before it, which summaries leave out."""
     step = checkpoint.step if checkpoint.HasField("step") else summary_of(checkpoint).get("step")
-    shown = f"step={text_of(step)}" if isinstance(step, int | float) else ""
-    return ", ".join(filter(None, (values, shown)))
+    return number_text(step) if isinstance(step, int | float) else "-"
 
 
 def _exact(value: Any) -> str:
@@ -82,12 +79,13 @@ def total_bytes(checkpoints: Iterable[Checkpoint]) -> int:
 
 COLUMNS: tuple[Column[Checkpoint], ...] = (
     Column(key="name", title="Checkpoint", cell=lambda c, _: c.name, is_name=True),
+    Column(key="step", title="Step", cell=_step),
     Column(
         key="modified",
         title="Last Modified",
         cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
     ),
-    Column(key="elapsed", title="Interval", cell=lambda c, _: duration_text(c.elapsed_s)),
+    Column(key="elapsed", title="Since last", cell=lambda c, _: duration_text(c.elapsed_s)),
     # -o wide has all digits instead.
     Column(
         key="summary",

@@ -193,6 +193,17 @@ _CODES_OF_NSML: Final[Mapping[int, tuple[str, ...]]] = {
 }
 
 
+STATE_SYNONYMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("complete", "completed", "done", "finished", "ok", "success"), "succeeded"),
+    **dict.fromkeys(("crashed", "dead", "err", "error"), "failed"),
+    **dict.fromkeys(("pending", "waiting"), "queued"),
+    **dict.fromkeys(("aborted", "canceled", "cancelled", "killed", "terminated"), "stopped"),
+    **dict.fromkeys(("active", "live", "r"), "running"),
+    **dict.fromkeys(("building", "pulling", "starting"), "preparing"),
+}
+"""What other programs call states: suggested, and not taken."""
+
+
 def _states(session: Session) -> Iterable[str]:
     return state_words(session.state)
 

@@ -17,7 +17,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
-from nsml.view.filtered import KEYS, Sheet, number_in, state_words
+from nsml.v1.sessions_pb2 import Priority
+from nsml.view.enums import enum_word
+from nsml.view.filtered import KEYS, STATE_SYNONYMS, Sheet, number_in, state_words
 from nsml.view.sessions import STATE_WORDS
 from nsml.view.units import parse_duration
 
@@ -229,17 +231,17 @@ def _term(text: str, place: int, me: str) -> _Term:
             raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place, advice=meant)
         if not values:
             raise FilterError(f"{key}: of what?", place + len(text))
-        globs = [_unquoted(value) for value in values.split(",")]
-        if key == "state":
-            globs = _states_meant(globs, place + len(text) - len(values))
-        if key == "user":
-            globs = [me if glob == ME and me else glob for glob in globs]
-        return _Term(_one_of(key, globs), is_negated, key, globs)
+        return _values_term(key, values, place + len(text) - len(values), me, is_negated=is_negated)
     if _BEGUN.fullmatch(body):
         raise FilterError(f"{body} what?", place + len(text))
     if compared := _COMPARED.fullmatch(body):
         key, sign, value = compared.groups()
         number = _duration(value) if key == "age" else number_in(value)
+        is_state = _ALIASES.get(key.casefold(), key.casefold()) == "state"
+        if number is None and is_state and sign in {"=", "=="}:
+            return _values_term(
+                "state", value, place + len(text) - len(value), me, is_negated=is_negated
+            )
         if number is None:
             what = "a time such as 2h" if key == "age" else "a number"
             at = place + text.index(sign) + len(sign)
@@ -248,6 +250,18 @@ def _term(text: str, place: int, me: str) -> _Term:
         return _Term(_compares(name, _OPERATORS[sign], number), is_negated, compared=name)
     word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
     return _Term(_has(word), is_negated)
+
+
+def _values_term(key: str, values: str, place: int, me: str, *, is_negated: bool) -> _Term:
+    """`key:a,b`, of which the values begin at a place."""
+    globs = [_unquoted(value) for value in values.split(",")]
+    if key == "state":
+        globs = _states_meant(globs, place)
+    if key == "priority":
+        _check_priorities(globs, place)
+    if key == "user":
+        globs = [me if glob == ME and me else glob for glob in globs]
+    return _Term(_one_of(key, globs), is_negated, key, globs)
 
 
 def _keyed(key: str, sign: str, value: str) -> Sequence[str]:
@@ -273,9 +287,19 @@ def _states_meant(globs: Iterable[str], place: int) -> list[str]:
                 for state, word in STATE_WORDS.items()
                 if state
             )
-            raise FilterError(f"no state {glob!r}; there are {known}", place)
+            meant_by = STATE_SYNONYMS.get(glob.casefold())
+            advice = [f"state:{meant_by}"] if meant_by else []
+            raise FilterError(f"no state {glob!r}; there are {known}", place, advice=advice)
         meant.append(found[0])
     return meant
+
+
+def _check_priorities(globs: Iterable[str], place: int) -> None:
+    words = [enum_word(Priority, number, "PRIORITY_") for number in Priority.values() if number]
+    every = [text for word in words for text in (word, f"{word}, preemptible")]
+    for glob in globs:
+        if not _fits([glob], every):
+            raise FilterError(f"no priority {glob!r}; there are {', '.join(words)}", place)
 
 
 def _fits(globs: Iterable[str], values: Iterable[str]) -> bool:

@@ -64,21 +64,26 @@ COLUMNS: tuple[Column[Usage], ...] = (
 def lines(usage: Usage, now: float) -> list[str]:
     """A user's usage for people, with what removes the largest things."""
     most = f"of {limit_text(usage)}" if usage.HasField("limit_bytes") else f"({limit_text(usage)})"
-    kept = f"{visible(usage.user)} keeps {size_text(usage.kept_bytes)} {most} in the object store"
-    found = [f"{kept}, {counted_text(usage, now)}"]
+    stored = f"{visible(usage.user)} has {size_text(usage.kept_bytes)} {most} in the object store"
+    found = [f"{stored}, {counted_text(usage, now)}"]
     if usage.is_full:
         found += ["  at the limit: uploads are refused, and new checkpoints wait on their nodes"]
     for one in sorted(usage.kinds, key=lambda kind: -kind.bytes):
         found += [f"  {WORDS.get(one.kind, 'other'):<19}{size_text(one.bytes)}"]
     if usage.sent_bytes:
-        found += [f"  {'since the count':<19}{size_text(usage.sent_bytes)} at most"]
+        found += [f"  {_sent_label(usage):<19}{size_text(usage.sent_bytes)} at most"]
     if usage.largest:
-        found += ["largest, by file size:"]
+        found += ["largest, as sum of their files' sizes, with the command that removes each:"]
     sizes = [size_text(one.bytes) for one in usage.largest]
     width = max(map(len, sizes), default=0)
     for item, size in zip(usage.largest, sizes, strict=True):
         found += [f"  {size:>{width}}  {removal(item)}"]
     return found
+
+
+def _sent_label(usage: Usage) -> str:
+    """Of what was sent since the last count, and may be there already."""
+    return "sent since then" if usage.HasField("counted_at") else "sent so far"
 
 
 def removal(item: KeptItem) -> str:

@@ -237,7 +237,12 @@ def _line(
     return f"{label:<{_LABEL + 2}}{shown} {last}{row.words(mean, peak)}".rstrip()
 
 
-_SHARES: Final = (("held", "held"), ("running", "over 0%"), ("busy", "over 80%"))
+_SHARES: Final = (
+    ("held", "GPUs held"),
+    ("running", "load >0%"),
+    ("busy", "load >80%"),
+)
+_LEGEND: Final = "GPUs held: by sessions; load >0%, >80%: GPUs at such a load; load: of all GPUs"
 
 
 def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int, now: float) -> list[str]:
@@ -261,7 +266,7 @@ def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int, now: floa
         mean = math.fsum(shares) / len(shares)
         lines.append(f"{label:<{_LABEL + 2}}{shown} mean {mean:.0f}% of GPUs")
     lines += [_line(row, series, figures[row.name], span, room, indent=0) for row in _CLUSTER_ROWS]
-    return lines
+    return [*lines, _LEGEND]
 
 
 _CLUSTER_ROWS: Final = (
@@ -329,8 +334,8 @@ CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
         for name, title in (
             ("devices", "GPUs"),
             ("held", "GPUs held"),
-            ("running", "GPUs over 0%"),
-            ("busy", "GPUs over 80%"),
+            ("running", "GPUs >0% load"),
+            ("busy", "GPUs >80% load"),
         )
     ),
     _LOAD_COLUMN,

@@ -72,6 +72,14 @@ def test_a_time_without_a_line_is_told(nsml, session, words, said):
     assert nsml("logs", *words, "@last").stderr == said
 
 
+def test_of_one_that_printed_nothing_that_is_told(nsml, state):
+    state.add("kim/mnist/8", pb.SESSION_STATE_SUCCEEDED)
+    assert nsml("logs", "@last").stderr == "nothing was printed\n"
+    assert nsml("logs", "@last", "--tail", "0").stderr == ""
+    state.add("kim/mnist/9")
+    assert nsml("logs", "@last").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "before"), [((), b""), (("-t",), moment(0).encode() + b".000Z "), (("-n",), b"1:")]
 )

@@ -86,8 +86,8 @@ def test_a_run_that_waits_says_so_and_why(nsml, state, project):
     state.waiting = "needs 8 GPUs on one node; most free on one node: 2"
     result = nsml("run", "-g", "8")
     assert result.stdout == f"Session kim/None/1 queued: {state.waiting}\n"
-    hints = result.stderr.splitlines()[-2:]
-    assert hints[0] == "  why: nsml status --explain @last"
+    hints = result.stderr.splitlines()[-1:]
+    assert hints == ["  why: nsml status --explain @last   follow: nsml logs -f @last"]
     assert max(map(len, hints)) <= 80
 
 
@@ -217,7 +217,7 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             {"pyproject.toml": '[project]\nname="x"\nversion="1"\ndependencies=["six>=1"]\n'},
             [],
             [
-                "warning: pyproject.toml is not read, and requirements.txt does not name six>=1",
+                "warning: pyproject.toml is not read, and there is no requirements.txt that names six>=1",
                 "  try: printf '%s\\n' 'six>=1' >> requirements.txt",
             ],
         ),
@@ -225,20 +225,22 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             {"uv.lock": '[[package]]\nname = "six"\n', "main.py": "import six"},
             [],
             [
-                "warning: uv.lock is not read, and requirements.txt does not name six\n",
+                "warning: uv.lock is not read, and there is no requirements.txt that names six\n",
                 "  try: uv export --no-emit-project -o requirements.txt\n",
             ],
         ),
         (
             {"pixi.lock": "version: 6\n"},
             [],
-            ["warning: pixi.lock is not read, and requirements.txt does not name its packages\n"],
+            [
+                "warning: pixi.lock is not read, and there is no requirements.txt that names its packages\n"
+            ],
         ),
         (
             {"base-requirements.txt": "six\n"},
             [],
             [
-                "warning: base-requirements.txt is not read, and requirements.txt does not name six\n",
+                "warning: base-requirements.txt is not read, and there is no requirements.txt that names six\n",
                 "  try: printf '%s\\n' '-r base-requirements.txt' >> requirements.txt\n",
             ],
         ),
@@ -246,7 +248,7 @@ def test_what_no_node_installs_is_refused_before_anything_is_sent(
             {"main.py": "import torch\nimport cv2, os, nsml, helper\n", "helper.py": "import yaml"},
             [],
             [
-                "warning: main.py imports torch, cv2, yaml, and requirements.txt does not name",
+                "warning: main.py imports torch, cv2, yaml, and there is no requirements.txt that",
                 "  why: sessions do not see the packages that are installed on this machine",
                 "  try: printf '%s\\n' torch opencv-python-headless pyyaml >> requirements.txt",
             ],

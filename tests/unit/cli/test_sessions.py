@@ -142,7 +142,10 @@ def test_requeue_counts_the_requeued_and_the_refused(nsml, three):
     result = nsml("requeue", "lee/cifar/1", "kim/mnist/2", "kim/mnist/9", "-y", check=False)
     assert result.code == 9
     assert names(result) == ["lee/cifar/1"]
-    assert result.stderr.splitlines()[-1] == "requeued 1 · refused 1 · failed 1"
+    assert result.stderr.splitlines()[-2:] == [
+        "requeued 1 · refused 1 · failed 1",
+        "lee/cifar/1 goes on as attempt 2",
+    ]
     again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])
     assert "does not run" in again.stderr
@@ -210,10 +213,30 @@ def test_rm_of_many_needs_the_number(nsml, many):
 
 
 def test_a_glob_of_rm_leaves_live_ones_alone(nsml, three):
-    assert names(nsml("rm", "kim/*", "-y")) == ["kim/mnist/2"]
+    left = "left alone: kim/mnist/1 (running); nsml stop kim/mnist/1 ends it\n"
+    assert left in nsml("rm", "kim/*", "--dry-run").stderr
+    asked = nsml("rm", "kim/*", terminal=True, stdin="n\n", check=False)
+    assert left in asked.stderr
+    removed = nsml("rm", "kim/*", "-y")
+    assert names(removed) == ["kim/mnist/2"]
+    assert removed.stderr.endswith(left)
     result = nsml("rm", "kim/*", "-y", check=False)
     assert (result.code, result.stdout) == (5, "")
     assert "no ended session of yours fits 'kim/*'" in result.stderr
+
+
+def test_a_glob_of_requeue_names_the_ended_ones_that_it_leaves_alone(nsml, many):
+    many.add("kim/mnist/13")
+    said = nsml("requeue", "mnist/*", "-y").stderr.splitlines()[-1]
+    assert said.startswith("left alone: kim/mnist/12 (succeeded), kim/mnist/11 (succeeded), ")
+    assert ", and 9 more; nsml command SESSION prints the line that runs it again" in said
+
+
+def test_rm_says_which_session_is_the_last_one_afterwards(nsml, many):
+    assert nsml("rm", "@last", "-y").stderr.splitlines()[-1] == "@last is now kim/mnist/11"
+    assert "is now" not in nsml("rm", "kim/mnist/1", "-y").stderr
+    nsml("rm", *(f"mnist/{number}" for number in range(2, 11)), "-y")
+    assert nsml("rm", "@last", "-y").stderr.splitlines()[-1] == "@last is no session now"
 
 
 @pytest.mark.parametrize("flags", [["-y"], ["-f"], ["--confirm", "12"]])
@@ -238,7 +261,8 @@ def test_rm_by_glob_asks(nsml, many):
 
 
 def test_memo(nsml, three):
-    nsml("memo", "kim/mnist/1", "baseline")
+    written = nsml("memo", "kim/mnist/1", "baseline").stderr
+    assert written == "memo: baseline\n  see: nsml ps -a --fields name,memo\n"
     nsml("memo", "kim/mnist/1", "--append", "two")
     assert nsml("memo", "kim/mnist/1").stdout == "baseline two\n"
     assert nsml("memo", "kim/mnist/1", "--clear").stderr == "memo cleared\n"

@@ -27,11 +27,11 @@ def test_ps(nsml, everything):
 
 def test_model_ls(nsml, everything):
     assert nsml("model", "ls", "@last").stdout == (
-        "Checkpoint  Last Modified  Interval  Summary                      Size\n"
-        "----------  -------------  --------  ---------------------------  -------\n"
-        "best        23 hours ago   12s       val/accuracy=0.9877, step=2  7 Bytes\n"
+        "Checkpoint  Step  Last Modified  Since last  Summary              Size\n"
+        "----------  ----  -------------  ----------  -------------------  -------\n"
+        "best        2     23 hours ago   12s         val/accuracy=0.9877  7 Bytes\n"
     )
-    assert "val/accuracy=0.98765, step=2 " in nsml("model", "ls", "@last", "-o", "wide").stdout
+    assert "val/accuracy=0.98765 " in nsml("model", "ls", "@last", "-o", "wide").stdout
 
 
 def test_dataset_ls(nsml, everything):

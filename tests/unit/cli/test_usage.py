@@ -6,11 +6,12 @@ import json
 def test_usage_names_what_takes_most_and_what_removes_it(nsml):
     shown = nsml("usage").stdout
     assert (
-        "kim keeps 900 Bytes of 1.0 kB in the object store, counted 5 minutes ago, and again soon"
+        "kim has 900 Bytes of 1.0 kB in the object store, counted 5 minutes ago, and again soon"
         in shown
     )
     assert "at the limit" in shown
     assert "checkpoints        800 Bytes" in shown
+    assert "with the command that removes each:" in shown
     assert "700 Bytes  nsml rm kim/mnist/1" in shown
     assert "nsml model rm kim/mnist/2 CHECKPOINT" in shown
     assert "nsml dataset rm mnist" in shown

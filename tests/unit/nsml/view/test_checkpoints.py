@@ -18,8 +18,8 @@ def saved(*, names=tuple(REPORTED)):
 @pytest.mark.parametrize(
     ("cells", "text"),
     [
-        (60, "epoch=5/20, train/loss=0.1275, lr=0.05, step=5"),
-        (46, "epoch=5/20, train/loss=0.1275, lr=0.05, step=5"),
+        (60, "epoch=5/20, train/loss=0.1275, lr=0.05"),
+        (38, "epoch=5/20, train/loss=0.1275, lr=0.05"),
         (34, "train/loss=0.1275, lr=0.05 …"),
         (20, "train/loss=0.1275 …"),
     ],
@@ -37,4 +37,14 @@ def test_of_a_control_plane_that_names_no_order_it_is_that_of_the_alphabet():
 def test_wide_has_all_digits():
     (wide,) = (column for column in pick(COLUMNS, wide=True) if column.key == "exact_summary")
     shown = wide.cell(saved(), 0)
-    assert shown == "epoch=5, epoch_total=20, train/loss=0.12749, lr=0.05, step=5"
+    assert shown == "epoch=5, epoch_total=20, train/loss=0.12749, lr=0.05"
+
+
+def test_its_step_is_a_column():
+    (step,) = (column for column in COLUMNS if column.key == "step")
+    one = saved()
+    assert step.cell(one, 0) == "5"
+    one.ClearField("step")
+    one.summary.update({"step": 31_500})
+    assert step.cell(one, 0) == "31,500"
+    assert step.cell(Checkpoint(), 0) == "-"

@@ -163,11 +163,12 @@ def platform_answer(*, simulated: bool) -> ReadTelemetryResponse:
 def test_bars_of_the_platform_begin_at_one_place() -> None:
     lines = view.cluster_history_lines(platform_answer(simulated=True), room=80, now=1100.0)
     assert lines[0].endswith(" (simulated)")
-    assert [line[:10].rstrip() for line in lines[1:]] == [
-        *("held", "over 0%", "over 80%", "load", "power")
+    assert [line[:10].rstrip() for line in lines[1:-1]] == [
+        *("GPUs held", "load >0%", "load >80%", "load", "power")
     ]
+    assert len(lines[-1]) < 80
     width = 80 - 8 - 30 - 2
-    for line in lines[1:]:
+    for line in lines[1:-1]:
         assert set(line[10 : 10 + width]) <= {" ", *view.BARS}
         assert line[10 + width : 16 + width] == " mean "
 
@@ -176,7 +177,7 @@ def test_rows_tell_units_and_as_much_of_the_time_as_tells_them_apart() -> None:
     rows = view.cells(platform_answer(simulated=False))
     columns = view.timed(view.CLUSTER_COLUMNS, rows)
     assert [column.title for column in columns[:5]] == [
-        *("Time", "GPUs", "GPUs held", "GPUs over 0%", "GPUs over 80%")
+        *("Time", "GPUs", "GPUs held", "GPUs >0% load", "GPUs >80% load")
     ]
     assert [column.cell(rows[0], 1100.0) for column in columns[:4]] == [
         *("01-01 00:16:50Z", "3", "1.23", "0.5")
