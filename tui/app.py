@@ -700,7 +700,7 @@ class Dashboard(App[None]):
         self.look_at(session)
         is_open = isinstance(self.screen, SessionScreen) and self.screen.is_of(session)
         if not is_open or tab:  # an Enter that was pressed twice opens it once
-            self.push_screen(SessionScreen(session.id, tab=tab))
+            self.push_screen(SessionScreen(session.id, name_of_session=session.name, tab=tab))
 
     # What keys do
 

@@ -86,7 +86,7 @@ _TURNS: Final = {
     SESSION_STATE_STOPPING: "stopping",
     SESSION_STATE_HELD: "held",
 }
-_BACK: Final = {SESSION_STATE_PAUSED: "goes on", SESSION_STATE_UNKNOWN: "heard again"}
+_BACK: Final = {SESSION_STATE_PAUSED: "goes on", SESSION_STATE_UNKNOWN: "reconnected"}
 
 
 @dataclass(frozen=True, slots=True)

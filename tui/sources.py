@@ -166,7 +166,7 @@ class Source:
                 shown = f" · what is shown is of {_clock(true_at, now)}" if is_shown else ""
                 return f"{self.denial}{shown}"
             case State.STALE:
-                return f"as of {_clock(true_at, now)}, nothing was heard since"
+                return f"as of {_clock(true_at, now)}, no update since"
             case State.OFFLINE:
                 since = duration_text(max(now - self.broken_at, 0.0))
                 shown = (

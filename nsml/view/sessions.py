@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
+from nsml.view.differing import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.shell import option_words, shell_line
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
+    from nsml.view.differing import Shared
 
 SIMULATED = "simulated"
 SIMULATED_SHORT = "sim"
@@ -52,7 +54,7 @@ _TOTAL = "_total"
 _MORE = " …"
 _Option: TypeAlias = "tuple[str, ...]"
 """An option with its values, or a word that is none."""
-_NO_OPTIONS: Mapping[str, frozenset[_Option]] = {}
+_NO_OPTIONS: Mapping[str, Shared[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
 _HELD_CELLS = len("2 sim")
@@ -368,13 +370,13 @@ def _summary_within(
 
 
 def _args_within(
-    session: Session, _now: float, cells: int, same: Mapping[str, frozenset[_Option]] = _NO_OPTIONS
+    session: Session, _now: float, cells: int, shared: Mapping[str, Shared[_Option]] = _NO_OPTIONS
 ) -> str:
-    """The options that have room there, each with its value: `--lr 0.1 …`; those first that are not in all rows.
+    """The options that have room there, each with its value: `--lr 0.1 …`; those first that tell rows apart.
 
     No option is without its value, and no number is cut: where there is no room for the first, `…`.
     """
-    options = _differing_first(session, same)
+    options = _differing_first(session, shared)
     text = ""
     for words in options:
         longer = f"{text} {shell_line(words)}".lstrip()
@@ -387,13 +389,15 @@ def _args_within(
     return "" if can_be_cut else fit(_MORE.strip(), cells)
 
 
-def _differing_first(session: Session, same: Mapping[str, frozenset[_Option]]) -> list[list[str]]:
-    known = same.get(_program(session), frozenset())
-    return sorted(_options(command_words(session)), key=lambda words: tuple(words) in known)
+def _differing_first(session: Session, shared: Mapping[str, Shared[_Option]]) -> list[list[str]]:
+    options = _options(command_words(session))
+    if (known := shared.get(_program(session))) is None:
+        return options
+    return sorted(options, key=lambda words: known.rank(_name(words)))
 
 
-def _first_option_cells(session: Session, same: Mapping[str, frozenset[_Option]]) -> int:
-    options = _differing_first(session, same)
+def _first_option_cells(session: Session, shared: Mapping[str, Shared[_Option]]) -> int:
+    options = _differing_first(session, shared)
     more = width(_MORE) if len(options) > 1 else 0
     return width(shell_line(options[0])) + more if options else 0
 
@@ -411,13 +415,13 @@ def columns_for(
 
     Optional columns are left out before arguments and summaries are cut below their first value.
     """
-    same = _same_options(sessions)
-    args = max((_first_option_cells(one, same) for one in sessions), default=0)
+    shared = _shared_options(sessions)
+    args = max((_first_option_cells(one, shared) for one in sessions), default=0)
     columns = columns or COLUMNS
     own = {one.key.removeprefix(_SUMMARY) for one in columns if one.key.startswith(_SUMMARY)}
     values = max((_first_value_cells(one, own) for one in sessions), default=0)
     return [
-        one._replace(within=partial(_args_within, same=same), shrinks_to=_wanting(one, args))
+        one._replace(within=partial(_args_within, shared=shared), shrinks_to=_wanting(one, args))
         if one.within is _args_within
         else one._replace(
             within=partial(_summary_within, own=own),
@@ -438,17 +442,21 @@ def _wanting(one: Column[Session], cells: int) -> int:
     return max(one.shrinks_to or 0, min(cells, _TEXT_CELLS))
 
 
-def _same_options(sessions: Sequence[Session]) -> dict[str, frozenset[_Option]]:
-    """By program: the options that all its sessions have alike, where they differ in others."""
-    found: dict[str, list[frozenset[_Option]]] = {}
+def _shared_options(sessions: Sequence[Session]) -> dict[str, Shared[_Option]]:
+    """By program: the options that its sessions share, and those that tell them apart."""
+    found: dict[str, Differing[_Option]] = {}
     for session in sessions:
-        options = frozenset(map(tuple, _options(command_words(session))))
-        found.setdefault(_program(session), []).append(options)
-    return {
-        program: frozenset.intersection(*every)
-        for program, every in found.items()
-        if len(set(every)) > 1
-    }
+        given: dict[str, _Option] = {}
+        for words in _options(command_words(session)):
+            name = _name(words)
+            given[name] = (*given.get(name, ()), *words)
+        found.setdefault(_program(session), Differing()).add(given)
+    return {program: one.shared for program, one in found.items()}
+
+
+def _name(words: Sequence[str]) -> str:
+    """Of an option, with or without its value in the same word."""
+    return words[0].partition("=")[0]
 
 
 def _program(session: Session) -> str:

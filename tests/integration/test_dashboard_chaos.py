@@ -60,7 +60,7 @@ LOOKS: Final = 20
 SIZES: Final = ((120, 40), (80, 24), (200, 60))
 KIND: Final = re.compile(r"\b(memo|why|node|data|proj|log|ckpt|pic)-(\d{5})")
 OLD: Final = re.compile(
-    r"as of ([\d-]+ )?\d\d:\d\d(:\d\d)?Z?, nothing was heard since"
+    r"as of ([\d-]+ )?\d\d:\d\d(:\d\d)?Z?, no update since"
     r"|unreachable for .* try \d+ (in \d+s|now)"
 )
 """How old it is, or when it is tried again."""

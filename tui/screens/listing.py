@@ -32,7 +32,7 @@ class Listing(Frame, Generic[T]):
 
     DEFAULT_CSS: ClassVar[str] = """
     Listing {
-        #counts { height: 1; color: $text-muted; }
+        #counts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         #words { height: 1; display: none; }
         #listed { height: 1fr; }
         #card { height: 50%; border-top: solid $rule; padding: 0 1; }

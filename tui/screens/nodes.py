@@ -150,7 +150,7 @@ class NodesScreen(Frame):
         )
         if oldest is not None:
             silent = duration_text(max(now - seconds_of(oldest.last_contact_at), 0.0))
-            lines += [f"agents    {told}", f"heard     all within {silent}; last of {oldest.name}"]
+            lines += [f"agents    {told}", f"contact   all within {silent}; oldest: {oldest.name}"]
         leaders = [one for one in self.model.turns if one.what == "leader"]
         if leaders:
             last = leaders[-1]

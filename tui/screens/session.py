@@ -142,10 +142,10 @@ class SessionScreen(ChartScreen):
     topics = (Topic.SESSIONS, Topic.SERIES, Topic.LOG)
     DEFAULT_CSS: ClassVar[str] = """
     SessionScreen {
-        #title { height: 1; text-style: bold; }
+        #title { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
         .words { height: auto; padding: 1; }
-        .head { height: 1; }
-        .state { height: 1; color: $text-muted; }
+        .head { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        .state { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         TabbedContent, TabPane { height: 1fr; padding: 0; }
         #search { height: 1; display: none; }
     }
@@ -169,10 +169,10 @@ class SessionScreen(ChartScreen):
         Binding("m", "memo", "Memo", id="session.memo"),
     ]
 
-    def __init__(self, session_id: str, *, tab: str = "") -> None:
+    def __init__(self, session_id: str, *, name_of_session: str, tab: str = "") -> None:
         super().__init__()
         self._session_id = session_id
-        self._called = ""
+        self._called = name_of_session
         self._first_tab = tab
 
     def body(self) -> ComposeResult:
@@ -237,7 +237,7 @@ class SessionScreen(ChartScreen):
         """Show what is known of it, whatever the screen below looked at when it was left."""
         self.dashboard.look_at(*self.chosen())
         row = self.row
-        title = Text(f" {visible(self._called) or 'it'} was removed" if row is None else "")
+        title = Text(f" {visible(self._called)} was removed" if row is None else "")
         if row is not None:
             session = row.session
             self._called = session.name
@@ -263,7 +263,9 @@ class SessionScreen(ChartScreen):
         parts = [log.found_words]
         parts.append(_log_words(row, self.key_of("log.follow"), is_following=log.is_following))
         count = shown.first + len(shown.lines)
-        parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
+        # The key that copies commands has it with the name, and the rank.
+        tail = f"the last {count:,} lines, all: $ nsml logs"
+        parts.append(tail if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
             parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
         if shown.missing_bytes:

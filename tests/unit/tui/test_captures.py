@@ -149,7 +149,7 @@ def a_tab(name):
 async def heat_map(pilot):
     await sessions(pilot)
     pilot.app.action_go("nodes")
-    await until(pilot, lambda: isinstance(pilot.app.screen, NodesScreen))
+    await until(pilot, lambda: pilot.app.screen.query("HeatMap"))
     while not pilot.app.screen.heat.display:
         await pilot.press("h")
         await calm(pilot)

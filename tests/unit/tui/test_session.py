@@ -414,7 +414,7 @@ async def test_the_command_that_shows_the_same_is_that_of_what_is_in_front(dashb
         await shows(pilot, "2 of 2 sessions")
         await copies("nsml ps -a")
         await pilot.press("2")
-        await shows(pilot, "nobody waits")
+        await shows(pilot, "no queued sessions")
         await copies("nsml queue")
         await pilot.press("1", "G", "enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
