@@ -264,7 +264,7 @@ class SessionScreen(ChartScreen):
         parts.append(_log_words(row, self.key_of("log.follow"), is_following=log.is_following))
         count = shown.first + len(shown.lines)
         # The key that copies commands has it with the name, and the rank.
-        tail = f"the last {count:,} lines, all: $ nsml logs"
+        tail = f"last {count:,} lines, all: $ nsml logs"
         parts.append(tail if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
             parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
