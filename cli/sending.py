@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
 from cli.progress import Progress
-from cli.written import tell_sent
+from cli.written import print_sent
 from nsml._path_text import native_path
 from nsml.view.units import counted
 
@@ -72,7 +72,7 @@ def pack_folder(app: App, path: Path, *, ignore: IgnoreRules, max_bytes: int) ->
         if names:
             app.say(f"note: {what}: {visible(shortened(names))}")
     _note_ignore_files(app, path, packed)
-    tell_sent(app, path, packed)
+    print_sent(app, path, packed)
     return packed
 
 

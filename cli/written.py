@@ -52,7 +52,7 @@ def _known(app: App) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def tell_sent(app: App, folder: Path, packed: Packed) -> None:
+def print_sent(app: App, folder: Path, packed: Packed) -> None:
     """Say what of that is among the files that are sent, and how to leave it out."""
     from cli.sending import files_text, pattern_of, shortened
     from nsml.content.ignore import IGNORE_FILE

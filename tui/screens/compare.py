@@ -297,16 +297,16 @@ class CompareScreen(ChartScreen):
         if (pair[0].id, pair[1].id) != self.model.shown.pair:
             view.action_first()
             self.dashboard.compare_code(*pair)
-        heard = self.model.shown.code
-        if heard is None:
+        received = self.model.shown.code
+        if received is None:
             view.show((), none=self.none(Topic.CODE, "loading..."))
             self._say("#below-state", which)
             return
-        texts = [text_of(one) for one in heard.files]
+        texts = [text_of(one) for one in received.files]
         self._files = [0, *accumulate(map(len, texts))][:-1]
         lines = list(chain.from_iterable(texts))
         view.show(lines, none="no file differs")
-        words = total_text(heard.files, heard.same)
+        words = total_text(received.files, received.same)
         self._say(
             "#below-state",
             f"{which} · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),

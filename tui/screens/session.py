@@ -27,7 +27,7 @@ from tui import looks
 from tui.hints import key_of
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
-from tui.screens.frame import tell
+from tui.screens.frame import set_text
 from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
@@ -85,7 +85,7 @@ def explanation(frame: Frame, session: Session) -> list[str]:
 
 
 def ending_of(frame: Frame, session: Session) -> str:
-    """Why it ended badly or is held, with what it printed last as far as that is heard; "" of others."""
+    """Why it ended badly or is held, with what it printed last as far as that is received; "" of others."""
     return visible(explained.ending(session, reversed(frame.model.shown.lines)))
 
 
@@ -124,13 +124,13 @@ class Preview(Horizontal):
             log.action_follow()
         why = ending_of(frame, row.session) if row is not None else ""
         # Of a message without end its end stays: there stands what went wrong.
-        tell(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
+        set_text(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
         ending.display = why != ""
         charts.display, log.display, words.display = not waits, not waits, waits
         if row is not None and waits:
-            told = explanation(frame, row.session)
+            lines = explanation(frame, row.session)
             room = self.content_size.width
-            tell(words, Text("\n".join(part for line in told for part in folded(line, room))))
+            set_text(words, Text("\n".join(part for line in lines for part in folded(line, room))))
             return
         draw_charts(frame, charts, row)
         draw_log(frame, log, row)
@@ -248,16 +248,16 @@ class SessionScreen(ChartScreen):
             words = self.query_one("#words", Static)
             room = words.content_size.width
             lines = [part for line in self._overview(session) for part in folded(line, room)]
-            tell(words, Text("\n".join(lines)))
-        tell(self.query_one("#title", Static), title)
+            set_text(words, Text("\n".join(lines)))
+        set_text(self.query_one("#title", Static), title)
         draw_charts(self, self.query_one(Charts), row)
         draw_log(self, self.query_one(LogView), row)
-        self._tell_of_log()
-        tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
+        self._draw_log_state()
+        set_text(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
         if self.tab is not None and row is not None:
             self.tab.draw(self, row.session)
 
-    def _tell_of_log(self) -> None:
+    def _draw_log_state(self) -> None:
         """Say below the log what was found in it, whether it goes on, and what of it is there."""
         row, shown, log = self.row, self.model.shown, self.query_one(LogView)
         parts = [log.found_words]
@@ -274,11 +274,11 @@ class SessionScreen(ChartScreen):
             earlier = ["nsml", "logs", row.session.name, "--attempt", str(shown.attempt - 1)]
             rank = ["--rank", str(shown.rank)] if shown.rank else []
             parts.append(f"attempt {shown.attempt}, before it: $ {shell_line([*earlier, *rank])}")
-        tell(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
+        set_text(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
 
-    def on_log_view_told(self) -> None:
+    def on_log_view_changed(self) -> None:
         """Say so."""
-        self._tell_of_log()
+        self._draw_log_state()
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
@@ -314,20 +314,20 @@ class SessionScreen(ChartScreen):
         self.query_one("#tabs", TabbedContent).active = name
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Keys go to what the tab shows, which is heard from now on."""
+        """Keys go to what the tab shows, which is received from now on."""
         if event.pane.id == "logs":
             search = self.query_one("#search", Input)
             (search if search.display else self.query_one(LogView)).focus()
         elif self.tab is not None and (front := self.tab.front()) is not None:
             front.focus()
         self.refresh_bindings()
-        self.hear_tab()
+        self.subscribe_tab()
         self.redraw()
 
-    def hear_tab(self) -> None:
-        """Hear what the tab in front shows now."""
+    def subscribe_tab(self) -> None:
+        """Receive what the tab in front shows now."""
         if self.is_in_front:
-            self.dashboard.hear_details(*self.details())
+            self.dashboard.subscribe_details(*self.details())
 
     def action_turn(self, by: int) -> None:
         """The next tab, or the one before."""
@@ -352,7 +352,7 @@ class SessionScreen(ChartScreen):
         """Another span of time of its devices."""
         if isinstance(self.tab, DevicesTab) and self.row is not None:
             self.tab.turn(self.row.session)
-            self.hear_tab()
+            self.subscribe_tab()
             self.redraw()
 
     def action_pull(self) -> None:

@@ -20,7 +20,7 @@ from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.behind import behind
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
-from tui.screens.frame import Frame, tell
+from tui.screens.frame import Frame, set_text
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
 from tui.sources import State, Topic
@@ -170,10 +170,10 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def age(self) -> None:
-        """Ages of the list are told in minutes, and seconds where something is heard no more."""
+        """Ages of the list are told in minutes, and seconds where something is received no more."""
         now = self.dashboard.clock.time()
-        heard = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
-        if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(heard):
+        received = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
+        if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(received):
             self.redraw_frame()
         else:
             self.redraw()
@@ -228,11 +228,11 @@ class SessionsScreen(Frame):
         table.show(items, is_other=is_other, columns=self._chosen_columns())
         self._marks = frozenset(one for one in self._marks if self.model.row(one))
         table.mark(self._marks)
-        tell(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
+        set_text(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
 
     def _counts(self, count: int, known: int) -> str:
         listing = self._listing
-        if not known and not self.model.sources[Topic.SESSIONS].heard_at:
+        if not known and not self.model.sources[Topic.SESSIONS].received_at:
             return "sessions"
         parts = [f"{count:,} of {counted(known, 'session')}"]
         parts += [f"filter: {visible(listing.filter)}"] if listing.filter else []
@@ -316,14 +316,14 @@ class SessionsScreen(Frame):
         """By project, by user, or not in groups."""
         following = list(By)[(list(By).index(self._listing.by) + 1) % len(By)]
         self._change(by=following, folded=())
-        self.dashboard.hear_screen(self.heard())
+        self.dashboard.subscribe_screen(self.subscriptions())
 
-    def heard(self) -> tuple[Topic, ...]:
+    def subscriptions(self) -> tuple[Topic, ...]:
         """What it shows, and the quotas of projects where they are told."""
-        is_told = self._listing.by is By.PROJECT
-        return (*self.topics, Topic.PROJECTS) if is_told else self.topics
+        has_quotas = self._listing.by is By.PROJECT
+        return (*self.topics, Topic.PROJECTS) if has_quotas else self.topics
 
-    def told(self, now: float) -> tuple[Topic, ...]:
+    def monitored_topics(self, now: float) -> tuple[Topic, ...]:
         """Beside the list the preview, which says in its own place what is not to be had at all."""
         below = (Topic.SERIES, Topic.LOG) if self.query_one(Preview).display else ()
         sources = self.model.sources

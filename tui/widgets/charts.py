@@ -140,8 +140,8 @@ class Charts(Lines):
     def _drawn(self) -> list[Strip]:
         names = list(self._groups)[self.first :]
         if not names:
-            told = wrapped(self.none, self.size.width)
-            return [Strip([Segment(line, self.rich_style)]) for line in told]
+            note = wrapped(self.none, self.size.width)
+            return [Strip([Segment(line, self.rich_style)]) for line in note]
         room = self.size.height
         drawn = [self._groups[name] for name in names]
         named = [self._named(name) for name in names]

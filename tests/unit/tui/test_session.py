@@ -33,7 +33,7 @@ async def picked(pilot, key, *typed):
     await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
 
 
-async def test_it_is_heard_whatever_the_list_looks_at_as_it_is_left():
+async def test_it_is_received_whatever_the_list_looks_at_as_it_is_left():
     app = demo(looks=Looks(is_animated=False))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.model.shown.session_ids)
