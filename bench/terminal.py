@@ -40,7 +40,7 @@ class Terminal:
 
     Attributes:
         received: bytes that it wrote, so far.
-        heard_at: when the last of them came, by `time.perf_counter`.
+        received_at: when the last of them came, by `time.perf_counter`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Terminal:
         self._master, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.received = 0
-        self.began = self.heard_at = time.perf_counter()
+        self.began = self.received_at = time.perf_counter()
         self._process = subprocess.Popen(
             command,
             stdin=other,
@@ -89,15 +89,15 @@ class Terminal:
         self._reader.join()
         os.close(self._master)
 
-    def hear(self, seconds: float) -> bool:
+    def receive(self, seconds: float) -> bool:
         """Take in what comes within so long, no longer than to the first of it; whether anything did."""
         try:
-            heard_at, piece = self._pieces.get(timeout=max(seconds, 0))
+            received_at, piece = self._pieces.get(timeout=max(seconds, 0))
         except queue.Empty:
             return False
         if not piece:
             raise AssertionError(f"it ended:\n{self.text()}")
-        self.heard_at = heard_at
+        self.received_at = received_at
         self.received += len(piece)
         self._stream.feed(self._decoder.decode(piece))
         return True
@@ -112,11 +112,11 @@ class Terminal:
                 piece = b""
             self._pieces.put((time.perf_counter(), piece))
 
-    def hear_for(self, seconds: float) -> None:
+    def receive_for(self, seconds: float) -> None:
         """Take in all that comes for so long."""
         ends_at = time.perf_counter() + seconds
         while (left := ends_at - time.perf_counter()) > 0:
-            self.hear(left)
+            self.receive(left)
 
     def until(self, holds: Callable[[], bool]) -> float:
         """When the bytes came after which this holds, by `time.perf_counter`; no answer in WITHIN_S raises."""
@@ -124,8 +124,8 @@ class Terminal:
         while not holds():
             if time.perf_counter() > ends_at:
                 raise AssertionError(f"not shown in {WITHIN_S:g} s:\n{self.text()}")
-            self.hear(0.1)
-        return self.heard_at
+            self.receive(0.1)
+        return self.received_at
 
     def type(self, keys: str) -> float:
         """Press keys; when that was."""
@@ -140,7 +140,7 @@ class Terminal:
 
     def settle(self) -> None:
         """Take in what has come already."""
-        while self.hear(_STILL_S):
+        while self.receive(_STILL_S):
             pass
 
     def text(self) -> str:

@@ -172,7 +172,7 @@ def moves(dashboard: Dashboard) -> tuple[list[float], float]:
     terminal, taken, written = dashboard.terminal, [], []
     terminal.type("g")
     terminal.until(lambda: dashboard.cursor()[0] >= 0)
-    terminal.hear_for(1.0)
+    terminal.receive_for(1.0)
     for number in range(KEYS):
         terminal.settle()
         before = terminal.received
@@ -187,15 +187,15 @@ def filters(dashboard: Dashboard) -> list[float]:
     terminal, taken = dashboard.terminal, []
     for text in FILTERS * FILTER_ROUNDS:
         terminal.type("/")
-        terminal.hear_for(0.3)
+        terminal.receive_for(0.3)
         for character in text:
             terminal.settle()
             before, pressed = dashboard.fitting(), terminal.type(character)
             ends_at = pressed + 0.5
             while time.perf_counter() < ends_at:
-                terminal.hear(ends_at - time.perf_counter())
+                terminal.receive(ends_at - time.perf_counter())
                 if dashboard.fitting() != before:
-                    taken.append(1000 * (terminal.heard_at - pressed))
+                    taken.append(1000 * (terminal.received_at - pressed))
                     break
         terminal.type(ESCAPE)
         terminal.until(lambda: _ALL in terminal.text())
@@ -210,10 +210,10 @@ def sorts(dashboard: Dashboard) -> list[float]:
         terminal.type("o")
         terminal.until(lambda: "Sort by" in terminal.text())
         terminal.type(text)
-        terminal.hear_for(0.5)
+        terminal.receive_for(0.5)
         terminal.type(ENTER)
         terminal.until(lambda: "Sort by" not in terminal.text())
-        terminal.hear_for(1.0)
+        terminal.receive_for(1.0)
 
     def first() -> str:
         return terminal.line(_FIRST).split()[0]
@@ -245,9 +245,9 @@ def zooms(dashboard: Dashboard) -> list[float]:
 def window(dashboard: Dashboard) -> tuple[float, float]:
     """Per cent of a processor, and bytes a second, while nobody presses anything."""
     terminal = dashboard.terminal
-    terminal.hear_for(SETTLE_S)
+    terminal.receive_for(SETTLE_S)
     before, spent, began = terminal.received, _cpu_s(terminal), time.perf_counter()
-    terminal.hear_for(WINDOW_S)
+    terminal.receive_for(WINDOW_S)
     took = time.perf_counter() - began
     return 100 * (_cpu_s(terminal) - spent) / took, (terminal.received - before) / took
 

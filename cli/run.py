@@ -423,7 +423,9 @@ def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typ
         raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
-    entry = "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
+    entry = (
+        "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
+    )
     for reference in given["datasets"]:
         check_dataset_name(reference)
     repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)

@@ -370,16 +370,14 @@ async def points_of(
 def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     """What the lines of sessions are called: of several with the arguments in which they differ."""
     from nsml.view.filtered import Filtered
-    from nsml.view.ordering import agreed, arguments_within
+    from nsml.view.ordering import arguments_within, shared_by
     from nsml.view.sessions import SIMULATED
     from nsml.view.text import visible
 
-    same: Mapping[str, str | bool] | None = None
-    for one in map(Filtered, sessions):
-        same = agreed(same, one)
+    shared = shared_by(map(Filtered, sessions))
     labels = []
     for session in sessions:
-        differing = arguments_within(session, _ARGUMENT_CELLS, same or {})
+        differing = arguments_within(session, _ARGUMENT_CELLS, shared)
         behind = f"({SIMULATED})" if session.simulated else ""
         labels.append(visible(" ".join(filter(None, (session.name, differing, behind)))))
     return labels

@@ -277,7 +277,9 @@ class Session:
             is_saved = self._save(name, None, is_midway=is_midway)
         except Exception as error:
             leaving.answered()
-            notice(f"could not save on notice, training goes on until SIGTERM: {_told(error)}")
+            notice(
+                f"could not save on notice, training goes on until SIGTERM: {_error_text(error)}"
+            )
             return
         if is_saved:
             self._saved_on_notice(name)
@@ -303,7 +305,7 @@ class Session:
                 if tries_left == 1:
                     raise
             except Exception as error:
-                notice(f"could not go on from checkpoint {name}: {_told(error)}")
+                notice(f"could not go on from checkpoint {name}: {_error_text(error)}")
                 return
             else:
                 break
@@ -499,7 +501,7 @@ def _name(checkpoint: Name) -> str:
     return f"{raw[:_KEPT_NAME_BYTES].decode(errors='ignore')}~{sha256(raw).hexdigest()[:32]}"
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """An error's type and text, whatever its own methods raise."""
     return f"{type(error).__name__}: {reason(error)}"
 

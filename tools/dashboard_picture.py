@@ -56,7 +56,7 @@ async def drawn() -> str:
             await pilot.press("down")
             await _until(pilot, lambda: _current(app) != before)  # noqa: B023 - at once
         await _until(pilot, lambda: bool(app.model.shown.groups and app.model.shown.lines))
-        # What was heard last is drawn by the next beat; what nothing changes any more is the picture.
+        # What was received last is drawn by the next beat; what nothing changes any more is the picture.
         drawings: list[str] = []
         while len(drawings) < STEADY or len({*drawings[-STEADY:]}) > 1:
             await pilot.pause(1 / REPAINTS_A_SECOND)

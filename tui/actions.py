@@ -177,14 +177,14 @@ class Actions:
 
         async def fetch(client: Client) -> None:
             try:
-                await pull(client, checkpoint, Path.cwd(), progress=told)
+                await pull(client, checkpoint, Path.cwd(), progress=show_progress)
             except (ContentError, OSError) as error:
                 raise ClientError(str(error)) from error
             finally:
                 self.fetching = ""
             self._app.say(f"{target}: {size}")
 
-        def told(seen: Transfer) -> None:
+        def show_progress(seen: Transfer) -> None:
             done = size_text(seen.bytes)
             self.fetching = f"fetching {visible(checkpoint.name)}: {done} of {size}"
 

@@ -29,11 +29,11 @@ from tui.behind import behind
 from tui.hints import key_of
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
-from tui.model import TOPICS, Model, Refused, SessionsHeard
+from tui.model import TOPICS, Model, Refused, SessionsReceived
 from tui.prompt import Prompt
-from tui.screens.frame import NAMES, OF_A_PLATFORM, Frame
+from tui.screens.frame import LIVE_ONLY_ACTIONS, NAMES, Frame
 from tui.screens.opening import Opening
-from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, CLOSELY, Topic
+from tui.sources import ALWAYS_RECEIVED, ASK_AGAIN_S, CLOSELY, Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
 """Repaints after which ages are drawn anew though nothing changed."""
 CALM_BEATS: Final = 8
-"""Without a change, after which none is looked for before something is heard or done."""
+"""Without a change, after which none is looked for before something is received or done."""
 SETTLED_S: Final = 1.0
 """So long after many things came they are taken to be there, and to stay."""
 PAUSE_S: Final = 0.15
@@ -73,7 +73,7 @@ MOUSE: Final = (1000, 1003, 1015, 1006)
 TOKEN_LOOK_S: Final = 1.0
 """How often is looked for another token while the platform refuses the one at hand."""
 SAME_TOKEN_AGAIN_S: Final = 60.0
-TOLD_S: Final = 3.0
+SHOWN_S: Final = 3.0
 """So long is told what was done."""
 MOST_ASKED: Final = 10
 """Sessions that are asked for the names of all their metrics."""
@@ -103,7 +103,7 @@ def _screen(name: str) -> Frame:
 
 
 Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
-"""How more of one thing is heard."""
+"""How more of one thing is received."""
 
 
 def _everything() -> type[Provider]:
@@ -119,7 +119,7 @@ class Dashboard(App[None]):
         connect: opens the platform; it need not answer.
         clock: of what is shown and waited for.
         platform: how users call it.
-        recorder: takes down what is heard; None: nobody does.
+        recorder: takes down what is received; None: nobody does.
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
         kept_in: the file of what is kept from one time to the next; None: nothing is.
         cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
@@ -265,7 +265,7 @@ class Dashboard(App[None]):
         else:
             await super().on_event(event)
 
-    # What is heard
+    # What is received
 
     def on_mount(self) -> None:
         """Whoever ends it by a signal gets the terminal back as it was."""
@@ -349,7 +349,7 @@ class Dashboard(App[None]):
             try:
                 token = self._token()
                 async with self._connect() as client:
-                    await self._hear_all(client)
+                    await self._receive_all(client)
                 self._sign_out(has_token=bool(token))
                 await self._other_token(token)
             except ContextError as error:  # what was fine at the start can be damaged by now
@@ -357,12 +357,12 @@ class Dashboard(App[None]):
                 await self.clock.sleep(ASK_AGAIN_S)
 
     def _sign_out(self, *, has_token: bool) -> None:
-        """Say of all that was heard that it is not heard any more, and what signs in."""
+        """Say of all that was received that it is not received any more, and what signs in."""
         what = "the token is not valid" if has_token else "not logged in"
         why = " · ".join(filter(None, (what, self._sign_in_with)))
         self.user = ""
-        heard = {topic for topic, source in self.model.sources.items() if source.heard_at}
-        for topic in heard | {Topic.CLUSTER}:
+        received = {topic for topic, source in self.model.sources.items() if source.received_at}
+        for topic in received | {Topic.CLUSTER}:
             self._take(Refused(topic, why))
 
     async def _other_token(self, refused: str | None) -> None:
@@ -375,27 +375,27 @@ class Dashboard(App[None]):
         while self.clock.monotonic() < again_at and self._token() == refused:
             await self.clock.sleep(TOKEN_LOOK_S)
 
-    async def _hear_all(self, client: Client) -> None:
-        """Hear the platform until it refuses the client's token."""
+    async def _receive_all(self, client: Client) -> None:
+        """Receive the platform until it refuses the client's token."""
         from tui.feed import Feed
 
         signed_out = asyncio.Event()
         feed = Feed(client, self._take, signed_out=signed_out.set)
         self.client, self._feed = client, feed
-        self._hear(pause_s=0.0)
-        self._hear_look(pause_s=0.0)
-        self._hear_wanted(self._wanted, anew=self._wanted)
-        self._hear_details()
+        self._receive(pause_s=0.0)
+        self._subscribe_look(pause_s=0.0)
+        self._subscribe_wanted(self._wanted, anew=self._wanted)
+        self._subscribe_details()
         self.workers.cancel_group(self, "code")
         self.model.show_code(None)  # whoever shows it asks again
         try:
             async with TaskGroup() as group:
-                hearing = [
-                    group.create_task(feed.hear(ALWAYS_HEARD)),
+                receiving = [
+                    group.create_task(feed.receive(ALWAYS_RECEIVED)),
                     group.create_task(self._know_user(client, signed_out)),
                 ]
                 await signed_out.wait()
-                for one in hearing:
+                for one in receiving:
                     one.cancel()
         finally:
             if self._feed is feed:  # whoever listens anew has connected already
@@ -404,21 +404,21 @@ class Dashboard(App[None]):
                 for group_name in ("whole", "screen", "details", "shown", "look"):
                     self.workers.cancel_group(self, group_name)
 
-    def hear_screen(self, topics: Iterable[Topic]) -> None:
-        """Hear what the screen in front shows, beside what always is heard; in a recording belongs everything."""
+    def subscribe_screen(self, topics: Iterable[Topic]) -> None:
+        """Receive what the screen in front shows, beside what always is received; in a recording belongs everything."""
         self.look_into(None)
         wanted = frozenset(Topic if self.recorder is not None else topics)
-        wanted -= ALWAYS_HEARD | CLOSELY
+        wanted -= ALWAYS_RECEIVED | CLOSELY
         if wanted != self._wanted:
-            self._hear_wanted(wanted, anew=wanted - self._wanted)
+            self._subscribe_wanted(wanted, anew=wanted - self._wanted)
 
-    def _hear_wanted(self, wanted: frozenset[Topic], *, anew: frozenset[Topic]) -> None:
+    def _subscribe_wanted(self, wanted: frozenset[Topic], *, anew: frozenset[Topic]) -> None:
         self._wanted = wanted
         if self._feed is not None:
             self._awaited |= anew
             for topic in anew:
                 self.model.ask(topic, self.clock.time())
-            behind(self, "screen", partial(self._feed.hear, wanted))
+            behind(self, "screen", partial(self._feed.receive, wanted))
 
     async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
         """Learn who looks; until then nothing is one's own."""
@@ -444,7 +444,7 @@ class Dashboard(App[None]):
             if self.recorder.ended:
                 self.say(self.recorder.ended, is_bad=True)
                 self.recorder = None
-        if isinstance(event, SessionsHeard) and event.reset:
+        if isinstance(event, SessionsReceived) and event.reset:
             self._settle()
         if (topic := TOPICS.get(type(event))) in self._awaited:
             # Whoever has pressed a key for it need not wait for the next beat.
@@ -517,14 +517,14 @@ class Dashboard(App[None]):
 
     # What a tab of a session shows
 
-    def hear_details(self, *details: Detail) -> None:
-        """Hear these of the session that is looked at, and nothing else that tabs show."""
+    def subscribe_details(self, *details: Detail) -> None:
+        """Receive these of the session that is looked at, and nothing else that tabs show."""
         if details != self.model.shown.details:
             is_other = any(one.what for one in details)
             self.model.show_details(details, self.clock.time())
-            self._hear_details(pause_s=PAUSE_S if is_other else 0.0)
+            self._subscribe_details(pause_s=PAUSE_S if is_other else 0.0)
 
-    def _hear_details(self, *, pause_s: float = 0.0) -> None:
+    def _subscribe_details(self, *, pause_s: float = 0.0) -> None:
         behind(self, "details", partial(self._details, pause_s))
 
     async def _details(self, pause_s: float) -> None:
@@ -542,7 +542,7 @@ class Dashboard(App[None]):
     # Which sessions are looked at closely
 
     def look_at(self, *sessions: Session, pause_s: float = PAUSE_S, is_plain: bool = False) -> None:
-        """Hear what this one reports and prints, once the cursor rests on it; of several, what they report.
+        """Receive what this one reports and prints, once the cursor rests on it; of several, what they report.
 
         `is_plain`: all of it and on steps, whatever was chosen of it or of others.
         """
@@ -561,10 +561,10 @@ class Dashboard(App[None]):
             self.wish(wish)
             return
         shown.want(wish)
-        self._hear(pause_s=pause_s)
+        self._receive(pause_s=pause_s)
 
     def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
-        """Hear more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
+        """Receive more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
         if look is None:
             self._look = None
             self.workers.cancel_group(self, "look")
@@ -573,18 +573,18 @@ class Dashboard(App[None]):
             self._look = look
             self.model.look(look[0], look[1])
             self._awaited.add(look[0])
-            self._hear_look()
+            self._subscribe_look()
 
-    def _hear_look(self, *, pause_s: float = PAUSE_S) -> None:
-        async def hear() -> None:
+    def _subscribe_look(self, *, pause_s: float = PAUSE_S) -> None:
+        async def receive() -> None:
             await self.clock.sleep(pause_s)
             if self._look is not None and self._feed is not None:
                 await self._look[2](self._feed)
 
         if self._look is not None:
-            behind(self, "look", hear)
+            behind(self, "look", receive)
 
-    def _hear(self, *, pause_s: float) -> None:
+    def _receive(self, *, pause_s: float) -> None:
         behind(self, "shown", partial(self._closely, pause_s))
 
     async def _closely(self, pause_s: float) -> None:
@@ -603,7 +603,7 @@ class Dashboard(App[None]):
                     group.create_task(feed.explanation(session))
 
     async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
-        """Hear what is wished for; another wish begins anew."""
+        """Receive what is wished for; another wish begins anew."""
         while True:
             wish = self.model.shown.wish
             changed = asyncio.Event()
@@ -645,13 +645,13 @@ class Dashboard(App[None]):
             self.wish(replace(self.model.shown.wish, width=self._width))
 
     def log_of(self, rank: int) -> None:
-        """Hear the log of another replica of the session that is looked at."""
+        """Receive the log of another replica of the session that is looked at."""
         if rank != self.model.shown.rank:
             self.model.show_rank(rank)
-            self._hear(pause_s=0.0)
+            self._receive(pause_s=0.0)
 
     def compare_code(self, first: Session, second: Session) -> None:
-        """Hear how the code of the second one differs from that of the first, once the cursor rests on it."""
+        """Receive how the code of the second one differs from that of the first, once the cursor rests on it."""
         pair = first.id, second.id
         if pair == self.model.shown.pair:
             return
@@ -700,7 +700,7 @@ class Dashboard(App[None]):
         self.look_at(session)
         is_open = isinstance(self.screen, SessionScreen) and self.screen.is_of(session)
         if not is_open or tab:  # an Enter that was pressed twice opens it once
-            self.push_screen(SessionScreen(session.id, tab=tab))
+            self.push_screen(SessionScreen(session.id, name_of_session=session.name, tab=tab))
 
     # What keys do
 
@@ -712,20 +712,20 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """What the keys do that are in force."""
-        from tui.screens.help import HERE, Help, Told, command_lines, told
+        from tui.screens.help import HERE, Help, KeyEntry, command_lines, key_entries
         from tui.widgets.table import HIDDEN, Table
 
         active = self.screen.active_bindings.values()
-        entries = told(self, active, without=self.without)
+        entries = key_entries(self, active, without=self.without)
         if isinstance(self.focused, Table) and (hidden := self.focused.hidden_count):
-            entries.insert(0, Told(HERE, f"{HIDDEN}{hidden}", "Hidden columns"))
+            entries.insert(0, KeyEntry(HERE, f"{HIDDEN}{hidden}", "Hidden columns"))
         commands = command_lines(key_of(self, "app.command")) if self.player is None else ()
         self.push_screen(Help(entries, commands))
 
     @property
     def without(self) -> Collection[str]:
         """Actions that do nothing with what is shown, and are not offered."""
-        return OF_A_PLATFORM if self.player is not None else ()
+        return LIVE_ONLY_ACTIONS if self.player is not None else ()
 
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
@@ -832,7 +832,7 @@ class Dashboard(App[None]):
         self.notify(
             visible_lines(text),
             severity="error" if is_bad else "information",
-            timeout=self.NOTIFICATION_TIMEOUT if is_bad else TOLD_S,
+            timeout=self.NOTIFICATION_TIMEOUT if is_bad else SHOWN_S,
             markup=False,
         )
 

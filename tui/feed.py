@@ -1,6 +1,6 @@
 """The only part of the dashboard that talks to the platform.
 
-Each method hears one topic until it is cancelled, and posts what it hears as events of the model. None of them
+Each method receives one topic until it is cancelled, and posts what it receives as events of the model. None of them
 raises what the platform answers: it is an event as well, and is asked again after a while.
 """
 
@@ -33,28 +33,28 @@ from nsml.view.units import parse_duration
 from nsml.view.whole import is_short
 from tui.model import (
     TAIL_LINES,
-    CheckpointsHeard,
-    ClusterHeard,
-    CodeHeard,
-    ContentHeard,
-    DatasetsHeard,
-    EndedHeard,
-    ExplanationHeard,
-    FileHeard,
-    FilesHeard,
+    CheckpointsReceived,
+    ClusterReceived,
+    CodeReceived,
+    ContentReceived,
+    DatasetsReceived,
+    EndedReceived,
+    ExplanationReceived,
+    FileReceived,
+    FilesReceived,
     Linked,
-    LogHeard,
-    MediaHeard,
-    NodesHeard,
-    ProjectHeard,
-    ProjectsHeard,
-    QueueHeard,
+    LogReceived,
+    MediaReceived,
+    NodesReceived,
+    ProjectReceived,
+    ProjectsReceived,
+    QueueReceived,
     Refused,
-    SeriesHeard,
-    SessionsHeard,
-    TelemetryHeard,
-    TreeHeard,
-    WholeHeard,
+    SeriesReceived,
+    SessionsReceived,
+    TelemetryReceived,
+    TreeReceived,
+    WholeReceived,
     medium_key,
 )
 from tui.sources import ASK_AGAIN_S, Topic
@@ -139,7 +139,7 @@ class Feed:
             Topic.PROJECTS: self.projects,
         }
 
-    async def hear(self, topics: Iterable[Topic]) -> None:
+    async def receive(self, topics: Iterable[Topic]) -> None:
         """All of these that are of the platform, and of no one session."""
         async with TaskGroup() as group:
             for topic in topics:
@@ -155,7 +155,7 @@ class Feed:
                 pb.SessionFilter(),
                 with_reports=True,
                 short=True,
-                on_link=self._teller(Topic.SESSIONS),
+                on_link=self._on_link(Topic.SESSIONS),
             )
             # All of them come in parts, of which only the last has a revision: until then what was known stays.
             parts: list[Session] | None = None
@@ -164,11 +164,11 @@ class Feed:
                     if answer.reset:
                         parts = []
                     if parts is None:
-                        self._post(SessionsHeard(answer.changed, answer.removed))
+                        self._post(SessionsReceived(answer.changed, answer.removed))
                         continue
                     parts += answer.changed
                     if answer.revision:
-                        self._post(SessionsHeard(parts, (), reset=True))
+                        self._post(SessionsReceived(parts, (), reset=True))
                         parts = None
 
         await self._for_ever(Topic.SESSIONS, watch)
@@ -176,13 +176,13 @@ class Feed:
     async def ended(self) -> None:
         """Sessions that have ended, the newest."""
 
-        async def look() -> EndedHeard:
+        async def look() -> EndedReceived:
             chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
             request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED, short=True)
             page = await self._client.sessions.page(request)
             if page.ended_missing:
                 raise Unavailable("the history does not answer")
-            return EndedHeard(page.sessions, is_cut=bool(page.next_cursor))
+            return EndedReceived(page.sessions, is_cut=bool(page.next_cursor))
 
         await self._again(Topic.ENDED, look, lambda event: event, every_s=ENDED_EVERY_S)
 
@@ -191,7 +191,7 @@ class Feed:
         for session in filter(is_short, sessions):
             while True:
                 try:
-                    self._post(WholeHeard(await self._client.sessions.get(session.id)))
+                    self._post(WholeReceived(await self._client.sessions.get(session.id)))
                 except NotFound:
                     pass  # removed meanwhile
                 except NotSignedIn:
@@ -205,10 +205,10 @@ class Feed:
         """The platform as a whole; its answers are the pulse by which a dead connection shows."""
         clock = self._client.clock
 
-        async def look() -> ClusterHeard:
+        async def look() -> ClusterReceived:
             begun = clock.monotonic()
             cluster = await self._client.nodes.cluster()
-            return ClusterHeard(cluster, clock.monotonic() - begun)
+            return ClusterReceived(cluster, clock.monotonic() - begun)
 
         await self._again(Topic.CLUSTER, look, lambda event: event, every_s=LOOK_EVERY_S)
 
@@ -218,16 +218,18 @@ class Feed:
         async def look() -> ListQueueResponse:
             return joined(await self._client.sessions.queue(limit=MOST_WAITING))
 
-        await self._again(Topic.QUEUE, look, QueueHeard, every_s=LOOK_EVERY_S)
+        await self._again(Topic.QUEUE, look, QueueReceived, every_s=LOOK_EVERY_S)
 
     async def nodes(self) -> None:
         """The machines and their devices."""
-        await self._again(Topic.NODES, self._client.nodes.every, NodesHeard, every_s=LOOK_EVERY_S)
+        await self._again(
+            Topic.NODES, self._client.nodes.every, NodesReceived, every_s=LOOK_EVERY_S
+        )
 
     async def datasets(self) -> None:
         """The datasets that the user may see."""
         await self._again(
-            Topic.DATASETS, self._client.datasets.every, DatasetsHeard, every_s=DATASETS_EVERY_S
+            Topic.DATASETS, self._client.datasets.every, DatasetsReceived, every_s=DATASETS_EVERY_S
         )
 
     async def tree(self, dataset: Dataset) -> None:
@@ -245,21 +247,21 @@ class Feed:
             except ContentError as error:
                 raise PlatformFault(str(error)) from error
             files = [(one.path, one.size) for one in tree.entries]
-            self._post(TreeHeard(dataset.digest, files))
+            self._post(TreeReceived(dataset.digest, files))
 
         await self._for_ever(Topic.TREE, look)
 
     async def projects(self) -> None:
         """The user's projects, and what is held of each."""
         await self._again(
-            Topic.PROJECTS, self._client.projects.every, ProjectsHeard, every_s=LOOK_EVERY_S
+            Topic.PROJECTS, self._client.projects.every, ProjectsReceived, every_s=LOOK_EVERY_S
         )
 
     async def project(self, name: str) -> None:
         """One of them, with who holds what."""
 
-        async def look() -> ProjectHeard:
-            return ProjectHeard(await self._client.projects.get(name))
+        async def look() -> ProjectReceived:
+            return ProjectReceived(await self._client.projects.get(name))
 
         await self._again(Topic.PROJECT, look, lambda event: event, every_s=LOOK_EVERY_S)
 
@@ -267,12 +269,12 @@ class Feed:
         """Why a live session waits; of one that does not, what its processes take, which changes all the time."""
         calls = self._client.sessions
 
-        async def look() -> ExplanationHeard:
+        async def look() -> ExplanationReceived:
             if session.state == pb.SESSION_STATE_QUEUED:
                 answer = await calls.explain(session.id)
             else:
                 answer = pb.ExplainSessionResponse(session=await calls.get(session.id))
-            return ExplanationHeard(session.id, answer)
+            return ExplanationReceived(session.id, answer)
 
         await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)
 
@@ -291,14 +293,14 @@ class Feed:
             width=max(min(wish.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
         )
 
-        heard: tuple[Sequence[pb.ReadSeriesResponse], SeriesHeard] | None = None
+        received: tuple[Sequence[pb.ReadSeriesResponse], SeriesReceived] | None = None
 
-        async def look() -> SeriesHeard:
-            nonlocal heard
+        async def look() -> SeriesReceived:
+            nonlocal received
             answers = await read_series(self._client, request, patience_s=0.0)
-            if heard is None or answers != heard[0]:
-                heard = answers, _gathered(answers, sessions, wish)
-            return heard[1]  # what is the same is drawn once
+            if received is None or answers != received[0]:
+                received = answers, _gathered(answers, sessions, wish)
+            return received[1]  # what is the same is drawn once
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
         every_s = ENDED_SERIES_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
@@ -318,7 +320,7 @@ class Feed:
             names = sessions[0].name, sessions[1].name
             # Of long files that takes a while, in which others have their turn.
             found = await in_thread(lambda: code.all_compared(files, data, names))
-            self._post(CodeHeard(ids, found, code.same(old, new)))
+            self._post(CodeReceived(ids, found, code.same(old, new)))
 
         await self._for_ever(Topic.CODE, look)
 
@@ -326,7 +328,7 @@ class Feed:
         """The end of what a replica printed, and what it prints."""
 
         async def follow() -> None:
-            self._post(LogHeard(session.id, (), is_anew=True))
+            self._post(LogReceived(session.id, (), is_anew=True))
             text, lead, missing, attempt = _shown_log(), "", 0, 0
             stream = read_logs(
                 self._client,
@@ -334,7 +336,7 @@ class Feed:
                 rank=rank,
                 tail_lines=TAIL_LINES,
                 follow=True,
-                on_link=self._teller(Topic.LOG),
+                on_link=self._on_link(Topic.LOG),
             )
             async with aclosing(stream):
                 async for piece in stream:
@@ -346,10 +348,10 @@ class Feed:
                     missing += piece.missing_bytes
                     *lines, lead = _lines_of(lead, text.feed(piece.data))
                     rest = text.open and lead + text.open
-                    self._post(LogHeard(session.id, lines, is_next, missing, rest, attempt))
+                    self._post(LogReceived(session.id, lines, is_next, missing, rest, attempt))
             *lines, _ = _lines_of(lead, text.close())
             if lines:
-                self._post(LogHeard(session.id, lines, missing_bytes=missing, attempt=attempt))
+                self._post(LogReceived(session.id, lines, missing_bytes=missing, attempt=attempt))
 
         await self._for_ever(Topic.LOG, follow)
 
@@ -374,16 +376,16 @@ class Feed:
     async def checkpoints(self, session: Session) -> None:
         """What it saved."""
 
-        async def look() -> CheckpointsHeard:
+        async def look() -> CheckpointsReceived:
             found = await self._client.checkpoints.every(session.id)
-            return CheckpointsHeard(session.id, found)
+            return CheckpointsReceived(session.id, found)
 
         await self._detail(Topic.CHECKPOINTS, session, look)
 
     async def telemetry(self, session: Session, span: str) -> None:
         """What its devices and processes did in the last `span` of time (`10m`); "": since it was placed."""
 
-        async def look() -> TelemetryHeard:
+        async def look() -> TelemetryReceived:
             ended = seconds_of(session.ended_at) if session.HasField("ended_at") else None
             answer = await self._client.telemetry.read(
                 session=session.id,
@@ -391,33 +393,33 @@ class Feed:
                 until=ended,
                 width=TELEMETRY_CELLS,
             )
-            return TelemetryHeard(session.id, span, answer)
+            return TelemetryReceived(session.id, span, answer)
 
         await self._detail(Topic.TELEMETRY, session, look, every_s=LOOK_EVERY_S)
 
     async def files(self, session: Session) -> None:
         """Those of its code, which are the same for good."""
 
-        async def look() -> FilesHeard:
+        async def look() -> FilesReceived:
             tree = await read_tree(self._client, session)
-            return FilesHeard(session.id, () if tree is None else tree.entries)
+            return FilesReceived(session.id, () if tree is None else tree.entries)
 
         await self._once(Topic.FILES, look)
 
     async def file(self, session: Session, path: str) -> None:
         """What is in one of them."""
 
-        async def look() -> FileHeard:
+        async def look() -> FileReceived:
             tree = await read_tree(self._client, session)
             found = [one for one in tree.entries if one.path == path] if tree is not None else []
             if not found:
                 raise NotFound(f"there is no {path} in its code")
             [entry] = found
             if note := code.unreadable(entry):
-                return FileHeard(session.id, path, (), note)
+                return FileReceived(session.id, path, (), note)
             [data] = await read_files(self._client, session, found)
             lines, note = code.shown(data)
-            return FileHeard(session.id, path, lines, note)
+            return FileReceived(session.id, path, lines, note)
 
         await self._once(Topic.FILE, look)
 
@@ -425,17 +427,17 @@ class Feed:
         """What it showed beside its numbers."""
         followed = media.Followed(self._client, session.id, most=MOST_MEDIA)
 
-        async def look() -> MediaHeard:
-            return MediaHeard(session.id, *await followed.again())
+        async def look() -> MediaReceived:
+            return MediaReceived(session.id, *await followed.again())
 
         await self._detail(Topic.MEDIA, session, look)
 
     async def content(self, session: Session, medium: Media) -> None:
         """What is in one of them."""
 
-        async def look() -> ContentHeard:
+        async def look() -> ContentReceived:
             data = await media.content(self._client, session.id, medium)
-            return ContentHeard(session.id, medium_key(medium), data)
+            return ContentReceived(session.id, medium_key(medium), data)
 
         await self._once(Topic.CONTENT, look)
 
@@ -452,7 +454,7 @@ class Feed:
         await self._again(topic, look, lambda event: event, every_s=every_s)
 
     async def _once(self, topic: Topic, look: Callable[[], Awaitable[Event]]) -> None:
-        """Hear what never changes."""
+        """Receive what never changes."""
 
         async def sound() -> Event:
             try:
@@ -473,7 +475,7 @@ class Feed:
         """Ask again and again, more seldom while `look` finds the very same; once where `every_s` is infinite."""
 
         async def looks() -> None:
-            link = self._teller(topic)
+            link = self._on_link(topic)
             before, same, retries = None, 0, 0
             while True:
                 try:
@@ -502,11 +504,11 @@ class Feed:
 
         await self._for_ever(topic, looks)
 
-    async def _for_ever(self, topic: Topic, hear: Callable[[], Awaitable[None]]) -> None:
-        """Hear a topic again after a refusal; return when there is no more of it."""
+    async def _for_ever(self, topic: Topic, receive: Callable[[], Awaitable[None]]) -> None:
+        """Receive a topic again after a refusal; return when there is no more of it."""
         while True:
             try:
-                await hear()
+                await receive()
             except NotSignedIn:
                 self._signed_out()
                 await (
@@ -518,13 +520,13 @@ class Feed:
             else:
                 return
 
-    def _teller(self, topic: Topic) -> Callable[[Link], None]:
+    def _on_link(self, topic: Topic) -> Callable[[Link], None]:
         return lambda link: self._post(Linked(topic, link))
 
 
 def _gathered(
     answers: Sequence[pb.ReadSeriesResponse], sessions: Sequence[Session], wish: ChartWish
-) -> SeriesHeard:
+) -> SeriesReceived:
     """The lines of sessions by metric."""
     low = -math.inf if wish.low is None else wish.low
     high = math.inf if wish.high is None else wish.high
@@ -541,7 +543,7 @@ def _gathered(
             owners.setdefault(visible(name), []).extend([session.id] * len(lines))
     ids = tuple(session.id for session in sessions)
     left_out = sum(answer.left_out_series for answer in answers)
-    return SeriesHeard(ids, wish, lines_in_order(groups), owners, left_out)
+    return SeriesReceived(ids, wish, lines_in_order(groups), owners, left_out)
 
 
 def _shown_log() -> ShownLog:

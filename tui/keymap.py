@@ -199,7 +199,7 @@ def normal(key: str) -> str | None:
 def clashing(parts: Mapping[type[DOMNode], tuple[Binding, ...]], keymap: Mapping[str, str]) -> str:
     """What is wrong with keys that have two meanings in one place; "" where none has.
 
-    A place is a part with what it inherits; of a screen with the app, which hears what the screen does not. What two keys
+    A place is a part with what it inherits; of a screen with the app, which receives what the screen does not. What two keys
     share without the keymap they may share with it.
     """
     app = next((part for part in parts if not issubclass(part, Screen) and _is_app(part)), None)

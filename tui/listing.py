@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from nsml.v1.sessions_pb2 import Session
+from nsml.view.differing import NOTHING_SHARED
 from nsml.view.filtering import complete
 from nsml.view.ordering import (
     AGING,
@@ -33,6 +34,7 @@ from tui.model import tally_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nsml.view.differing import Shared
     from nsml.view.tables import Column
     from tui.model import Row, Tally
 
@@ -173,14 +175,16 @@ def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool, quota: int |
     )
 
 
-def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[Session]]:
-    """The columns, with a mark at the one that is sorted by; `same` arguments are in none of the rows."""
+def columns_of(
+    listing: Listing, shared: Shared[str | bool] = NOTHING_SHARED
+) -> list[Column[Session]]:
+    """The columns, with a mark at the sort key; arguments that all rows share are left out of them."""
     if listing.columns:
         every = map(column, _with_name(listing.columns))
         found = [_wanted(one) for one in every if one is not None]
     else:
         found = list(COLUMNS)
-    found = [_arguments(one, same) if one.key == "args" else _short(one) for one in found]
+    found = [_arguments(one, shared) if one.key == "args" else _short(one) for one in found]
     found = with_filtered(found, complete(listing.filter).asked)
     return found if listing.is_plain else marked(found, listing.sort, is_down=listing.is_down)
 
@@ -196,20 +200,20 @@ def _short(one: Column[Session]) -> Column[Session]:
     return one._replace(cell=_HELD) if one.key == "gpus" else one
 
 
-def _arguments(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:
+def _arguments(one: Column[Session], shared: Shared[str | bool]) -> Column[Session]:
     """By their names, as filters and columns have them, and not as the program gets them."""
     one = one._replace(
-        cell=lambda session, _: arguments_text(session, same),
-        within=lambda session, _, cells: arguments_within(session, cells, same),
+        cell=lambda session, _: arguments_text(session, shared),
+        within=lambda session, _, cells: arguments_within(session, cells, shared),
         shrinks_to=_ARGUMENT_CELLS,
     )
-    if not same:
+    if not shared.same:
         return one
     return one._replace(
         title="Args (differing)",
         title_within=lambda _: "Args",
         is_wide=True,
-        is_worth=lambda session: bool(arguments_text(session, same)),
+        is_worth=lambda session: bool(arguments_text(session, shared)),
     )
 
 

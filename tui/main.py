@@ -212,8 +212,8 @@ def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
 def _order(descriptor: int) -> dict[str, Any]:
     """What whoever started us for a browser says in its first line; with its end we end."""
     try:
-        with open(os.dup(descriptor), "rb", buffering=0) as told:  # noqa: PTH123 - it has no path
-            order: dict[str, Any] = json.loads(told.readline())
+        with open(os.dup(descriptor), "rb", buffering=0) as orders:  # noqa: PTH123 - it has no path
+            order: dict[str, Any] = json.loads(orders.readline())
     except (OSError, ValueError):
         _fail("--visit is for who serves a browser", "nsml-tui --web", USAGE_CODE)
 

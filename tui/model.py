@@ -1,4 +1,4 @@
-"""What the dashboard knows, folded from what the feed hears. No I/O, no clock, no widget."""
+"""What the dashboard knows, folded from what the feed receives. No I/O, no clock, no widget."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ _TURNS: Final = {
     SESSION_STATE_STOPPING: "stopping",
     SESSION_STATE_HELD: "held",
 }
-_BACK: Final = {SESSION_STATE_PAUSED: "goes on", SESSION_STATE_UNKNOWN: "heard again"}
+_BACK: Final = {SESSION_STATE_PAUSED: "goes on", SESSION_STATE_UNKNOWN: "reconnected"}
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsHeard:
+class SessionsReceived:
     """A step of the watch stream; with `reset` it replaces all live sessions."""
 
     changed: Sequence[Session]
@@ -99,7 +99,7 @@ class SessionsHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedHeard:
+class EndedReceived:
     """The newest sessions that have ended; they replace those that were known.
 
     `is_cut`: there are older ones as well.
@@ -110,14 +110,14 @@ class EndedHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeHeard:
+class WholeReceived:
     """A session with all of its command, of which lists lack the end."""
 
     session: Session
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterHeard:
+class ClusterReceived:
     """The platform as a whole, and how long the answer took in seconds."""
 
     cluster: GetClusterResponse
@@ -125,28 +125,28 @@ class ClusterHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueHeard:
+class QueueReceived:
     """Who waits, in order."""
 
     queue: ListQueueResponse
 
 
 @dataclass(frozen=True, slots=True)
-class NodesHeard:
+class NodesReceived:
     """All nodes."""
 
     nodes: Sequence[Node]
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetsHeard:
+class DatasetsReceived:
     """All datasets that the user may see."""
 
     datasets: Sequence[Dataset]
 
 
 @dataclass(frozen=True, slots=True)
-class TreeHeard:
+class TreeReceived:
     """The files of a dataset with their sizes; `digest` names that version of it."""
 
     digest: str
@@ -154,14 +154,14 @@ class TreeHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectsHeard:
+class ProjectsReceived:
     """The projects of the user; an administrator's are all."""
 
     projects: Sequence[Project]
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectHeard:
+class ProjectReceived:
     """One of them, with who holds what of it."""
 
     answer: GetProjectResponse
@@ -204,7 +204,7 @@ class ChartWish:
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesHeard:
+class SeriesReceived:
     """What sessions reported, by metric: in their order, with the id of the session that each line is of."""
 
     session_ids: tuple[str, ...]
@@ -216,7 +216,7 @@ class SeriesHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class LogHeard:
+class LogReceived:
     """Lines that a session printed, and those at the end that may still change; with `is_anew` what was known before is forgotten.
 
     `attempt`: whose they are; 0: not known.
@@ -231,7 +231,7 @@ class LogHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplanationHeard:
+class ExplanationReceived:
     """Why a session waits."""
 
     session_id: str
@@ -239,7 +239,7 @@ class ExplanationHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeHeard:
+class CodeReceived:
     """How the code of two sessions differs, file by file; `same` files do not."""
 
     pair: tuple[str, str]
@@ -259,7 +259,7 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsHeard:
+class CheckpointsReceived:
     """What a session saved, oldest first."""
 
     session_id: str
@@ -267,7 +267,7 @@ class CheckpointsHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetryHeard:
+class TelemetryReceived:
     """What the devices and processes of a session did in a span of time."""
 
     session_id: str
@@ -276,7 +276,7 @@ class TelemetryHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesHeard:
+class FilesReceived:
     """The files of a session's code, by path."""
 
     session_id: str
@@ -284,7 +284,7 @@ class FilesHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class FileHeard:
+class FileReceived:
     """The lines of one of them, or in `note` why there are none."""
 
     session_id: str
@@ -294,7 +294,7 @@ class FileHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class MediaHeard:
+class MediaReceived:
     """What a session showed, oldest first: the last of it, without the first `left_out`."""
 
     session_id: str
@@ -308,7 +308,7 @@ def medium_key(medium: Media) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentHeard:
+class ContentReceived:
     """What is in one of them; nobody has looked at it yet."""
 
     session_id: str
@@ -316,29 +316,34 @@ class ContentHeard:
     data: bytes
 
 
-DetailHeard: TypeAlias = (
-    CheckpointsHeard | TelemetryHeard | FilesHeard | FileHeard | MediaHeard | ContentHeard
+DetailReceived: TypeAlias = (
+    CheckpointsReceived
+    | TelemetryReceived
+    | FilesReceived
+    | FileReceived
+    | MediaReceived
+    | ContentReceived
 )
-"""What is heard of what tabs show."""
+"""What is received of what tabs show."""
 
-D = TypeVar("D", bound=DetailHeard)
+D = TypeVar("D", bound=DetailReceived)
 
 Event: TypeAlias = (
-    SessionsHeard
-    | EndedHeard
-    | WholeHeard
-    | ClusterHeard
-    | QueueHeard
-    | NodesHeard
-    | SeriesHeard
-    | LogHeard
-    | ExplanationHeard
-    | CodeHeard
-    | DetailHeard
-    | DatasetsHeard
-    | TreeHeard
-    | ProjectsHeard
-    | ProjectHeard
+    SessionsReceived
+    | EndedReceived
+    | WholeReceived
+    | ClusterReceived
+    | QueueReceived
+    | NodesReceived
+    | SeriesReceived
+    | LogReceived
+    | ExplanationReceived
+    | CodeReceived
+    | DetailReceived
+    | DatasetsReceived
+    | TreeReceived
+    | ProjectsReceived
+    | ProjectReceived
     | Linked
     | Refused
 )
@@ -397,8 +402,10 @@ class Row:
         return found
 
 
-ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard | DetailHeard
-"""What is heard of what is looked at closely."""
+ShownReceived: TypeAlias = (
+    SeriesReceived | LogReceived | ExplanationReceived | CodeReceived | DetailReceived
+)
+"""What is received of what is looked at closely."""
 
 
 @dataclass(slots=True)
@@ -413,7 +420,7 @@ class Shown:
         first: the number of the first of its lines that is kept, from 0 on.
         pair: the two whose code is compared.
         details: what the tab in front shows.
-        heard: what was last heard of what tabs show, by its kind.
+        received: what was last received of what tabs show, by its kind.
     """
 
     session_ids: tuple[str, ...] = ()
@@ -429,9 +436,9 @@ class Shown:
     rank: int = 0
     explanation: ExplainSessionResponse | None = None
     pair: tuple[str, str] | None = None
-    code: CodeHeard | None = None
+    code: CodeReceived | None = None
     details: tuple[Detail, ...] = ()
-    heard: dict[type, DetailHeard] = field(default_factory=dict)
+    received: dict[type, DetailReceived] = field(default_factory=dict)
 
     def want(self, wish: ChartWish) -> None:
         """Wish for another part; what is on another axis is of no use for it."""
@@ -439,46 +446,46 @@ class Shown:
             self.groups = None
         self.wish = wish
 
-    def is_of(self, event: ShownHeard) -> bool:
-        """Whether what was heard is of what is looked at."""
+    def is_of(self, event: ShownReceived) -> bool:
+        """Whether what was received is of what is looked at."""
         match event:
-            case SeriesHeard(session_ids=ids):
+            case SeriesReceived(session_ids=ids):
                 return ids == self.session_ids
-            case CodeHeard(pair=pair):
+            case CodeReceived(pair=pair):
                 return pair == self.pair
-            case TelemetryHeard() | FileHeard() | ContentHeard():
+            case TelemetryReceived() | FileReceived() | ContentReceived():
                 if Detail(TOPICS[type(event)], event.what) not in self.details:
                     return False  # of what was shown before
         return (event.session_id,) == self.session_ids
 
     def detail(self, kind: type[D]) -> D | None:
-        """What was last heard of something that tabs show; None: nothing yet."""
-        return cast("D | None", self.heard.get(kind))
+        """What was last received of something that tabs show; None: nothing yet."""
+        return cast("D | None", self.received.get(kind))
 
     def medium(self, key: str) -> Media | None:
         """What it showed that has a `medium_key`."""
-        listed = self.detail(MediaHeard)
+        listed = self.detail(MediaReceived)
         found = (one for one in (listed.media if listed else ()) if medium_key(one) == key)
         return next(found, None)
 
     def keeps(self, detail: Detail) -> bool:
         """Whether anything is known of it; what is of another is forgotten."""
         kind = next(kind for kind, topic in TOPICS.items() if topic is detail.topic)
-        known = self.heard.get(kind)
+        known = self.received.get(kind)
         if known is not None and getattr(known, "what", "") == detail.what:
             return True
-        self.heard.pop(kind, None)
+        self.received.pop(kind, None)
         return False
 
-    def take(self, event: ShownHeard) -> None:
-        """Take in what was heard of it."""
+    def take(self, event: ShownReceived) -> None:
+        """Take in what was received of it."""
         match event:
-            case SeriesHeard():
+            case SeriesReceived():
                 # Of what is wished for no more nothing is drawn on the axis of now.
                 if event.wish == self.wish:
                     self.groups, self.owners = event.groups, event.owners
                     self.left_out = event.left_out
-            case LogHeard():
+            case LogReceived():
                 if event.is_anew:
                     self.lines.clear()
                     self.first = 0
@@ -487,12 +494,12 @@ class Shown:
                 self.missing_bytes = event.missing_bytes
                 self.unended = event.unended
                 self.attempt = event.attempt
-            case ExplanationHeard():
+            case ExplanationReceived():
                 self.explanation = event.answer
-            case CodeHeard():
+            case CodeReceived():
                 self.code = event
             case _:
-                self.heard[type(event)] = event
+                self.received[type(event)] = event
 
 
 class Model:
@@ -518,8 +525,8 @@ class Model:
         """What is looked at closely beside sessions: of each topic of one thing the name of that."""
         self.turns: deque[Happening] = deque(maxlen=MOST_TURNS)
         """What was seen to happen and leaves no moment in any record."""
-        self.tree: TreeHeard | None = None
-        self.project: ProjectHeard | None = None
+        self.tree: TreeReceived | None = None
+        self.project: ProjectReceived | None = None
         self.sources: dict[Topic, Source] = {
             topic: Source(is_polled=topic in _POLLED) for topic in Topic
         }
@@ -534,7 +541,7 @@ class Model:
         self._sheet: Sheet | None = None
 
     def show(self, *session_ids: str) -> None:
-        """Look at another session, or at several: what was heard of those before is forgotten."""
+        """Look at another session, or at several: what was received of those before is forgotten."""
         if session_ids != self.shown.session_ids:
             self.version += 1
             self.shown = Shown(session_ids)
@@ -557,7 +564,7 @@ class Model:
         self.sources[Topic.CODE] = Source()
 
     def show_details(self, details: tuple[Detail, ...], now: float) -> None:
-        """Show these of the session; what is known of them already is not called new until it is heard again."""
+        """Show these of the session; what is known of them already is not called new until it is received again."""
         self.version += 1
         before, self.shown.details = self.shown.details, details
         for one in details:
@@ -567,7 +574,7 @@ class Model:
                 self.sources[one.topic] = Source()
 
     def look(self, topic: Topic, name: str) -> None:
-        """Look at another dataset or project; "": at none. What was heard of the one before is forgotten."""
+        """Look at another dataset or project; "": at none. What was received of the one before is forgotten."""
         self.version += 1
         self.looks[topic] = name
         self.sources[topic] = Source(is_polled=topic in _POLLED)
@@ -577,7 +584,7 @@ class Model:
             self.project = None
 
     def anew(self) -> Model:
-        """One that has heard nothing, and looks at the same session."""
+        """One that has received nothing, and looks at the same session."""
         fresh = Model()
         fresh.version, fresh.listed = self.version + 1, self.listed + 1
         shown = self.shown
@@ -586,31 +593,31 @@ class Model:
         return fresh
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
-        """Take in what was heard at a moment (Unix seconds)."""
+        """Take in what was received at a moment (Unix seconds)."""
         self.version += not self._knows(event, now)
         match event:
-            case SessionsHeard() | EndedHeard():
-                if isinstance(event, SessionsHeard):
+            case SessionsReceived() | EndedReceived():
+                if isinstance(event, SessionsReceived):
                     self._see_turns(event.changed, now)
                 self._take(event)
-            case WholeHeard(session):
+            case WholeReceived(session):
                 self._complete(session)
-            case ClusterHeard(cluster, took_s):
+            case ClusterReceived(cluster, took_s):
                 self._see_leader(cluster, now)
                 self.cluster, self.took_s = cluster, took_s
                 # A stream that was opened again says nothing before something happens.
                 answered = {topic: source.answered(now) for topic, source in self.sources.items()}
                 self.version += answered != self.sources
                 self.sources = answered
-            case QueueHeard(queue):
+            case QueueReceived(queue):
                 self.queue = queue
-            case NodesHeard(nodes):
+            case NodesReceived(nodes):
                 self.nodes = nodes
-            case DatasetsHeard(datasets):
+            case DatasetsReceived(datasets):
                 self.datasets = datasets
-            case ProjectsHeard(projects):
+            case ProjectsReceived(projects):
                 self.projects = projects
-            case TreeHeard() | ProjectHeard():
+            case TreeReceived() | ProjectReceived():
                 if not self._take_closely(event):
                     return
             case Linked(topic, link):
@@ -621,15 +628,15 @@ class Model:
                 if not self.shown.is_of(event):
                     return
                 self.shown.take(event)
-        if (heard := TOPICS.get(type(event))) is not None:
-            self.sources[heard] = self.sources[heard].heard(now)
+        if (received := TOPICS.get(type(event))) is not None:
+            self.sources[received] = self.sources[received].received(now)
 
     def _knows(self, event: Event, now: float) -> bool:
         """Whether it says nothing for which anything has to be drawn before its time."""
         match event:
-            case ClusterHeard():
+            case ClusterReceived():
                 return True
-            case SeriesHeard():
+            case SeriesReceived():
                 is_live = self.sources[Topic.SERIES].state(now) is State.LIVE
                 return is_live and event.groups is self.shown.groups
             case _:
@@ -640,14 +647,14 @@ class Model:
         self.sources[topic] = self.sources[topic].asked(now)
 
     def stood_still(self, now: float) -> None:
-        """Nobody asked for a while: that nothing was heard meanwhile says nothing of the platform."""
+        """Nobody asked for a while: that nothing was received meanwhile says nothing of the platform."""
         for topic, source in self.sources.items():
             if source.is_polled and source.state(now) in {State.LIVE, State.STALE}:
                 self.ask(topic, now)
 
     def comes_back(self, event: Event, now: float) -> str:
-        """What is said once of what is heard now, before it is folded: that the platform is back, who leads it now."""
-        if not isinstance(event, ClusterHeard):
+        """What is said once of what is received now, before it is folded: that the platform is back, who leads it now."""
+        if not isinstance(event, ClusterReceived):
             return ""
         leader = event.cluster.leader
         words = [self.sources[Topic.CLUSTER].back(now)]
@@ -682,22 +689,22 @@ class Model:
         else:
             self.turns.append(Happening(now, "no leader", before.leader, "leads no more"))
 
-    def _take_closely(self, event: TreeHeard | ProjectHeard) -> bool:
-        """Take in what was heard of one thing; False where that is looked at no more."""
+    def _take_closely(self, event: TreeReceived | ProjectReceived) -> bool:
+        """Take in what was received of one thing; False where that is looked at no more."""
         match event:
-            case TreeHeard(digest):
+            case TreeReceived(digest):
                 is_meant = self.looks.get(Topic.TREE) == digest
                 self.tree = event if is_meant else self.tree
-            case ProjectHeard(answer):
+            case ProjectReceived(answer):
                 is_meant = self.looks.get(Topic.PROJECT) == answer.project.name
                 self.project = event if is_meant else self.project
         return is_meant
 
-    def _take(self, event: SessionsHeard | EndedHeard) -> None:
+    def _take(self, event: SessionsReceived | EndedReceived) -> None:
         match event:
-            case SessionsHeard():
+            case SessionsReceived():
                 self._follow(event)
-            case EndedHeard(sessions, is_cut):
+            case EndedReceived(sessions, is_cut):
                 self.lacks_older = is_cut or len(sessions) > MOST_ENDED
                 newest = [one for one in sessions[:MOST_ENDED] if one.id not in self._live]
                 found = list(map(self._completed, newest))
@@ -712,7 +719,7 @@ class Model:
                 self._sorted = None
         self.listed += 1
 
-    def _follow(self, event: SessionsHeard) -> None:
+    def _follow(self, event: SessionsReceived) -> None:
         if event.reset:
             self._live.clear()
             self._sorted = None
@@ -769,8 +776,8 @@ class Model:
         row = self._ended.pop(session_id, None)
         if row is not None:
             session = row.session
-            told = "with all that happened to it"
-            self.turns.append(Happening(now, "removed", session.name, told, owner=session.owner))
+            words = "with all that happened to it"
+            self.turns.append(Happening(now, "removed", session.name, words, owner=session.owner))
             self.version += 1
             self.listed += 1
             self._sorted = None
@@ -822,25 +829,25 @@ class Model:
 
 
 TOPICS: Final[Mapping[type, Topic]] = {
-    SessionsHeard: Topic.SESSIONS,
-    EndedHeard: Topic.ENDED,
-    ClusterHeard: Topic.CLUSTER,
-    QueueHeard: Topic.QUEUE,
-    NodesHeard: Topic.NODES,
-    SeriesHeard: Topic.SERIES,
-    LogHeard: Topic.LOG,
-    ExplanationHeard: Topic.EXPLANATION,
-    CodeHeard: Topic.CODE,
-    CheckpointsHeard: Topic.CHECKPOINTS,
-    TelemetryHeard: Topic.TELEMETRY,
-    FilesHeard: Topic.FILES,
-    FileHeard: Topic.FILE,
-    MediaHeard: Topic.MEDIA,
-    ContentHeard: Topic.CONTENT,
-    DatasetsHeard: Topic.DATASETS,
-    TreeHeard: Topic.TREE,
-    ProjectsHeard: Topic.PROJECTS,
-    ProjectHeard: Topic.PROJECT,
+    SessionsReceived: Topic.SESSIONS,
+    EndedReceived: Topic.ENDED,
+    ClusterReceived: Topic.CLUSTER,
+    QueueReceived: Topic.QUEUE,
+    NodesReceived: Topic.NODES,
+    SeriesReceived: Topic.SERIES,
+    LogReceived: Topic.LOG,
+    ExplanationReceived: Topic.EXPLANATION,
+    CodeReceived: Topic.CODE,
+    CheckpointsReceived: Topic.CHECKPOINTS,
+    TelemetryReceived: Topic.TELEMETRY,
+    FilesReceived: Topic.FILES,
+    FileReceived: Topic.FILE,
+    MediaReceived: Topic.MEDIA,
+    ContentReceived: Topic.CONTENT,
+    DatasetsReceived: Topic.DATASETS,
+    TreeReceived: Topic.TREE,
+    ProjectsReceived: Topic.PROJECTS,
+    ProjectReceived: Topic.PROJECT,
 }
 """What each event tells of."""
 

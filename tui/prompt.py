@@ -163,10 +163,10 @@ class Prompt:
             return
         if not name or context.name == self._app.platform:
             others = [one for one in self._context_names() if one != self._app.platform]
-            told = (
+            state = (
                 f"others: {', '.join(others)}" if others else "there is no other: nsml context ls"
             )
-            self._app.say(f"this is {self._app.platform} · {told}")
+            self._app.say(f"this is {self._app.platform} · {state}")
             return
         self._app.goes_to = context.name
         self._app.exit()
@@ -250,7 +250,7 @@ class Prompt:
 
         form = Submit(
             self._refused or (shell_line(again) if again else "") or _first_run(folder),
-            folder=_told(folder),
+            folder=_folder_text(folder),
             nsml=nsml,
             environ=known,
             typed=runs_of(self._app.kept.typed),
@@ -320,7 +320,7 @@ def _first_run(folder: Path) -> str:
     return shell_line(["nsml", "run", *option_words("-e", entry, long="--entry")])
 
 
-def _told(folder: Path) -> str:
+def _folder_text(folder: Path) -> str:
     """What is said of the code that is sent."""
     programs = _programs(folder)
     shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")

@@ -1,8 +1,8 @@
-"""What the dashboard heard, kept in a file, and read again as a story.
+"""What the dashboard received, kept in a file, and read again as a story.
 
 A file is one zstd stream. In it is `MAGIC`, then frame after frame: the length of its body and the CRC-32 of that
 (4 bytes each, the least first), and the body, an array in MessagePack. The first is a `Header`; each of the others an
-`_Entry`: the moment and what was heard, messages of the contract as they come over the wire. The stream is flushed
+`_Entry`: the moment and what was received, messages of the contract as they come over the wire. The stream is flushed
 after each frame: of one that was cut off, all that is whole can be read.
 
 Nothing in a file is believed: sizes are bounded before anything is taken in, checks are made before
@@ -39,28 +39,28 @@ from nsml.view.text import visible
 from nsml.view.units import size_text
 from tui.model import (
     ChartWish,
-    CheckpointsHeard,
-    ClusterHeard,
-    CodeHeard,
-    ContentHeard,
-    DatasetsHeard,
-    EndedHeard,
-    ExplanationHeard,
-    FileHeard,
-    FilesHeard,
+    CheckpointsReceived,
+    ClusterReceived,
+    CodeReceived,
+    ContentReceived,
+    DatasetsReceived,
+    EndedReceived,
+    ExplanationReceived,
+    FileReceived,
+    FilesReceived,
     Linked,
-    LogHeard,
-    MediaHeard,
-    NodesHeard,
-    ProjectHeard,
-    ProjectsHeard,
-    QueueHeard,
+    LogReceived,
+    MediaReceived,
+    NodesReceived,
+    ProjectReceived,
+    ProjectsReceived,
+    QueueReceived,
     Refused,
-    SeriesHeard,
-    SessionsHeard,
-    TelemetryHeard,
-    TreeHeard,
-    WholeHeard,
+    SeriesReceived,
+    SessionsReceived,
+    TelemetryReceived,
+    TreeReceived,
+    WholeReceived,
 )
 from tui.sources import CLOSELY, Topic
 
@@ -263,48 +263,48 @@ class _Entry(msgspec.Struct, array_like=True):
 
 def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a kind of event a line
     match event:
-        case SessionsHeard(changed, removed, reset):
+        case SessionsReceived(changed, removed, reset):
             return _Sessions(_all_bytes(changed), list(removed), reset)
-        case EndedHeard(sessions, is_cut):
+        case EndedReceived(sessions, is_cut):
             return _Ended(_all_bytes(sessions), is_cut)
-        case ClusterHeard(cluster, took_s):
+        case ClusterReceived(cluster, took_s):
             return _Cluster(cluster.SerializeToString(), took_s)
-        case QueueHeard(queue):
+        case QueueReceived(queue):
             return _Queue(queue.SerializeToString())
-        case NodesHeard(nodes):
+        case NodesReceived(nodes):
             return _Nodes(_all_bytes(nodes))
-        case SeriesHeard(ids, wish, groups, owners, left_out):
+        case SeriesReceived(ids, wish, groups, owners, left_out):
             lines = {name: [_line(one) for one in group] for name, group in groups.items()}
             whose = {name: list(owners.get(name, ())) for name in groups}
             return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose, left_out)
-        case LogHeard(session_id, lines, is_anew, missing_bytes, unended, attempt):
+        case LogReceived(session_id, lines, is_anew, missing_bytes, unended, attempt):
             return _Log(session_id, list(lines), is_anew, missing_bytes, unended, attempt)
-        case ExplanationHeard(session_id, answer):
+        case ExplanationReceived(session_id, answer):
             return _Explanation(session_id, answer.SerializeToString())
-        case DatasetsHeard(datasets):
+        case DatasetsReceived(datasets):
             return _Datasets(_all_bytes(datasets))
-        case TreeHeard(digest, files):
+        case TreeReceived(digest, files):
             return _Tree(digest, list(files))
-        case ProjectsHeard(projects):
+        case ProjectsReceived(projects):
             return _Projects(_all_bytes(projects))
-        case ProjectHeard(project):
+        case ProjectReceived(project):
             return _Project(project.project.name, project.SerializeToString())
         case Linked(topic, link):
             return _Linked(topic, link.is_live, link.failures, link.retry_in_s, link.reason)
         case Refused(topic, why):
             return _Refused(topic, why)
-        case CheckpointsHeard(session_id, checkpoints):
+        case CheckpointsReceived(session_id, checkpoints):
             return _Checkpoints(session_id, _all_bytes(checkpoints))
-        case TelemetryHeard(session_id, what, answer):
+        case TelemetryReceived(session_id, what, answer):
             return _Telemetry(session_id, what, answer.SerializeToString())
-        case MediaHeard(session_id, media, left_out):
+        case MediaReceived(session_id, media, left_out):
             return _Media(session_id, _all_bytes(media), left_out)
-        case ContentHeard(session_id, what, data):
+        case ContentReceived(session_id, what, data):
             return _Content(session_id, what, data) if len(data) <= MOST_CONTENT_BYTES else None
-        case WholeHeard():
+        case WholeReceived():
             # A recording shows lists, and repeats nothing.
             return None
-        case CodeHeard() | FilesHeard() | FileHeard():
+        case CodeReceived() | FilesReceived() | FileReceived():
             # What a program is, is not what it does: code stays where it is.
             return None
 
@@ -320,7 +320,7 @@ def _line(one: Series) -> _Line:
 
 
 class Recorder:
-    """Writes what is heard to a new file that its owner alone may read.
+    """Writes what is received to a new file that its owner alone may read.
 
     Args:
         path: the file; there must be none.
@@ -340,7 +340,7 @@ class Recorder:
         self._most_bytes = most_bytes
         self._taken = 0
         self._at = at
-        self._told: dict[type, _Body] = {}
+        self._last_written: dict[type, _Body] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
         try:
@@ -360,13 +360,13 @@ class Recorder:
             raise RecordingError(_unable("write", path, error)) from None
 
     def take(self, event: Event, at: float) -> None:
-        """Record what was heard at a moment; where that cannot be, `ended` says why."""
+        """Record what was received at a moment; where that cannot be, `ended` says why."""
         body = _packed(event)
         if isinstance(body, (_Checkpoints, _Media)):
             # What is asked for again and again is written where it has changed.
-            if self._told.get(type(body)) == body:
+            if self._last_written.get(type(body)) == body:
                 return
-            self._told[type(body)] = body
+            self._last_written[type(body)] = body
         if body is not None:
             self._record(body, at)
 
@@ -403,14 +403,14 @@ class Recorder:
         self.ended = why
 
     def close(self) -> None:
-        """End the file; what is heard later is not recorded."""
+        """End the file; what is received later is not recorded."""
         if self.ended:
             return
         self.ended = "the recording is closed"
         try:
             self._file.write(self._zstd.flush())
         except OSError:
-            pass  # all that was heard is in it: its end alone is missing
+            pass  # all that was received is in it: its end alone is missing
         finally:
             self._file.close()
 
@@ -513,7 +513,7 @@ class Recording:
         is_whole = not isinstance(body, (_Sessions, _Reports, _Log))
         is_whole = is_whole or getattr(body, "reset", False) or getattr(body, "is_anew", False)
         names = frozenset[str]()
-        if isinstance(event, SessionsHeard) and not event.reset and not event.removed:
+        if isinstance(event, SessionsReceived) and not event.reset and not event.removed:
             names = frozenset(one.id for one in event.changed)
         known = _Known(at, topic, is_whole, False, data, names)  # noqa: FBT003
         if isinstance(body, _Series):
@@ -546,34 +546,34 @@ class Recording:
                 raise _Unsound("is damaged: a checksum does not fit")
             yield data
 
-    def heard(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
-        """What was heard of all in this time; None: what makes up that moment."""
+    def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
+        """What was received of all in this time; None: what makes up that moment."""
         last = bisect_right(self._moments, at)
         if after is not None:
             for one in self._general[bisect_right(self._moments, after) : last]:
                 yield self._event(one)
             return
         # From the end back: of each topic what came since it was last told as a whole, of sessions what was last told
-        # of each, and of its connection what came since anything was heard.
-        is_told: set[Topic] = set()
-        is_heard: set[Topic] = set()
+        # of each, and of its connection what came since anything was received.
+        is_yielded: set[Topic] = set()
+        is_received: set[Topic] = set()
         named: set[str] = set()
         found = []
         for one in reversed(self._general[:last]):
-            if one.topic in is_told or (one.is_word and one.topic in is_heard):
+            if one.topic in is_yielded or (one.is_word and one.topic in is_received):
                 continue
             if one.names and one.names <= named:
                 continue
             named |= one.names
             found.append(one)
             if not one.is_word:
-                is_heard.add(one.topic)
+                is_received.add(one.topic)
             if one.is_whole:
-                is_told.add(one.topic)
+                is_yielded.add(one.topic)
         for one in reversed(found):
             yield self._event(one)
 
-    def heard_of(
+    def received_of(
         self,
         topic: Topic,
         names: tuple[str, ...],
@@ -583,7 +583,7 @@ class Recording:
         *,
         what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """What was heard of these; of what was not looked at it is said that it is not there."""
+        """What was received of these; of what was not looked at it is said that it is not there."""
         events = []
         if topic is Topic.SERIES:
             events = self._series(names, wish, after, at)
@@ -606,7 +606,7 @@ class Recording:
     def _series(
         self, session_ids: tuple[str, ...], wish: ChartWish, after: float | None, at: float
     ) -> list[tuple[float, Event]]:
-        """What each of the sessions reported, as it was last heard, whatever it was beside."""
+        """What each of the sessions reported, as it was last received, whatever it was beside."""
         if not any(self._between(Topic.SERIES, one, after, at) for one in session_ids):
             return []
         groups: dict[str, list[Series]] = {}
@@ -615,7 +615,7 @@ class Recording:
         for session_id in session_ids:
             for one in reversed(self._between(Topic.SERIES, session_id, None, at)):
                 when, event = self._event(one)
-                if isinstance(event, SeriesHeard) and event.wish.axis is wish.axis:
+                if isinstance(event, SeriesReceived) and event.wish.axis is wish.axis:
                     moments.append(when)
                     for name, line in _own(event, session_id):
                         groups.setdefault(name, []).append(_part(line, wish))
@@ -623,8 +623,8 @@ class Recording:
                     break
         if not moments:
             return []
-        heard = SeriesHeard(session_ids, wish, lines_in_order(groups), owners)
-        return [(max(moments), heard)]
+        received = SeriesReceived(session_ids, wish, lines_in_order(groups), owners)
+        return [(max(moments), received)]
 
     def _event(self, one: _Known) -> tuple[float, Event]:
         return one.at, _unpacked(self._decoder.decode(one.data).body)
@@ -644,7 +644,7 @@ def _at(one: _Known) -> float:
     return one.at
 
 
-def _own(event: SeriesHeard, session_id: str) -> Iterator[tuple[str, Series]]:
+def _own(event: SeriesReceived, session_id: str) -> Iterator[tuple[str, Series]]:
     for name, lines in event.groups.items():
         for line, owner in zip(lines, event.owners[name], strict=True):
             if owner == session_id:
@@ -698,20 +698,20 @@ class _Unsound(Exception):
 
 
 def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of event a line
-    """What was heard; _Unsound and DecodeError where it is not what a platform says."""
+    """What was received; _Unsound and DecodeError where it is not what a platform says."""
     match body:
         case _Sessions(changed, removed, reset):
-            return SessionsHeard([_message(Session, one) for one in changed], removed, reset)
+            return SessionsReceived([_message(Session, one) for one in changed], removed, reset)
         case _Ended(sessions, is_cut):
-            return EndedHeard([_message(Session, one) for one in sessions], is_cut)
+            return EndedReceived([_message(Session, one) for one in sessions], is_cut)
         case _Reports(sessions):
-            return SessionsHeard([_message(Session, one) for one in sessions], ())
+            return SessionsReceived([_message(Session, one) for one in sessions], ())
         case _Cluster(cluster, took_s):
-            return ClusterHeard(_message(GetClusterResponse, cluster), _finite(took_s))
+            return ClusterReceived(_message(GetClusterResponse, cluster), _finite(took_s))
         case _Queue(queue):
-            return QueueHeard(_message(ListQueueResponse, queue))
+            return QueueReceived(_message(ListQueueResponse, queue))
         case _Nodes(nodes):
-            return NodesHeard([_message(Node, one) for one in nodes])
+            return NodesReceived([_message(Node, one) for one in nodes])
         case _Series():
             wish = ChartWish(axis=body.axis, low=body.low, high=body.high, width=body.width)
             groups, owners = {}, {}
@@ -721,38 +721,40 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                     raise _Unsound("a series of nobody")
                 groups[visible(name)] = [_series(one) for one in lines]
                 owners[visible(name)] = whose
-            return SeriesHeard(body.session_ids, wish, groups, owners, body.left_out)
+            return SeriesReceived(body.session_ids, wish, groups, owners, body.left_out)
         case _Log(session_id, lines, is_anew, missing_bytes, unended, attempt):
             if missing_bytes < 0 or attempt < 0:
                 raise _Unsound("less than nothing is missing of a log, or made it")
             shown = [visible(line) for line in lines]
             open_lines = "\n".join(map(visible, unended.split("\n")))
-            return LogHeard(session_id, shown, is_anew, missing_bytes, open_lines, attempt)
+            return LogReceived(session_id, shown, is_anew, missing_bytes, open_lines, attempt)
         case _Explanation(session_id, answer):
-            return ExplanationHeard(session_id, _message(ExplainSessionResponse, answer))
+            return ExplanationReceived(session_id, _message(ExplainSessionResponse, answer))
         case _Checkpoints(session_id, checkpoints):
-            return CheckpointsHeard(session_id, [_message(Checkpoint, one) for one in checkpoints])
+            return CheckpointsReceived(
+                session_id, [_message(Checkpoint, one) for one in checkpoints]
+            )
         case _Telemetry(session_id, what, answer):
-            return TelemetryHeard(session_id, what, _telemetry(answer))
+            return TelemetryReceived(session_id, what, _telemetry(answer))
         case _Media(session_id, media, left_out):
             if left_out < 0:
                 raise _Unsound("less than nothing is left out")
-            return MediaHeard(session_id, [_message(Media, one) for one in media], left_out)
+            return MediaReceived(session_id, [_message(Media, one) for one in media], left_out)
         case _Content(session_id, what, data):
-            return ContentHeard(session_id, what, data)
+            return ContentReceived(session_id, what, data)
         case _Datasets(datasets):
-            return DatasetsHeard([_message(Dataset, one) for one in datasets])
+            return DatasetsReceived([_message(Dataset, one) for one in datasets])
         case _Tree(digest, files):
             if min((size for _, size in files), default=0) < 0:
                 raise _Unsound("a file of less than nothing")
-            return TreeHeard(digest, files)
+            return TreeReceived(digest, files)
         case _Projects(projects):
-            return ProjectsHeard([_message(Project, one) for one in projects])
+            return ProjectsReceived([_message(Project, one) for one in projects])
         case _Project(name, answer):
             project = _message(GetProjectResponse, answer)
             if project.project.name != name:
                 raise _Unsound("a project of another name")
-            return ProjectHeard(project)
+            return ProjectReceived(project)
         case _Linked():
             link = Link(
                 is_live=body.is_live,
@@ -764,7 +766,7 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
         case _Refused(topic, why):
             return Refused(_topic(topic), why)
         case _Caller():
-            raise _Unsound("who looks is nothing that is heard")
+            raise _Unsound("who looks is nothing that is received")
 
 
 def _series(line: _Line) -> Series:

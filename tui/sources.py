@@ -1,4 +1,4 @@
-"""How it stands with hearing one kind of thing from the platform, and the words for it. Pure."""
+"""How it stands with receiving one kind of thing from the platform, and the words for it. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REASON_CELLS: Final = 48
 
 
 class Topic(StrEnum):
-    """What is heard from the platform, each on a way of its own."""
+    """What is received from the platform, each on a way of its own."""
 
     SESSIONS = "sessions"
     ENDED = "ended sessions"
@@ -45,7 +45,7 @@ class Topic(StrEnum):
     PROJECT = "project"
 
 
-ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
+ALWAYS_RECEIVED: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
 """Whatever screen is in front."""
 OF_TABS: Final = frozenset(
     {
@@ -57,13 +57,13 @@ OF_TABS: Final = frozenset(
         Topic.CONTENT,
     }
 )
-"""Of the session that is looked at closely: heard only while a tab shows them."""
+"""Of the session that is looked at closely: received only while a tab shows them."""
 OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
 """Of the sessions that are looked at closely; most others are of the platform as a whole."""
 OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT})
 """Of the dataset or the project under the cursor, which has a name."""
 CLOSELY: Final = OF_SESSIONS | OF_ONE
-"""What is heard of one thing, and not of the platform."""
+"""What is received of one thing, and not of the platform."""
 
 
 class State(StrEnum):
@@ -78,11 +78,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One topic, as far as it was heard. Moments in Unix seconds, 0: never.
+    """One topic, as far as it was received. Moments in Unix seconds, 0: never.
 
     Attributes:
-        is_polled: whether silence means that nothing is heard, and not that nothing happens.
-        heard_at: when something was last heard.
+        is_polled: whether silence means that nothing is received, and not that nothing happens.
+        received_at: when something was last received.
         asked_at: since when it is listened to again, after nobody did for a while.
         broken_at: since when nothing can be; 0: it can.
         retry_at: when that is tried again, the `failures`-th time in a row.
@@ -90,7 +90,7 @@ class Source:
     """
 
     is_polled: bool = False
-    heard_at: float = 0.0
+    received_at: float = 0.0
     asked_at: float = 0.0
     broken_at: float = 0.0
     retry_at: float = 0.0
@@ -98,13 +98,13 @@ class Source:
     reason: str = ""
     denial: str = ""
 
-    def heard(self, now: float) -> Source:
+    def received(self, now: float) -> Source:
         """Something came."""
-        return Source(is_polled=self.is_polled, heard_at=now)
+        return Source(is_polled=self.is_polled, received_at=now)
 
     def asked(self, now: float) -> Source:
         """It is listened to again: until it could have answered, what is old is not called silence."""
-        return Source(is_polled=self.is_polled, heard_at=self.heard_at, asked_at=now)
+        return Source(is_polled=self.is_polled, received_at=self.received_at, asked_at=now)
 
     def linked(self, link: Link, now: float) -> Source:
         """Its connection broke, could not be made again, or is back."""
@@ -125,14 +125,14 @@ class Source:
         return self.linked(Link(is_live=True), now) if is_open else self
 
     def back(self, now: float) -> str:
-        """What is said once, where it is heard at this moment and nothing was for longer than a moment; else ""."""
-        silent_s = now - max(self.heard_at, self.asked_at)
-        if not self.heard_at or not (self.broken_at or self.is_polled) or silent_s <= STALE_S:
+        """What is said once, where it is received at this moment and nothing was for longer than a moment; else ""."""
+        silent_s = now - max(self.received_at, self.asked_at)
+        if not self.received_at or not (self.broken_at or self.is_polled) or silent_s <= STALE_S:
             return ""
         return f"back after {duration_text(silent_s)}"
 
     def refused(self, why: str, now: float) -> Source:
-        """The platform answered that it will not tell: what was heard before is old from now on."""
+        """The platform answered that it will not tell: what was received before is old from now on."""
         return replace(self, denial=why, broken_at=self.broken_at or now)
 
     def state(self, now: float) -> State:
@@ -141,18 +141,20 @@ class Source:
             return State.DENIED
         if self.broken_at:
             return State.OFFLINE
-        if self.heard_at < self.asked_at and not (self.is_polled and now > self.asked_at + OPEN_S):
+        if self.received_at < self.asked_at and not (
+            self.is_polled and now > self.asked_at + OPEN_S
+        ):
             return State.LOADING
-        if not self.heard_at:
+        if not self.received_at:
             return State.LOADING
         # Also where the clock was set back since.
-        is_old = self.is_polled and abs(now - self.heard_at) > STALE_S
+        is_old = self.is_polled and abs(now - self.received_at) > STALE_S
         return State.STALE if is_old else State.LIVE
 
     @property
     def true_at(self) -> float:
-        """Until when what was heard is known to be so: of a stream, until it broke."""
-        return self.heard_at if self.is_polled or not self.heard_at else self.broken_at or inf
+        """Until when what was received is known to be so: of a stream, until it broke."""
+        return self.received_at if self.is_polled or not self.received_at else self.broken_at or inf
 
     def words(self, now: float, *, shown_of: float | None = None) -> str:
         """What is said of it; "" while all is well. `shown_of` is of what moment all is that is shown, if of another."""
@@ -161,12 +163,12 @@ class Source:
             case State.LOADING:
                 return "loading..."
             case State.DENIED:
-                # Of one thing nothing was heard before, whatever was heard of others.
+                # Of one thing nothing was received before, whatever was received of others.
                 is_shown = shown_of is not None and 0 < true_at < inf
                 shown = f" · what is shown is of {_clock(true_at, now)}" if is_shown else ""
                 return f"{self.denial}{shown}"
             case State.STALE:
-                return f"as of {_clock(true_at, now)}, nothing was heard since"
+                return f"as of {_clock(true_at, now)}, no update since"
             case State.OFFLINE:
                 since = duration_text(max(now - self.broken_at, 0.0))
                 shown = (

@@ -25,7 +25,7 @@ STEPS_A_SECOND: Final = 8
 
 
 class Story(Protocol):
-    """What was, or might be, heard of a platform, with its moments in Unix seconds.
+    """What was, or might be, received of a platform, with its moments in Unix seconds.
 
     Attributes:
         platform: how users call it.
@@ -43,11 +43,11 @@ class Story(Protocol):
     ends: float
     is_made_up: bool
 
-    def heard(self, after: float | None, at: float) -> Iterable[tuple[float, Event]]:
-        """What is heard after a moment and up to another, with each its moment; None: what makes up that one."""
+    def received(self, after: float | None, at: float) -> Iterable[tuple[float, Event]]:
+        """What is received after a moment and up to another, with each its moment; None: what makes up that one."""
         ...
 
-    def heard_of(
+    def received_of(
         self,
         topic: Topic,
         names: tuple[str, ...],
@@ -81,7 +81,7 @@ class Player:
         self._turned_at = clock.monotonic()
         self._at = story.opens
         self._known: float | None = None
-        self._told_of: dict[Topic, tuple[object, ...]] = {}
+        self._sent: dict[Topic, tuple[object, ...]] = {}
 
     def time(self) -> float:
         """The moment that is shown, Unix seconds: that of the last step."""
@@ -125,7 +125,7 @@ class Player:
         self._known = None
 
     def step(self, model: Model) -> Model:
-        """Take in what is heard since the last step; where that is not after what is known, into another model."""
+        """Take in what is received since the last step; where that is not after what is known, into another model."""
         turned_at = self._clock.monotonic()
         if not self.is_paused:
             went = (turned_at - self._turned_at) * self.speed
@@ -133,8 +133,8 @@ class Player:
         self._turned_at = turned_at
         if self._known is None:
             model = model.anew()
-            self._told_of = {}
-        for when, event in self.story.heard(self._known, self._at):
+            self._sent = {}
+        for when, event in self.story.received(self._known, self._at):
             model.fold(event, when)
         self._look_closely(model)
         self._known = self._at
@@ -143,27 +143,27 @@ class Player:
     def _look_closely(self, model: Model) -> None:
         shown = model.shown
         rows = [row for row in map(model.row, shown.session_ids) if row is not None]
-        told = self._told_of
+        told = self._sent
         # What each topic is of: when that is another, it is told from its beginning.
-        self._told_of = {Topic.SERIES: (shown.session_ids, shown.wish)} if rows else {}
+        self._sent = {Topic.SERIES: (shown.session_ids, shown.wish)} if rows else {}
         if shown.pair is not None:
-            self._told_of[Topic.CODE] = shown.pair
+            self._sent[Topic.CODE] = shown.pair
         if rows and len(shown.session_ids) == 1:
-            self._told_of[Topic.LOG] = shown.session_ids
+            self._sent[Topic.LOG] = shown.session_ids
             if rows[0].session.state == pb.SESSION_STATE_QUEUED:
-                self._told_of[Topic.EXPLANATION] = shown.session_ids
+                self._sent[Topic.EXPLANATION] = shown.session_ids
             for detail in shown.details:
-                self._told_of[detail.topic] = (*shown.session_ids, detail.what)
+                self._sent[detail.topic] = (*shown.session_ids, detail.what)
         whats = {detail.topic: detail.what for detail in shown.details}
-        self._told_of |= {topic: (name,) for topic, name in model.looks.items() if name}
+        self._sent |= {topic: (name,) for topic, name in model.looks.items() if name}
         if shown.groups is None:
             told.pop(Topic.SERIES, None)  # what was wished for since, and is again what it was
-        for topic, what in self._told_of.items():
+        for topic, what in self._sent.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:
                 continue
             names = (model.looks[topic],) if topic in OF_ONE else shown.session_ids
-            found = self.story.heard_of(
+            found = self.story.received_of(
                 topic, names, shown.wish, after, self._at, what=whats.get(topic, "")
             )
             for when, event in found:

@@ -112,7 +112,7 @@ def arguments(words: Sequence[str]) -> dict[str, str | bool]:
 def asked(sessions: Sequence[Session]) -> list[Row]:
     """What each was asked for: arguments in the order in which they were given, then the rest."""
     return [
-        *_rows(Kind.ARGUMENT, {one.name: _arguments(one) for one in sessions}),
+        *_rows(Kind.ARGUMENT, {one.name: arguments_of(one) for one in sessions}),
         *_rows(Kind.SETTING, {one.name: dict(_settings(one)) for one in sessions}),
     ]
 
@@ -225,7 +225,8 @@ def _rows(kind: Kind, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def _arguments(session: Session) -> dict[str, str | bool]:
+def arguments_of(session: Session) -> dict[str, str | bool]:
+    """Its arguments by name; of a command of its own the first word is `command`."""
     spec = session.spec
     if not spec.argv:
         return arguments(spec.args)

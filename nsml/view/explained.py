@@ -37,7 +37,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  why: {told}")
     if session.state == SESSION_STATE_UNKNOWN:
         found.append(
-            "  why: nothing is heard of its node; it may go on there, and keeps what it holds"
+            "  why: no contact with its node; it may still be running, and keeps what it holds"
         )
     if session.end.message:
         found.append(f"  why: {session.end.message}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.view.compare import asked, cell, is_number, summaries
+from nsml.view.compare import Kind, arguments_of, asked, cell, is_number, summaries
+from nsml.view.differing import Differing
 from nsml.view.plot import letter
 from nsml.view.sessions import word_of
 from nsml.view.tables import Column
@@ -22,6 +23,8 @@ EQUAL: Final = "="
 _VALUE_CELLS = 12
 """To which titles and values are cut where there is little room."""
 _RULE = "│"
+_LABEL_CELLS = 20
+"""To which words are added to what tells lines of a chart apart."""
 _PREFIX = "key "
 _LEAST_TIMES = 999.5
 """Percent from which on what is said is how many times as much it is."""
@@ -30,8 +33,14 @@ _MOST_PERCENT = 1e5
 
 
 def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
-    """What differs and what is common, of what was asked for and of the summaries."""
+    """What differs and what is common, of what was asked for and of the summaries; arguments that tell most apart are first."""
+    found: Differing[str | bool] = Differing()
+    for one in sessions:
+        found.add(arguments_of(one))
+    shared = found.shared
     rows = [*asked(sessions), *summaries(sessions)]
+    given = [row for row in rows if row.kind is Kind.ARGUMENT]
+    rows[: len(given)] = sorted(given, key=lambda row: shared.rank(row.key))
     return [row for row in rows if row.differs], [row for row in rows if not row.differs]
 
 
@@ -147,3 +156,23 @@ def _change(value: Any, other: Any) -> str:
 
 def _state(session: Session) -> StateWord:
     return word_of(session)
+
+
+def labels(sessions: Sequence[Session], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Of each session its arguments among `rows`, as many as have room: `lr=0.1 amp`; "" where it has none of them."""
+    given = [row for row in rows if row.kind is Kind.ARGUMENT]
+    return tuple(_label(session, given) for session in sessions)
+
+
+def _label(session: Session, rows: Sequence[Row]) -> str:
+    words: list[str] = []
+    for row in rows:
+        value = row.values.get(session.name)
+        if value is not None:
+            words.append(row.title if value is True else f"{row.title}={value}")
+    text = " ".join(words[:1])
+    for word in words[1:]:
+        if width(f"{text} {word}") > _LABEL_CELLS:
+            break
+        text = f"{text} {word}"
+    return text

@@ -6,10 +6,10 @@ Columns are named as for `--fields`; `summary.val/acc` is a value of the last su
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
+from nsml.view.differing import NOTHING_SHARED, Differing
 from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
 from nsml.view.tables import Column, kept
 from nsml.view.text import fit, fit_middle, width
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.differing import Shared
     from nsml.view.filtered import Filtered
 
 SUMMARY: Final = "summary."
@@ -26,7 +27,6 @@ ARGUMENT: Final = "arg."
 UP, DOWN = "▴", "▾"
 _ABSENT: Final = "-"
 _MORE: Final = " …"
-_NONE: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _VALUE_CELLS: Final = 8
 _TITLE_CELLS: Final = 14
 _SORTED_CELLS: Final = 20
@@ -172,12 +172,13 @@ def keys_of(some: Iterable[Filtered]) -> Keys:
     return Keys(sorted(reported), sorted(given))
 
 
-def agreed(known: Mapping[str, str | bool] | None, one: Filtered) -> Mapping[str, str | bool]:
-    """Of the arguments that others were all given with the same value, those that this one was, too; None: there are no others."""
-    given = one.arguments
-    if known is None:
-        return given
-    return {key: value for key, value in known.items() if given.get(key) == value}
+def shared_by(some: Iterable[Filtered]) -> Shared[str | bool]:
+    """What these sessions have in common in their arguments, and what not; of one alone nothing is known."""
+    found: Differing[str | bool] = Differing()
+    count = 0
+    for count, one in enumerate(some, 1):  # noqa: B007 - how many there were
+        found.add(one.arguments)
+    return found.shared if count > 1 else NOTHING_SHARED
 
 
 def column(key: str) -> Column[Session] | None:
@@ -295,14 +296,16 @@ def _arguments(session: Session) -> Mapping[str, str | bool]:
     return {key.lstrip("-"): value for key, value in words.items()}
 
 
-def arguments_text(session: Session, same: Mapping[str, str | bool] = _NONE) -> str:
-    """The arguments of a session, without those that all have: `lr=0.02 bs=128`."""
-    return words_of(_differing(session, same))
+def arguments_text(session: Session, shared: Shared[str | bool] = NOTHING_SHARED) -> str:
+    """The arguments of a session, without those that all have, what tells it from others first: `lr=0.02 bs=128`."""
+    return words_of(_differing(session, shared))
 
 
-def arguments_within(session: Session, cells: int, same: Mapping[str, str | bool] = _NONE) -> str:
+def arguments_within(
+    session: Session, cells: int, shared: Shared[str | bool] = NOTHING_SHARED
+) -> str:
     """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is no room for the first: no number is cut."""
-    words = _words(_differing(session, same))
+    words = _words(_differing(session, shared))
     text = " ".join(words)
     if width(text) <= cells:
         return text
@@ -328,5 +331,10 @@ def _words(given: Mapping[str, str | bool]) -> list[str]:
     ]
 
 
-def _differing(session: Session, same: Mapping[str, str | bool]) -> dict[str, str | bool]:
-    return {key: value for key, value in _arguments(session).items() if same.get(key) != value}
+def _differing(session: Session, shared: Shared[str | bool]) -> dict[str, str | bool]:
+    given = [
+        (name, value)
+        for name, value in _arguments(session).items()
+        if shared.same.get(name) != value
+    ]
+    return dict(sorted(given, key=lambda one: shared.rank(one[0])))

@@ -246,13 +246,14 @@ def chart(
     average: Average | None = None,
     numbers: Sequence[int] | None = None,
     named: int | None = None,
+    legend: Sequence[list[Piece]] | None = None,
 ) -> list[list[Piece]]:
     """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
 
     `is_log`: the vertical axis is logarithmic; what is not above 0 is left out, and counted.
     `average` is drawn in place of the lines; the figures beside them are those of the lines.
     `numbers` of the lines, by which they have their letters and pieces know whose they are; None: counted from 0
-    on. The legend has the first `named` lines; None: all.
+    on. The legend has the first `named` lines; None: all. `legend`: another in its place.
     """
     kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
@@ -286,9 +287,54 @@ def chart(
         marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
         out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
-    legend = _legend(drawn, numbers, "reported: " if average else "", columns)
-    out.extend(islice(legend, named))
+    if legend is None:
+        every = _legend(drawn, numbers, "reported: " if average else "", columns)
+        legend = list(islice(every, named))
+    out.extend(legend)
     return out
+
+
+def short_legend(
+    lines: Sequence[Series],
+    labels: Sequence[str],
+    numbers: Sequence[int],
+    *,
+    columns: int,
+    rows: int,
+) -> list[list[Piece]]:
+    """A legend with several lines of a chart in one row: letter, label and last value; what has no room is counted.
+
+    Args:
+        lines: those with points, in the order of their importance.
+        labels: of each line.
+        numbers: of each line; they give it its letter and its colour.
+        columns: cells of a row.
+        rows: at most so many.
+    """
+    entries = []
+    for number, line, label in zip(numbers, lines, labels, strict=True):
+        name = fit_middle(label, max(columns // 2, _LEAST_NAME))
+        entries.append((f"  {letter(number)} {name}", f" {number_text(line.y[-1])}", number))
+    for count in range(len(entries), 0, -1):
+        left = len(entries) - count
+        more = [(f"  and {counted(left, 'more line')}", "", None)] if left else []
+        found = _packed([*entries[:count], *more], columns)
+        if len(found) <= max(rows, 1):
+            return found
+    return []
+
+
+def _packed(entries: Sequence[tuple[str, str, int | None]], columns: int) -> list[list[Piece]]:
+    rows: list[list[Piece]] = []
+    used = columns
+    for name, value, number in entries:
+        cells = width(name) + width(value)
+        if not rows or used + cells > columns:
+            rows.append([])
+            used = 0
+        rows[-1] += [Piece(text=name, series=number), Piece(text=value)]
+        used += cells
+    return rows
 
 
 def heights(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
+from nsml.view.differing import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.shell import option_words, shell_line
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
+    from nsml.view.differing import Shared
 
 SIMULATED = "simulated"
 SIMULATED_SHORT = "sim"
@@ -50,7 +52,9 @@ _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
 """Behind the name of a value: of how many that is."""
 _MORE = " …"
-_NO_RANKS: Mapping[str, Mapping[str, int]] = {}
+_Option: TypeAlias = "tuple[str, ...]"
+"""An option with its values, or a word that is none."""
+_NO_OPTIONS: Mapping[str, Shared[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
 _HELD_CELLS = len("2 sim")
@@ -375,16 +379,13 @@ def _summary_within(
 
 
 def _args_within(
-    session: Session,
-    _now: float,
-    cells: int,
-    ranks: Mapping[str, Mapping[str, int]] = _NO_RANKS,
+    session: Session, _now: float, cells: int, shared: Mapping[str, Shared[_Option]] = _NO_OPTIONS
 ) -> str:
-    """The options that have room there, each with its value: `--lr 0.1 …`; those first that differ most between rows.
+    """The options that have room there, each with its value: `--lr 0.1 …`; those first that tell rows apart.
 
     No option is without its value, and no number is cut: where there is no room for the first, `…`.
     """
-    options = _differing_first(session, ranks)
+    options = _differing_first(session, shared)
     text = ""
     for words in options:
         longer = f"{text} {shell_line(words)}".lstrip()
@@ -397,15 +398,15 @@ def _args_within(
     return "" if can_be_cut else fit(_MORE.strip(), cells)
 
 
-def _differing_first(session: Session, ranks: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
-    places = ranks.get(_program(session), {})
-    options = enumerate(_options(command_words(session)))
-    ranked = sorted(options, key=lambda one: places.get(_option_key(*one), len(places)))
-    return [words for _, words in ranked]
+def _differing_first(session: Session, shared: Mapping[str, Shared[_Option]]) -> list[list[str]]:
+    options = _options(command_words(session))
+    if (known := shared.get(_program(session))) is None:
+        return options
+    return sorted(options, key=lambda words: known.rank(_name(words)))
 
 
-def _first_option_cells(session: Session, ranks: Mapping[str, Mapping[str, int]]) -> int:
-    options = _differing_first(session, ranks)
+def _first_option_cells(session: Session, shared: Mapping[str, Shared[_Option]]) -> int:
+    options = _differing_first(session, shared)
     more = width(_MORE) if len(options) > 1 else 0
     return width(shell_line(options[0])) + more if options else 0
 
@@ -423,13 +424,13 @@ def columns_for(
 
     Optional columns are left out before arguments and summaries are cut below their first value.
     """
-    ranks = _option_ranks(sessions)
-    args = max((_first_option_cells(one, ranks) for one in sessions), default=0)
+    shared = _shared_options(sessions)
+    args = max((_first_option_cells(one, shared) for one in sessions), default=0)
     columns = columns or COLUMNS
     own = {one.key.removeprefix(_SUMMARY) for one in columns if one.key.startswith(_SUMMARY)}
     values = max((_first_value_cells(one, own) for one in sessions), default=0)
     return [
-        one._replace(within=partial(_args_within, ranks=ranks), shrinks_to=_wanting(one, args))
+        one._replace(within=partial(_args_within, shared=shared), shrinks_to=_wanting(one, args))
         if one.within is _args_within
         else one._replace(
             within=partial(_summary_within, own=own),
@@ -450,37 +451,21 @@ def _wanting(one: Column[Session], cells: int) -> int:
     return max(one.shrinks_to or 0, min(cells, _TEXT_CELLS))
 
 
-def _option_ranks(sessions: Sequence[Session]) -> dict[str, dict[str, int]]:
-    """By program: the place of each option, those with the most different values first.
-
-    To lack it is a value, too. Of options that differ alike, one that more sessions have comes first, then
-    the one that is typed first.
-    """
-    commands: dict[str, list[dict[str, list[str]]]] = {}
+def _shared_options(sessions: Sequence[Session]) -> dict[str, Shared[_Option]]:
+    """By program: the options that its sessions share, and those that tell them apart."""
+    found: dict[str, Differing[_Option]] = {}
     for session in sessions:
-        options = enumerate(_options(command_words(session)))
-        named = {_option_key(place, words): words for place, words in options}
-        commands.setdefault(_program(session), []).append(named)
-    return {program: _ranked(every) for program, every in commands.items()}
+        given: dict[str, _Option] = {}
+        for words in _options(command_words(session)):
+            name = _name(words)
+            given[name] = (*given.get(name, ()), *words)
+        found.setdefault(_program(session), Differing()).add(given)
+    return {program: one.shared for program, one in found.items()}
 
 
-def _ranked(commands: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, int]:
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for named in commands:
-        for key, words in named.items():
-            found.setdefault(key, []).append(tuple(words))
-
-    def order(key: str) -> tuple[int, int]:
-        values = found[key]
-        return -len(set(values)) - (len(values) < len(commands)), -len(values)
-
-    return {key: place for place, key in enumerate(sorted(found, key=order))}
-
-
-def _option_key(place: int, words: Sequence[str]) -> str:
-    """What an option is called, whatever its value is; of a word that is none, its place."""
-    name, equals, _ = words[0].partition("=")
-    return name if equals or name.startswith("-") else str(place)
+def _name(words: Sequence[str]) -> str:
+    """Of an option, with or without its value in the same word."""
+    return words[0].partition("=")[0]
 
 
 def _program(session: Session) -> str:

@@ -56,11 +56,11 @@ WITHIN_S: Final = 30.0
 TURNS: Final = 200
 """Turns of the loop within which a key has done what it does."""
 LOOKS: Final = 20
-"""So often in a row it is said that nothing can be heard before that is taken for settled."""
+"""So often in a row it is said that nothing can be received before that is taken for settled."""
 SIZES: Final = ((120, 40), (80, 24), (200, 60))
 KIND: Final = re.compile(r"\b(memo|why|node|data|proj|log|ckpt|pic)-(\d{5})")
 OLD: Final = re.compile(
-    r"as of ([\d-]+ )?\d\d:\d\d(:\d\d)?Z?, nothing was heard since"
+    r"as of ([\d-]+ )?\d\d:\d\d(:\d\d)?Z?, no update since"
     r"|unreachable for .* try \d+ (in \d+s|now)"
 )
 """How old it is, or when it is tried again."""
@@ -152,9 +152,9 @@ class Chaos:
     done: list[str] = field(default_factory=list)
     """What was done, for whoever reads of a failure."""
     is_gone: bool = False
-    """Whether nothing can be heard, and the screen has said so."""
+    """Whether nothing can be received, and the screen has said so."""
     floor: int = 0
-    """What is called live is no older: since then nothing could be heard for a while, which was said."""
+    """What is called live is no older: since then nothing could be received for a while, which was said."""
     was_old: int = 0
 
     @property
@@ -253,7 +253,7 @@ class Chaos:
 
     # Faults
 
-    async def nothing_is_heard(self, begin: str) -> None:
+    async def nothing_is_received(self, begin: str) -> None:
         """What that means: it is said, with an age or a countdown, and stays said."""
         self.done.append(begin)
         since, begun = self.truth.at, self.clock.monotonic()
@@ -457,7 +457,7 @@ async def run(seed: int, truth: Truth, clock: Fast, *, faults: int) -> None:
             chaos = Chaos(rng, pilot, clock, truth, proxies)
             await chaos.until(lambda: "● live" in "\n".join(chaos.lines), "live")
             for number in range(faults):
-                await chaos.nothing_is_heard(GONE[(2 * seed + number) % len(GONE)])
+                await chaos.nothing_is_received(GONE[(2 * seed + number) % len(GONE)])
                 await chaos.something_is_wrong()
             ticking.cancel()
             with suppress(asyncio.CancelledError):

@@ -182,7 +182,7 @@ async def whole(seed: int) -> Screen:
         screen = Screen(cluster, VirtualClock(asyncio.get_running_loop()))
         feed = Feed(cluster.client(USERS[0]), screen.take)
         async with asyncio.TaskGroup() as group:
-            hearing = group.create_task(feed.hear(TOPICS))
+            receiving = group.create_task(feed.receive(TOPICS))
             following = group.create_task(screen.follow())
             looking = group.create_task(screen.look())
             users = {name: User(cluster, name) for name in USERS}
@@ -196,8 +196,8 @@ async def whole(seed: int) -> Screen:
             await asyncio.wait([breaking])
             await cluster.restore()
             await comes_to_know(screen)
-            assert not hearing.done()
-            for task in (hearing, following, looking, *wanting):
+            assert not receiving.done()
+            for task in (receiving, following, looking, *wanting):
                 task.cancel()
         return screen
 

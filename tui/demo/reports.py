@@ -9,7 +9,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, gather
 from nsml.view.units import counted
-from tui.model import LogHeard, SeriesHeard
+from tui.model import LogReceived, SeriesReceived
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Reports:
     def __init__(self, origin: float) -> None:
         self._origin = origin
 
-    def series(self, parts: Sequence[Part], wish: ChartWish, now: float) -> SeriesHeard:
+    def series(self, parts: Sequence[Part], wish: ChartWish, now: float) -> SeriesReceived:
         """What these reported, drawn as it is wished for."""
         low = -math.inf if wish.low is None else wish.low
         high = math.inf if wish.high is None else wish.high
@@ -43,7 +43,7 @@ class Reports:
                 groups.setdefault(name, []).extend(lines)
                 owners.setdefault(name, []).extend([part.id] * len(lines))
         ids = tuple(part.id for part in parts)
-        return SeriesHeard(ids, wish, lines_in_order(groups), owners)
+        return SeriesReceived(ids, wish, lines_in_order(groups), owners)
 
     def _columns(self, part: Part, metric: str, wish: ChartWish, count: int) -> pb.Series | None:
         start, step = self._axis(part, wish.axis)
@@ -79,7 +79,7 @@ class Reports:
         start = 0.0 if axis is Axis.RELATIVE else self._origin + part.started
         return start, part.program.every_s
 
-    def log(self, part: Part, before: float | None, now: float) -> LogHeard:
+    def log(self, part: Part, before: float | None, now: float) -> LogReceived:
         """What it printed since a moment; None: the last lines."""
         count = part.reports(now)
         first = max(count - TAIL_LINES, 0) if before is None else part.reports(before)
@@ -89,7 +89,7 @@ class Reports:
         is_at_end = part.started + part.runs_s <= now
         if is_at_end and (before is None or before < part.started + part.runs_s):
             lines += _farewell(part)
-        return LogHeard(part.id, lines, is_anew=before is None)
+        return LogReceived(part.id, lines, is_anew=before is None)
 
 
 def _printed(part: Part, number: int) -> str:

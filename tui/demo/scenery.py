@@ -13,7 +13,7 @@ CORES: Final = 128
 NODE_MEMORY: Final = 1024 * 1024**3
 USERS: Final = ("ada", "bo", "cleo", "dev", "eun")
 SILENT: Final = (4, 600.0, 780.0)
-"""A node that is not heard for a while, from when to when."""
+"""A node out of contact for a while, from when to when."""
 _MIB: Final = 1024**2
 DATASETS: Final[
     dict[str, tuple[str, resources_pb2.Visibility, str, int, list[tuple[str, int]]]]
@@ -70,7 +70,7 @@ PROJECTS: Final = {
 
 
 def is_silent(node: int, now: float) -> bool:
-    """Whether nothing is heard of a node."""
+    """Whether a node is out of contact."""
     which, begin, end = SILENT
     return node == which and begin <= now < end
 

@@ -16,23 +16,23 @@ from tui.demo.reports import Reports
 from tui.demo.scenery import NODES, PROJECTS
 from tui.demo.sessions import Sessions
 from tui.model import (
-    CheckpointsHeard,
-    ClusterHeard,
-    ContentHeard,
-    DatasetsHeard,
-    EndedHeard,
-    ExplanationHeard,
-    FileHeard,
-    FilesHeard,
-    MediaHeard,
-    NodesHeard,
-    ProjectHeard,
-    ProjectsHeard,
-    QueueHeard,
+    CheckpointsReceived,
+    ClusterReceived,
+    ContentReceived,
+    DatasetsReceived,
+    EndedReceived,
+    ExplanationReceived,
+    FileReceived,
+    FilesReceived,
+    MediaReceived,
+    NodesReceived,
+    ProjectReceived,
+    ProjectsReceived,
+    QueueReceived,
     Refused,
-    SessionsHeard,
-    TelemetryHeard,
-    TreeHeard,
+    SessionsReceived,
+    TelemetryReceived,
+    TreeReceived,
 )
 from tui.sources import OF_TABS, Topic
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tui.demo.part import Part
-    from tui.model import ChartWish, DetailHeard, Event
+    from tui.model import ChartWish, DetailReceived, Event
 
-HEARD_EVERY_S: Final = 2.0
+RECEIVED_EVERY_S: Final = 2.0
 MOST_ENDED: Final = 16
 _FOR_GOOD: Final = frozenset({Topic.FILES, Topic.FILE, Topic.CONTENT})
 
@@ -69,7 +69,7 @@ class Demo:
         self._reports = Reports(origin)
         self._by_id = {part.id: part for part in self.parts}
 
-    def heard(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
+    def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
         """All that is known at a moment, told anew every two seconds."""
         if not _is_due(after, at):
             return
@@ -80,19 +80,21 @@ class Demo:
         nodes = [self._machines.node(place, live, now) for place in range(len(NODES))]
         yield (
             at,
-            SessionsHeard([self._sessions.session(part, now) for part in live], (), reset=True),
+            SessionsReceived([self._sessions.session(part, now) for part in live], (), reset=True),
         )
         yield (
             at,
-            EndedHeard([self._sessions.session(one, now) for one in reversed(ended[-MOST_ENDED:])]),
+            EndedReceived(
+                [self._sessions.session(one, now) for one in reversed(ended[-MOST_ENDED:])]
+            ),
         )
-        yield at, QueueHeard(self._sessions.queue(waiting, nodes, now))
-        yield at, NodesHeard(nodes)
-        yield at, DatasetsHeard(self._accounts.datasets())
-        yield at, ProjectsHeard([self._accounts.project(name, now) for name in PROJECTS])
-        yield at, ClusterHeard(self._machines.cluster(live, nodes, now), 0.0)
+        yield at, QueueReceived(self._sessions.queue(waiting, nodes, now))
+        yield at, NodesReceived(nodes)
+        yield at, DatasetsReceived(self._accounts.datasets())
+        yield at, ProjectsReceived([self._accounts.project(name, now) for name in PROJECTS])
+        yield at, ClusterReceived(self._machines.cluster(live, nodes, now), 0.0)
 
-    def heard_of(
+    def received_of(
         self,
         topic: Topic,
         names: tuple[str, ...],
@@ -109,9 +111,9 @@ class Demo:
             if after is None:
                 yield at, Refused(topic, "the demo has no code")
         elif topic is Topic.TREE and after is None:
-            yield at, TreeHeard(names[0], files_of(names[0]))
+            yield at, TreeReceived(names[0], files_of(names[0]))
         elif topic is Topic.PROJECT and _is_due(after, at):
-            yield at, ProjectHeard(self._accounts.project_shown(names[0], now))
+            yield at, ProjectReceived(self._accounts.project_shown(names[0], now))
         elif topic is Topic.LOG:
             yield (
                 at,
@@ -120,31 +122,33 @@ class Demo:
         elif topic is Topic.SERIES and _is_due(after, at):
             yield at, self._reports.series(parts, wish, now)
         elif topic is Topic.EXPLANATION and _is_due(after, at):
-            yield at, ExplanationHeard(parts[0].id, self._sessions.explanation(parts[0], now))
+            yield at, ExplanationReceived(parts[0].id, self._sessions.explanation(parts[0], now))
         elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
             yield at, self._detail(parts[0], topic, what, now)
 
-    def _detail(self, part: Part, topic: Topic, what: str, now: float) -> DetailHeard | Refused:
+    def _detail(self, part: Part, topic: Topic, what: str, now: float) -> DetailReceived | Refused:
         """What a tab shows of a session."""
         match topic:
             case Topic.CHECKPOINTS:
-                return CheckpointsHeard(part.id, tabs.saved(part, self.origin, now))
+                return CheckpointsReceived(part.id, tabs.saved(part, self.origin, now))
             case Topic.TELEMETRY:
                 told = tabs.telemetry(part, self.origin, now, what)
-                return TelemetryHeard(part.id, what, told)
+                return TelemetryReceived(part.id, what, told)
             case Topic.FILES:
-                return FilesHeard(part.id, tabs.files(part))
+                return FilesReceived(part.id, tabs.files(part))
             case Topic.FILE:
-                return FileHeard(part.id, what, tabs.code(part).get(what, []))
+                return FileReceived(part.id, what, tabs.code(part).get(what, []))
             case Topic.MEDIA:
-                return MediaHeard(part.id, tabs.shown(part, self.origin, now))
+                return MediaReceived(part.id, tabs.shown(part, self.origin, now))
         data = tabs.content(part, what)
-        return ContentHeard(part.id, what, data) if data else Refused(topic, "nobody made that up")
+        return (
+            ContentReceived(part.id, what, data) if data else Refused(topic, "nobody made that up")
+        )
 
 
 def _is_due(after: float | None, at: float) -> bool:
     """Whether two seconds began since."""
-    return after is None or at // HEARD_EVERY_S > after // HEARD_EVERY_S
+    return after is None or at // RECEIVED_EVERY_S > after // RECEIVED_EVERY_S
 
 
 def _gone(part: Part) -> float:

@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 from nsml.view.code import text_of, total_text
 from nsml.view.compare import same_text
-from nsml.view.matrix import columns, compared, is_key, ordered
+from nsml.view.matrix import columns, compared, is_key, labels, ordered
 from nsml.view.plot import letter
 from nsml.view.series import spread
 from nsml.view.shell import shell_line
@@ -24,7 +24,7 @@ from tui.kept import CompareKept
 from tui.screens.charting import ChartScreen
 from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
-from tui.widgets.charts import Charts, Crowd
+from tui.widgets.charts import MOST_NAMED, Charts, Crowd
 from tui.widgets.diff_view import DiffView
 from tui.widgets.field import Field
 from tui.widgets.table import Table
@@ -263,12 +263,14 @@ class CompareScreen(ChartScreen):
             owners = {
                 name: [places.get(one, 0) for one in ids] for name, ids in shown.owners.items()
             }
-            crowd = Crowd(owners, places.get(current.id, 0))
+            notes = tuple(map(visible, labels(self._sessions, self._differing)))
+            crowd = Crowd(owners, places.get(current.id, 0), notes)
         elif self._sessions and not groups:
             nothing = "loading..." if shown.groups is None else "none of them reported anything"
             none = self.none(Topic.SERIES, nothing)
         charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
         whose = [f"{letter(crowd.front)} bright"] if crowd else []
+        whose += ["letters: above"] if crowd and len(self._sessions) > MOST_NAMED else []
         whose += (
             [f"mean and standard deviation of all: {self.key_of('compare.mean')}"]
             if is_mean
@@ -295,16 +297,16 @@ class CompareScreen(ChartScreen):
         if (pair[0].id, pair[1].id) != self.model.shown.pair:
             view.action_first()
             self.dashboard.compare_code(*pair)
-        heard = self.model.shown.code
-        if heard is None:
+        received = self.model.shown.code
+        if received is None:
             view.show((), none=self.none(Topic.CODE, "loading..."))
             self._say("#below-state", which)
             return
-        texts = [text_of(one) for one in heard.files]
+        texts = [text_of(one) for one in received.files]
         self._files = [0, *accumulate(map(len, texts))][:-1]
         lines = list(chain.from_iterable(texts))
         view.show(lines, none="no file differs")
-        words = total_text(heard.files, heard.same)
+        words = total_text(received.files, received.same)
         self._say(
             "#below-state",
             f"{which} · {words}" + (" · ] [ next and previous file, tab scrolls" if lines else ""),

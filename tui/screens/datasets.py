@@ -76,10 +76,10 @@ class DatasetsScreen(Listing[DatasetUse]):
     def look(self, item: DatasetUse) -> None:
         """Its files."""
 
-        async def hear(feed: Feed) -> None:
+        async def receive(feed: Feed) -> None:
             await feed.tree(item.dataset)
 
-        self.dashboard.look_into((Topic.TREE, item.dataset.digest, hear))
+        self.dashboard.look_into((Topic.TREE, item.dataset.digest, receive))
 
     def lines(self, item: DatasetUse) -> Sequence[str]:
         """What it is, and its files."""

@@ -44,19 +44,19 @@ NAMES: Final = {
     "projects": "6 Projects",
 }
 """Screens that are always there, as the line of them calls them."""
-OF_A_PLATFORM: Final = frozenset(
+LIVE_ONLY_ACTIONS: Final = frozenset(
     {"stop", "remove", "memo", "new_run", "screen.pull", "refresh_all", "copy_last"}
 )
 """What a story does not offer, neither as keys nor to be found; whoever presses a key that would act is told why."""
 _BOLD: Final = Style(bold=True)
 _HERE: Final = Style(reverse=True, bold=True)
-_MODE: Final = "mode"
+_SCREEN_META: Final = "mode"
 """Of what leads to a screen where it is clicked: to which."""
 LEAST_COLUMNS: Final = 80
 LEAST_ROWS: Final = 24
 MOST_TROUBLE: Final = 4
 """Rows of what is wrong; as in the CSS below."""
-SLOW_S: Final = 1.0
+SLOW_ANSWER_S: Final = 1.0
 """So long an answer takes that is called slow."""
 _DOTS: Final = {
     State.LOADING: ("○", looks.WAITS),
@@ -67,14 +67,14 @@ _DOTS: Final = {
 }
 
 
-def tell(line: Static, text: Text) -> None:
+def set_text(line: Static, text: Text) -> None:
     """Have it say something, where it does not say that already: then nothing is drawn."""
     if line.content != text:
         # One that is as high whatever it says moves nothing else.
         line.update(text, layout=line.styles.auto_dimensions)
 
 
-def small_words(columns: int, rows: int) -> str:
+def size_warning(columns: int, rows: int) -> str:
     """What is said of a terminal in which not all has room; "" of others."""
     if columns >= LEAST_COLUMNS and rows >= LEAST_ROWS:
         return ""
@@ -114,7 +114,7 @@ class LinesUnderMouse(Screen[Any]):
 class Frame(LinesUnderMouse, Screen[None]):
     """A screen in its frame.
 
-    `topics` are what it shows: they are heard while it is in front, and how it stands with them is said above it.
+    `topics` are what it shows: they are received while it is in front, and how it stands with them is said above it.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -180,9 +180,9 @@ class Frame(LinesUnderMouse, Screen[None]):
         self.redraw()
 
     def on_screen_resume(self) -> None:
-        """Hear what it shows, and show what came while another screen was before it."""
-        self.dashboard.hear_screen(self.heard())
-        self.dashboard.hear_details(*self.details())
+        """Receive what it shows, and show what came while another screen was before it."""
+        self.dashboard.subscribe_screen(self.subscriptions())
+        self.dashboard.subscribe_details(*self.details())
         self.redraw()
 
     def on_resize(self, _event: Resize) -> None:
@@ -197,7 +197,7 @@ class Frame(LinesUnderMouse, Screen[None]):
     @on(Click, "#screens")
     def go(self, event: Click) -> None:
         """To the screen that is clicked."""
-        mode = event.style.meta.get(_MODE)
+        mode = event.style.meta.get(_SCREEN_META)
         if mode in NAMES:
             self.dashboard.action_go(mode)
 
@@ -214,20 +214,20 @@ class Frame(LinesUnderMouse, Screen[None]):
     def redraw_frame(self) -> None:
         """Show anew what is around it."""
         now = self.dashboard.clock.time()
-        tell(self.query_one("#platform", Static), self._platform(now))
+        set_text(self.query_one("#platform", Static), self._platform(now))
         if self._screens_at != self.app.size:
             self._screens_at = self.app.size
-            tell(self.query_one("#screens", Static), self._screens())
+            set_text(self.query_one("#screens", Static), self._screens())
         trouble = self._trouble(now)
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
-        tell(line, Text("\n").join(trouble))
+        set_text(line, Text("\n").join(trouble))
 
-    def heard(self) -> tuple[Topic, ...]:
-        """What is heard while it is in front."""
+    def subscriptions(self) -> tuple[Topic, ...]:
+        """What is received while it is in front."""
         return self.topics
 
-    def told(self, now: float) -> tuple[Topic, ...]:  # noqa: ARG002 - of most it is the same
+    def monitored_topics(self, now: float) -> tuple[Topic, ...]:  # noqa: ARG002 - of most it is the same
         """Of what is said above it that it is old."""
         return self.topics
 
@@ -240,11 +240,11 @@ class Frame(LinesUnderMouse, Screen[None]):
         return key_of(self.app, name)
 
     def words(self, topic: Topic) -> str:
-        """How it stands with hearing something."""
+        """How it stands with receiving something."""
         return visible(self.model.sources[topic].words(self.dashboard.clock.time()))
 
     def none(self, topic: Topic, nothing: str) -> str:
-        """What an empty pane says: how it stands with hearing what it shows, or that there is nothing."""
+        """What an empty pane says: how it stands with receiving what it shows, or that there is nothing."""
         return self.words(topic) or nothing
 
     # What keys do
@@ -283,7 +283,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         if self.dashboard.recorder is not None:
             yield Part("● recording", style=looks.style(self.app, looks.BAD), gap=" ")
         if model.cluster is not None and state is State.LIVE and player is None:
-            is_slow = model.took_s >= SLOW_S
+            is_slow = model.took_s >= SLOW_ANSWER_S
             took = f"{model.took_s:.1f}s" if is_slow else _tens_of_ms(model.took_s)
             slow = looks.style(self.app, looks.WAITS)
             yield Part(took, worth=3, style=slow if is_slow else "", gap=" ")
@@ -308,19 +308,22 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Part(f"queue {cluster.sessions_queued}", worth=5)
 
     def _screens(self) -> Text:
-        if words := small_words(*self.app.size):
+        if words := size_warning(*self.app.size):
             name = NAMES.get(self.name_of, "")
             return Text.assemble(" ", (f" {name} ", "reverse bold") if name else "", f" {words}")
         line = Text(" ")
         for mode, name in NAMES.items():
-            goes_there = Style(meta={_MODE: mode})
+            goes_there = Style(meta={_SCREEN_META: mode})
             line.append(f" {name} ", goes_there + (_HERE if mode == self.name_of else Style()))
             line.append(" ")
         return line
 
     def _trouble(self, now: float) -> list[Text]:
         """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
-        sources = {topic: self.model.sources[topic] for topic in (Topic.CLUSTER, *self.told(now))}
+        sources = {
+            topic: self.model.sources[topic]
+            for topic in (Topic.CLUSTER, *self.monitored_topics(now))
+        }
         wrong = [
             topic
             for topic, source in sources.items()
@@ -329,8 +332,8 @@ class Frame(LinesUnderMouse, Screen[None]):
         found = []
         if wrong:
             # The oldest of what is shown, and not the newest, says how old it is.
-            heard = [source.true_at for source in sources.values() if source.heard_at]
-            words = sources[wrong[0]].words(now, shown_of=min(heard, default=0.0))
+            received = [source.true_at for source in sources.values() if source.received_at]
+            words = sources[wrong[0]].words(now, shown_of=min(received, default=0.0))
             start = self.dashboard.start_with
             is_away = wrong[0] is Topic.CLUSTER and sources[wrong[0]].state(now) is State.OFFLINE
             advice = f" · {start} starts it" if start and is_away else ""

@@ -45,7 +45,7 @@ _ABOVE_AND_BELOW: Final = 3
 """Lines of the frame and of the hint."""
 
 
-class Told(NamedTuple):
+class KeyEntry(NamedTuple):
     """What keys of a group do."""
 
     group: str
@@ -53,9 +53,9 @@ class Told(NamedTuple):
     what: str
 
 
-def told(
+def key_entries(
     app: App[Any], active: Iterable[ActiveBinding], *, without: Collection[str] = ()
-) -> list[Told]:
+) -> list[KeyEntry]:
     """What the keys that are in force do: those of the screen and of what has the focus first, those that move last.
 
     `without`: actions that are not offered.
@@ -71,7 +71,7 @@ def told(
         keys += [key] if key not in keys else []
     order = [HERE, EVERYWHERE, MOVING]
     return sorted(
-        (Told(group, " ".join(keys), what) for (group, _, what), keys in found.items()),
+        (KeyEntry(group, " ".join(keys), what) for (group, _, what), keys in found.items()),
         key=lambda one: order.index(one.group),
     )
 
@@ -91,7 +91,7 @@ def command_lines(key: str) -> list[str]:
     return ["", COMMANDS, *lines]
 
 
-def laid_out(entries: Sequence[Told], room: int) -> Layout:
+def laid_out(entries: Sequence[KeyEntry], room: int) -> Layout:
     """Each group below its title, in as many columns as there is room for: they are read downwards."""
     key = max((width(one.keys) for one in entries), default=0)
     step = key + 1 + max((width(one.what) for one in entries), default=0) + _GAP
@@ -157,7 +157,7 @@ class Help(Modal[None]):
         Binding("escape,q,question_mark", "leave", "Close", id="help.leave"),
     ]
 
-    def __init__(self, entries: Sequence[Told], commands: Sequence[str] = ()) -> None:
+    def __init__(self, entries: Sequence[KeyEntry], commands: Sequence[str] = ()) -> None:
         super().__init__()
         self._entries = entries
         self._commands = commands

@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 
 from nsml.view.text import folded, visible
 from nsml.view.words import Words
-from tui.screens.frame import Frame, tell
+from tui.screens.frame import Frame, set_text
 from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
 
@@ -32,7 +32,7 @@ class Listing(Frame, Generic[T]):
 
     DEFAULT_CSS: ClassVar[str] = """
     Listing {
-        #counts { height: 1; color: $text-muted; }
+        #counts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         #words { height: 1; display: none; }
         #listed { height: 1fr; }
         #card { height: 50%; border-top: solid $rule; padding: 0 1; }
@@ -60,7 +60,7 @@ class Listing(Frame, Generic[T]):
         with VerticalScroll(id="listed", can_focus=False):
             yield Table(self.columns(), key=self.key, clock=self.dashboard.clock.time, id="list")
             with VerticalScroll(id="card", can_focus=True):
-                yield Static(id="told")
+                yield Static(id="card-text")
         yield FilterLine(placeholder=self.asks_for, id="words", compact=True)
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Listing(Frame, Generic[T]):
         """The card of an item."""
 
     def look(self, item: T) -> None:
-        """Hear more of the item under the cursor."""
+        """Receive more of the item under the cursor."""
 
     @property
     def table(self) -> Table[T]:
@@ -121,11 +121,11 @@ class Listing(Frame, Generic[T]):
             f"none of them: {self.key_of('list.back')} shows all again" if every else self.nothing()
         )
         table.show(shown, is_other=is_other)
-        was_heard = every or any(self.model.sources[topic].heard_at for topic in self.topics)
-        said = [self.counts(len(shown), len(every)) if was_heard else self.name_of]
+        was_received = every or any(self.model.sources[topic].received_at for topic in self.topics)
+        said = [self.counts(len(shown), len(every)) if was_received else self.name_of]
         said += [f"filter: {self._words.text}"] if self._words.text else []
         said += [f"$ {self.shown_by}"] if self.shown_by else []
-        tell(self.query_one("#counts", Static), Text(f" {visible(' · '.join(said))}"))
+        set_text(self.query_one("#counts", Static), Text(f" {visible(' · '.join(said))}"))
 
     def _card(self) -> None:
         item = self.table.current
@@ -134,10 +134,10 @@ class Listing(Frame, Generic[T]):
             self.look(item)
             lines = self.lines(item)
         self.query_one("#card").display = item is not None
-        told = self.query_one("#told", Static)
-        room = told.size.width
+        card = self.query_one("#card-text", Static)
+        room = card.size.width
         whole = [part for line in lines for part in folded(visible(line), room)]
-        tell(told, Text("\n".join(whole)))
+        set_text(card, Text("\n".join(whole)))
 
     # What keys do
 

@@ -13,6 +13,6 @@ class Modal(ModalScreen[R]):
     """One that is left once."""
 
     def leave(self, answer: R | None) -> None:
-        """Give the answer, where none was given: an Enter is heard of behind an Escape that was pressed after it."""
+        """Give the answer, where none was given: an Enter is received of behind an Escape that was pressed after it."""
         if self.is_current:
             self.dismiss(answer)

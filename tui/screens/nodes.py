@@ -16,7 +16,7 @@ from nsml.view.nodes import COLUMNS, DEVICE_COLUMNS, cluster_lines, devices
 from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
 from nsml.view.units import duration_text, short_moment
-from tui.screens.frame import Frame, tell
+from tui.screens.frame import Frame, set_text
 from tui.sources import Topic
 from tui.widgets.heat_map import HeatMap
 from tui.widgets.table import Table
@@ -120,7 +120,9 @@ class NodesScreen(Frame):
         }
         heat = Heat(measure=measure, now=now, holders=holders, letters=owners_of(holders))
         self.heat.show(self.model.nodes, heat)
-        tell(self.query_one("#legend", Static), Text(f" {visible(heat.legend(self.heat.each))}"))
+        set_text(
+            self.query_one("#legend", Static), Text(f" {visible(heat.legend(self.heat.each))}")
+        )
 
     def _below(self) -> None:
         devices_shown = self.devices
@@ -131,7 +133,7 @@ class NodesScreen(Frame):
         devices_shown.show(devices([node]) if node is not None else ())
         if self._shows_platform:
             text = "\n".join(map(visible, self._platform_lines()))
-            tell(self.query_one("#platform-lines", Static), Text(text))
+            set_text(self.query_one("#platform-lines", Static), Text(text))
 
     def _platform_lines(self) -> list[str]:
         """What `nsml status` says, and more of the agents and the leader."""
@@ -144,13 +146,18 @@ class NodesScreen(Frame):
             leads = f"leads term {cluster.term}" if member.is_leader else "stands by"
             lines.append(f"member    {member.name} · {leads} · version {member.version} · up {up}")
         versions = Counter(node.agent_version or "unknown" for node in self.model.nodes)
-        told = ", ".join(f"{count} of version {one}" for one, count in versions.most_common())
+        versions_text = ", ".join(
+            f"{count} of version {one}" for one, count in versions.most_common()
+        )
         oldest = min(
             self.model.nodes, key=lambda node: seconds_of(node.last_contact_at), default=None
         )
         if oldest is not None:
             silent = duration_text(max(now - seconds_of(oldest.last_contact_at), 0.0))
-            lines += [f"agents    {told}", f"heard     all within {silent}; last of {oldest.name}"]
+            lines += [
+                f"agents    {versions_text}",
+                f"contact   all within {silent}; oldest: {oldest.name}",
+            ]
         leaders = [one for one in self.model.turns if one.what == "leader"]
         if leaders:
             last = leaders[-1]

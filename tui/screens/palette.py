@@ -100,15 +100,15 @@ class Actions(Provider):
             yield name.partition(" ")[2], words, partial(dashboard.action_go, mode)
 
     def _actions(self) -> Iterator[tuple[str, str, Callable[[], Awaitable[bool]]]]:
-        told = set[str]()
+        listed = set[str]()
         for node, binding, is_enabled, _ in self.screen.active_bindings.values():
             if not is_enabled or binding.system or is_moving(binding):
                 continue
             if binding.action in cast("Dashboard", self.app).without:
                 continue
-            if binding.id in told or binding.action.startswith("go("):
+            if binding.id in listed or binding.action.startswith("go("):
                 continue
-            told.add(binding.id or "")
+            listed.add(binding.id or "")
             key = self.app.get_key_display(binding)
             command = _COMMANDS.get(binding.action.partition("(")[0])
             words = f"{key} · $ {command}" if command else key

@@ -54,18 +54,18 @@ class ProjectsScreen(Listing["Project"]):
         """Who holds what of it."""
         name = item.name
 
-        async def hear(feed: Feed) -> None:
+        async def receive(feed: Feed) -> None:
             await feed.project(name)
 
-        self.dashboard.look_into((Topic.PROJECT, name, hear))
+        self.dashboard.look_into((Topic.PROJECT, name, receive))
 
     def lines(self, item: Project) -> Sequence[str]:
         """What it may have and holds, who does, and what is left for the user."""
-        heard = self.model.project
-        if heard is None or heard.answer.project.name != item.name:
+        received = self.model.project
+        if received is None or received.answer.project.name != item.name:
             return [*lines(item), "", self.none(Topic.PROJECT, "")]
-        own = own_lines(heard.answer, self.dashboard.user)
-        return [*shown_lines(heard.answer), "", *own]
+        own = own_lines(received.answer, self.dashboard.user)
+        return [*shown_lines(received.answer), "", *own]
 
     def on_table_chosen(self) -> None:
         """The sessions that count for it."""

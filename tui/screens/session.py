@@ -28,7 +28,7 @@ from tui import looks
 from tui.hints import key_of
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
-from tui.screens.frame import tell
+from tui.screens.frame import set_text
 from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
@@ -120,13 +120,13 @@ class Preview(Horizontal):
             log.action_follow()
         why = visible(end_text(row.session)) if row is not None else ""
         # Of a message without end its end stays: there stands what went wrong.
-        tell(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
+        set_text(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
         ending.display = why != ""
         charts.display, log.display, words.display = not waits, not waits, waits
         if row is not None and waits:
-            told = explanation(frame, row.session)
+            lines = explanation(frame, row.session)
             room = self.content_size.width
-            tell(words, Text("\n".join(part for line in told for part in folded(line, room))))
+            set_text(words, Text("\n".join(part for line in lines for part in folded(line, room))))
             return
         draw_charts(frame, charts, row)
         draw_log(frame, log, row)
@@ -138,10 +138,10 @@ class SessionScreen(ChartScreen):
     topics = (Topic.SESSIONS, Topic.SERIES, Topic.LOG)
     DEFAULT_CSS: ClassVar[str] = """
     SessionScreen {
-        #title { height: 1; text-style: bold; }
+        #title { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
         .words { height: auto; padding: 1; }
-        .head { height: 1; }
-        .state { height: 1; color: $text-muted; }
+        .head { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        .state { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         TabbedContent, TabPane { height: 1fr; padding: 0; }
         #search { height: 1; display: none; }
     }
@@ -165,10 +165,10 @@ class SessionScreen(ChartScreen):
         Binding("m", "memo", "Memo", id="session.memo"),
     ]
 
-    def __init__(self, session_id: str, *, tab: str = "") -> None:
+    def __init__(self, session_id: str, *, name_of_session: str, tab: str = "") -> None:
         super().__init__()
         self._session_id = session_id
-        self._called = ""
+        self._called = name_of_session
         self._first_tab = tab
 
     def body(self) -> ComposeResult:
@@ -238,7 +238,7 @@ class SessionScreen(ChartScreen):
         """Show what is known of it, whatever the screen below looked at when it was left."""
         self.dashboard.look_at(*self.chosen())
         row = self.row
-        title = Text(f" {visible(self._called) or 'it'} was removed" if row is None else "")
+        title = Text(f" {visible(self._called)} was removed" if row is None else "")
         if row is not None:
             session = row.session
             self._called = session.name
@@ -249,22 +249,24 @@ class SessionScreen(ChartScreen):
             words = self.query_one("#words", Static)
             room = words.content_size.width
             lines = [part for line in self._overview(session) for part in folded(line, room)]
-            tell(words, Text("\n".join(lines)))
-        tell(self.query_one("#title", Static), title)
+            set_text(words, Text("\n".join(lines)))
+        set_text(self.query_one("#title", Static), title)
         draw_charts(self, self.query_one(Charts), row)
         draw_log(self, self.query_one(LogView), row)
-        self._tell_of_log()
-        tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
+        self._draw_log_state()
+        set_text(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
         if self.tab is not None and row is not None:
             self.tab.draw(self, row.session)
 
-    def _tell_of_log(self) -> None:
+    def _draw_log_state(self) -> None:
         """Say below the log what was found in it, whether it goes on, and what of it is there."""
         row, shown, log = self.row, self.model.shown, self.query_one(LogView)
         parts = [log.found_words]
         parts.append(_log_words(row, self.key_of("log.follow"), is_following=log.is_following))
         count = shown.first + len(shown.lines)
-        parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
+        # The key that copies commands has it with the name, and the rank.
+        tail = f"last {count:,} lines, all: $ nsml logs"
+        parts.append(tail if count >= TAIL_LINES else counted(count, "line"))
         if row is not None and row.session.spec.replica_count > 1:
             parts.append(f"of rank {shown.rank}: {self.key_of('log.rank')} chooses another")
         if shown.missing_bytes:
@@ -273,11 +275,11 @@ class SessionScreen(ChartScreen):
             earlier = ["nsml", "logs", row.session.name, "--attempt", str(shown.attempt - 1)]
             rank = ["--rank", str(shown.rank)] if shown.rank else []
             parts.append(f"attempt {shown.attempt}, before it: $ {shell_line([*earlier, *rank])}")
-        tell(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
+        set_text(self.query_one("#log-state", Static), Text(" " + " · ".join(filter(None, parts))))
 
-    def on_log_view_told(self) -> None:
+    def on_log_view_changed(self) -> None:
         """Say so."""
-        self._tell_of_log()
+        self._draw_log_state()
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
@@ -312,20 +314,20 @@ class SessionScreen(ChartScreen):
         self.query_one("#tabs", TabbedContent).active = name
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Keys go to what the tab shows, which is heard from now on."""
+        """Keys go to what the tab shows, which is received from now on."""
         if event.pane.id == "logs":
             search = self.query_one("#search", Input)
             (search if search.display else self.query_one(LogView)).focus()
         elif self.tab is not None and (front := self.tab.front()) is not None:
             front.focus()
         self.refresh_bindings()
-        self.hear_tab()
+        self.subscribe_tab()
         self.redraw()
 
-    def hear_tab(self) -> None:
-        """Hear what the tab in front shows now."""
+    def subscribe_tab(self) -> None:
+        """Receive what the tab in front shows now."""
         if self.is_in_front:
-            self.dashboard.hear_details(*self.details())
+            self.dashboard.subscribe_details(*self.details())
 
     def action_turn(self, by: int) -> None:
         """The next tab, or the one before."""
@@ -349,7 +351,7 @@ class SessionScreen(ChartScreen):
         """Another span of time of its devices."""
         if isinstance(self.tab, DevicesTab) and self.row is not None:
             self.tab.turn(self.row.session)
-            self.hear_tab()
+            self.subscribe_tab()
             self.redraw()
 
     def action_pull(self) -> None:

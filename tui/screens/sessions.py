@@ -12,14 +12,15 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from nsml.v1.sessions_pb2 import Session
+from nsml.view.differing import NOTHING_SHARED, Differing
 from nsml.view.filtering import Filter, FilterError, complete
-from nsml.view.ordering import agreed, keys_of, words_of
+from nsml.view.ordering import keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.behind import behind
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
-from tui.screens.frame import Frame, tell
+from tui.screens.frame import Frame, set_text
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
 from tui.sources import State, Topic
@@ -28,18 +29,21 @@ from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.timer import Timer
 
+    from nsml.view.differing import Shared
     from nsml.view.tables import Column
     from tui.listing import Item
     from tui.model import Row
 
 PREPARED_AT_ONCE: Final = 100
+MOST_TOLD_APART: Final = 1_000
+"""Sessions that decide the order of arguments where no argument is the same in all of them."""
 REST_S: Final = 0.15
 """The cursor rests for so long before what is below the list is of the session under it."""
 AGES_S: Final = 10.0
@@ -57,7 +61,7 @@ class SessionsScreen(Frame):
     topics = (Topic.SESSIONS, Topic.ENDED)
     DEFAULT_CSS: ClassVar[str] = """
     SessionsScreen {
-        #counts { height: 1; color: $text-muted; }
+        #counts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         #filter { height: 1; display: none; }
         #error { height: auto; color: $text-error; display: none; }
         Preview { height: 45%; border-top: solid $rule; }
@@ -104,7 +108,7 @@ class SessionsScreen(Frame):
         self._listed: tuple[object, ...] = ()
         self._resting: Timer | None = None
         self._rows: Sequence[Row] = ()
-        self._same: Mapping[str, str | bool] = {}
+        self._shared: Shared[str | bool] = NOTHING_SHARED
         self._columns: tuple[object, list[Column[Session]]] = (None, [])
 
     def body(self) -> ComposeResult:
@@ -166,10 +170,10 @@ class SessionsScreen(Frame):
         self.table.focus()
 
     def age(self) -> None:
-        """Ages of the list are told in minutes, and seconds where something is heard no more."""
+        """Ages of the list are told in minutes, and seconds where something is received no more."""
         now = self.dashboard.clock.time()
-        heard = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
-        if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(heard):
+        received = (self.model.sources[topic].state(now) for topic in (*self.topics, *_BELOW))
+        if self._listed[-1:] == (now // AGES_S,) and _AGING.isdisjoint(received):
             self.redraw_frame()
         else:
             self.redraw()
@@ -224,11 +228,11 @@ class SessionsScreen(Frame):
         table.show(items, is_other=is_other, columns=self._chosen_columns())
         self._marks = frozenset(one for one in self._marks if self.model.row(one))
         table.mark(self._marks)
-        tell(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
+        set_text(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
 
     def _counts(self, count: int, known: int) -> str:
         listing = self._listing
-        if not known and not self.model.sources[Topic.SESSIONS].heard_at:
+        if not known and not self.model.sources[Topic.SESSIONS].received_at:
             return "sessions"
         parts = [f"{count:,} of {counted(known, 'session')}"]
         parts += [f"filter: {visible(listing.filter)}"] if listing.filter else []
@@ -244,29 +248,29 @@ class SessionsScreen(Frame):
             if self._range_from
             else []
         )
-        parts += [f"all: {visible(words_of(self._same))}"] if self._same else []
+        parts += [f"all: {visible(words_of(self._shared.same))}"] if self._shared.same else []
         return " · ".join(parts)
 
     def _chosen_columns(self) -> list[Column[Session]]:
         """The columns, which are others only where they were chosen anew: a table lays others out."""
         listing = self._listing
-        asked = (listing.sort, listing.is_down, listing.columns, listing.filter, self._same)
+        asked = (listing.sort, listing.is_down, listing.columns, listing.filter, self._shared)
         if self._columns[0] != asked:
-            self._columns = asked, columns_of(listing, self._same)
+            self._columns = asked, columns_of(listing, self._shared)
         return self._columns[1]
 
     async def _compare_arguments(self, rows: Sequence[Row]) -> None:
-        """Find the arguments that are the same in all of these, a few at a time: they tell none from another."""
-        same: Mapping[str, str | bool] | None = None
+        """Find which arguments tell these sessions apart, a few at a time."""
+        counted_so_far: Differing[str | bool] = Differing()
         for place, row in enumerate(rows, 1):
-            same = agreed(same, row.filtered)
-            if not same:
-                break
+            counted_so_far.add(row.filtered.arguments)
             if place % PREPARED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        found = same or {} if len(rows) > 1 else {}
-        if found != self._same:
-            self._same = found
+            if place == MOST_TOLD_APART and not counted_so_far.shared.same:
+                break
+        shared = counted_so_far.shared if len(rows) > 1 else NOTHING_SHARED
+        if shared != self._shared:
+            self._shared = shared
             self._list()
 
     def _none(self, known: int) -> str:
@@ -312,14 +316,14 @@ class SessionsScreen(Frame):
         """By project, by user, or not in groups."""
         following = list(By)[(list(By).index(self._listing.by) + 1) % len(By)]
         self._change(by=following, folded=())
-        self.dashboard.hear_screen(self.heard())
+        self.dashboard.subscribe_screen(self.subscriptions())
 
-    def heard(self) -> tuple[Topic, ...]:
+    def subscriptions(self) -> tuple[Topic, ...]:
         """What it shows, and the quotas of projects where they are told."""
-        is_told = self._listing.by is By.PROJECT
-        return (*self.topics, Topic.PROJECTS) if is_told else self.topics
+        has_quotas = self._listing.by is By.PROJECT
+        return (*self.topics, Topic.PROJECTS) if has_quotas else self.topics
 
-    def told(self, now: float) -> tuple[Topic, ...]:
+    def monitored_topics(self, now: float) -> tuple[Topic, ...]:
         """Beside the list the preview, which says in its own place what is not to be had at all."""
         below = (Topic.SERIES, Topic.LOG) if self.query_one(Preview).display else ()
         sources = self.model.sources

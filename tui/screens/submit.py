@@ -42,7 +42,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
     Submit {
         align: center middle;
         & > Vertical { width: 90%; max-width: 110; height: 90%; border: round $accent; padding: 0 1; }
-        & .title { height: 1; text-style: bold; }
+        & .title { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
         & .folder { height: auto; max-height: 2; color: $text-muted; }
         & Input { margin: 1 0; }
         & .error { height: auto; max-height: 3; color: $text-error; display: none; }

@@ -31,7 +31,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Pinged:
-    """It wants to hear this again."""
+    """It wants to receive this again."""
 
     word: str
 

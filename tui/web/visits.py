@@ -70,7 +70,7 @@ class Visits:
                 await self._make_room()
                 self._open.append(visit)
                 await visit.start(*first_size(socket.query_params))
-            await first_to_end(_hear(socket, visit), visit.gone())
+            await first_to_end(_receive(socket, visit), visit.gone())
         finally:
             await visit.stop()
             if visit in self._open:
@@ -193,7 +193,7 @@ class _Words(asyncio.StreamReader):
         return b""
 
 
-async def _hear(socket: WebSocket, visit: Visit) -> None:
+async def _receive(socket: WebSocket, visit: Visit) -> None:
     """Pass on what the page says, until it is closed, or nobody has done anything for long."""
     try:
         async with asyncio.timeout(UNUSED_S) as unused:
@@ -212,7 +212,7 @@ async def _hear(socket: WebSocket, visit: Visit) -> None:
     except TimeoutError:
         visit.why = UNUSED
     except (WebSocketDisconnect, KeyError):
-        visit.why = NOT_UNDERSTOOD  # where nobody is there, nobody hears it
+        visit.why = NOT_UNDERSTOOD  # where nobody is there, nobody receives it
 
 
 async def _nothing() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.message import Message
 from textual.strip import Strip
 
-from nsml.view.plot import Average, chart, heights
+from nsml.view.plot import Average, above_zero, chart, heights, short_legend
 from nsml.view.series import Axis, smooth
 from nsml.view.text import fit, wrapped
 from nsml.view.units import counted
@@ -38,6 +38,8 @@ class Crowd:
 
     owners: Mapping[str, Sequence[int]]
     front: int
+    labels: tuple[str, ...] = ()
+    """By owner: the arguments in which it differs from the others; "" where there are none."""
 
 
 class Charts(Lines):
@@ -138,21 +140,49 @@ class Charts(Lines):
     def _drawn(self) -> list[Strip]:
         names = list(self._groups)[self.first :]
         if not names:
-            told = wrapped(self.none, self.size.width)
-            return [Strip([Segment(line, self.rich_style)]) for line in told]
+            note = wrapped(self.none, self.size.width)
+            return [Strip([Segment(line, self.rich_style)]) for line in note]
         room = self.size.height
         drawn = [self._groups[name] for name in names]
         named = [self._named(name) for name in names]
+        legend: list[list[Piece]] | None = None
+        if (rows_left := self._legend_room(drawn, named)) is not None:
+            legend = self._short_legend(names[0], rows_left)
+            named[0] = len(legend)
         rows = heights(room, drawn, least=LEAST_ROWS, named=named)
         lines: list[Strip] = []
         for name, high in zip(names, rows, strict=False):
             if lines:
                 lines.append(Strip.blank(self.size.width, self.rich_style))
-            lines += [self._strip(pieces) for pieces in self._chart(name, high)]
+                legend = None
+            lines += [self._strip(pieces) for pieces in self._chart(name, high, legend)]
         if left := len(names) - len(rows):
             more = fit(f"{counted(left, 'more metric')} {self.more_by}", self.size.width)
             lines = [*lines[: room - 1], Strip([Segment(more, self.rich_style)])]
         return lines
+
+    def _legend_room(self, drawn: Sequence[Sequence[Series]], named: Sequence[int]) -> int | None:
+        """Rows for the legend of the first chart where its own has no room; None where it has."""
+        around = 2 + any(line.odd for line in drawn[0]) + LEAST_ROWS + (len(drawn) > 1)
+        rows = max(self.size.height - around, 1)
+        return rows if named[0] > rows else None
+
+    def _short_legend(self, name: str, rows: int) -> list[list[Piece]]:
+        numbers, series = self._numbered(name)
+        if self.is_log:
+            series = [above_zero(line)[0] for line in series]
+        prefix = "" if self._crowd else _common_words([line.label for line in series])
+        labels = [line.label.removeprefix(prefix) for line in series]
+        if self._crowd and all(own := self._crowd.labels) and len(set(own)) == len(own):
+            labels = [own[number] for number in numbers]
+        found = [one for one in zip(series, labels, numbers, strict=True) if one[0].x]
+        return short_legend(
+            [line for line, _, _ in found],
+            [label for _, label, _ in found],
+            [number for _, _, number in found],
+            columns=self.size.width,
+            rows=rows,
+        )
 
     def _named(self, name: str) -> int:
         """How many lines the legend of a metric has: of a crowd no more than those in front."""
@@ -161,14 +191,23 @@ class Charts(Lines):
             return lines
         return min(self._crowd.owners[name].count(self._crowd.front), MOST_NAMED)
 
-    def _chart(self, name: str, rows: int) -> list[list[Piece]]:
-        series, numbers = self._groups[name], None
-        if (crowd := self._crowd) is not None:
-            pairs = sorted(
-                zip(crowd.owners[name], series, strict=True),
-                key=lambda pair: pair[0] != crowd.front,
-            )
-            numbers, series = [owner for owner, _ in pairs], [line for _, line in pairs]
+    def _numbered(self, name: str) -> tuple[Sequence[int], Sequence[Series]]:
+        """The lines of a metric with the numbers of their owners, those in front first."""
+        series = self._groups[name]
+        if (crowd := self._crowd) is None:
+            return range(len(series)), series
+        pairs = sorted(
+            zip(crowd.owners[name], series, strict=True), key=lambda pair: pair[0] != crowd.front
+        )
+        labels = crowd.labels or ("",) * (max(crowd.owners[name], default=0) + 1)
+        return [owner for owner, _ in pairs], [
+            replace(line, label=f"{line.label} {labels[owner]}".rstrip()) for owner, line in pairs
+        ]
+
+    def _chart(
+        self, name: str, rows: int, legend: Sequence[list[Piece]] | None
+    ) -> list[list[Piece]]:
+        numbers, series = self._numbered(name)
         average = None
         if self.smoothing:
             average = Average(
@@ -184,6 +223,7 @@ class Charts(Lines):
             average=average,
             numbers=numbers,
             named=self._named(name),
+            legend=legend,
         )
 
     def _strip(self, pieces: Sequence[Piece]) -> Strip:
@@ -198,3 +238,10 @@ class Charts(Lines):
             return style
         is_front = piece.series == self._crowd.front
         return style + (Style(bold=True) if is_front else looks.others(self.app))
+
+
+def _common_words(labels: Sequence[str]) -> str:
+    """The words that all labels begin with: several lines of one session have its name."""
+    words = [label.split(" ")[:-1] for label in labels]
+    same = takewhile(lambda some: len(set(some)) == 1, zip(*words, strict=False))
+    return "".join(f"{some[0]} " for some in same)

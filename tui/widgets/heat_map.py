@@ -59,7 +59,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
         self._chosen = ""
         self._grid = grid_of((), 1)
         self._cells: dict[str, list[list[Cell]]] = {}
-        """Of nodes that were drawn since they were heard."""
+        """Of nodes that were drawn since they were received."""
         self._made_of: tuple[list[tuple[str, int]], Size] = [], Size()
 
     @property

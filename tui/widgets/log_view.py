@@ -82,7 +82,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         Binding("N", "find(-1)", "Found before", show=False, id="log.before"),
     ]
 
-    class Told(Message):
+    class Changed(Message):
         """What is said of it is another: whether it follows the end, or what was found."""
 
     class Wrapping(Message):
@@ -139,7 +139,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
         self._found, self._found_at = Found(text), None
         self._look()
-        self.post_message(self.Told())
+        self.post_message(self.Changed())
         self.refresh()
 
     def _look(self) -> None:
@@ -156,7 +156,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             await asyncio.sleep(0)  # keys come first
             self._found.look(self._lines, self._first)
         self._is_looking = False
-        self.post_message(self.Told())
+        self.post_message(self.Changed())
 
     @property
     def _end(self) -> int:
@@ -230,7 +230,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         if int(old) != int(new):
             self._inside = 0
         if self._found_at is not None:
-            self.post_message(self.Told())
+            self.post_message(self.Changed())
         if self.is_wrapped:
             low, high = sorted((int(old), int(new)))
             count = sum(len(self._rows(place)) for place in range(low, min(high, len(self._lines))))
@@ -283,8 +283,8 @@ class LogView(Lines, ScrollView, can_focus=True):
         place = y + int(self.scroll_offset.y)
         room = self._room
         if place >= len(self._lines):
-            told = [] if self._lines else wrapped(self.none, room)
-            text = told[place] if place < len(told) else ""
+            note = [] if self._lines else wrapped(self.none, room)
+            text = note[place] if place < len(note) else ""
             return Strip([Segment(text, self.rich_style)]).adjust_cell_length(room, self.rich_style)
         strip = Strip(self._pieces_of(place, untabbed(self._lines[place])))
         left = int(self.scroll_offset.x)
@@ -327,7 +327,7 @@ class LogView(Lines, ScrollView, can_focus=True):
     def _follow(self, *, is_on: bool) -> None:
         if is_on != self.is_following:
             self.is_following = is_on
-            self.post_message(self.Told())
+            self.post_message(self.Changed())
 
     def action_follow(self) -> None:
         """To the end, and stay there."""
@@ -427,7 +427,7 @@ class LogView(Lines, ScrollView, can_focus=True):
             self._go_inside(0 if row < self.size.height else row)
         else:
             self._go_aside(found)
-        self.post_message(self.Told())
+        self.post_message(self.Changed())
         self.refresh()
 
     def _go_aside(self, place: int) -> None:

@@ -314,10 +314,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         place = y - 1 + int(self.scroll_offset.y)
         if place < len(self.items):
             return self._line(place, width)
-        told = [] if self.items else wrapped(f"  {self.none}", width)
-        if place < len(told):
+        note = [] if self.items else wrapped(f"  {self.none}", width)
+        if place < len(note):
             style = self.get_component_rich_style("table--none")
-            return _strip([Segment(told[place], style)], width, self.rich_style)
+            return _strip([Segment(note[place], style)], width, self.rich_style)
         return Strip.blank(width, self.rich_style)
 
     def _titles(self, width: int) -> Strip:

@@ -307,7 +307,7 @@ def test_why_nothing_is_known_of_it(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_UNKNOWN, replicas=replicas)
     assert nsml("status", "--explain", "@last").stdout.splitlines() == [
         "kim/mnist/1  ⚠ Unknown",
-        "  why: nothing is heard of its node; it may go on there, and keeps what it holds",
+        "  why: no contact with its node; it may still be running, and keeps what it holds",
         "  on:  gpu-7 (attempt 1)",
         "  see: nsml node show gpu-7",
     ]

@@ -88,11 +88,11 @@ async def test_an_answer_that_is_the_same_is_drawn_once(dashboard, server, monke
     server.state.report(session, "loss", 3.0, step=1)
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 point")
-        drawn, heard_at = (
+        drawn, received_at = (
             dashboard.model.shown.groups,
-            dashboard.model.sources[Topic.SERIES].heard_at,
+            dashboard.model.sources[Topic.SERIES].received_at,
         )
-        await until(pilot, lambda: dashboard.model.sources[Topic.SERIES].heard_at > heard_at)
+        await until(pilot, lambda: dashboard.model.sources[Topic.SERIES].received_at > received_at)
         assert dashboard.model.shown.groups is drawn
         server.state.report(session, "loss", 2.0, step=2)
         await shows(pilot, "2 points")
@@ -423,6 +423,10 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await pilot.press("2")
         await until(pilot, lambda: isinstance(dashboard.screen, QueueScreen))
         await shows(pilot, "lee/kin/77", "needs 8 on one node")
+        await pilot.press("slash", *"kim", "enter")
+        await shows(pilot, "0 of 2 · queue ", "none of them: esc shows all again", "filter: kim")
+        await pilot.press("escape")
+        await shows(pilot, "lee/kin/77", "needs 8 on one node")
         await pilot.press("3")
         await until(pilot, lambda: isinstance(dashboard.screen, NodesScreen))
         await shows(pilot, "no nodes yet")
@@ -440,12 +444,12 @@ async def test_a_queue_of_before_is_said_to_be_of_then_while_the_platform_is_awa
         await pilot.press("2")
         await shows(pilot, "lee/kin/77")
         await pilot.press("1")
-        seen_at = dashboard.model.sources[Topic.QUEUE].heard_at
-        await until(pilot, lambda: dashboard.model.sources[Topic.CLUSTER].heard_at > seen_at + 1)
+        seen_at = dashboard.model.sources[Topic.QUEUE].received_at
+        await until(pilot, lambda: dashboard.model.sources[Topic.CLUSTER].received_at > seen_at + 1)
         server.cut()
         await pilot.press("2")
         moment = short_moment(
-            dashboard.model.sources[Topic.QUEUE].heard_at, seen_at, has_seconds=True
+            dashboard.model.sources[Topic.QUEUE].received_at, seen_at, has_seconds=True
         )
         await shows(pilot, "lee/kin/77", f"what is shown is of {moment}")
 
@@ -504,11 +508,11 @@ async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
 
         async def changed(session, memo):
             server.state.change(session, memo=memo)
-            await until(pilot, lambda: heard(session.id) == memo)
+            await until(pilot, lambda: received(session.id) == memo)
             seconds = dashboard._seconds
             await until(pilot, lambda: dashboard._seconds > seconds + 1)
 
-        def heard(session_id):
+        def received(session_id):
             return dashboard.model.row(session_id).session.memo
 
         await changed(newest, "first")  # its column is there from here on
@@ -583,8 +587,8 @@ async def test_nothing_is_looked_for_while_nothing_happens_and_again_once_someth
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 of 1 session", "nothing was reported yet")
         await until(pilot, is_calm)
-        server.state.change(session, memo="heard")
-        await shows(pilot, "heard")
+        server.state.change(session, memo="received")
+        await shows(pilot, "received")
         await until(pilot, is_calm)
         dashboard.model.show("another")  # as what is behind a key may, a while after it
         await until(pilot, lambda: dashboard._drawn == dashboard.model.version)

@@ -25,15 +25,15 @@ from tui.app import Dashboard
 from tui.demo.story import Demo
 from tui.looks import Looks
 from tui.model import (
-    ClusterHeard,
-    DatasetsHeard,
-    EndedHeard,
+    ClusterReceived,
+    DatasetsReceived,
+    EndedReceived,
     Linked,
-    NodesHeard,
-    ProjectsHeard,
-    QueueHeard,
+    NodesReceived,
+    ProjectsReceived,
+    QueueReceived,
     Refused,
-    SessionsHeard,
+    SessionsReceived,
 )
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
@@ -149,7 +149,7 @@ def a_tab(name):
 async def heat_map(pilot):
     await sessions(pilot)
     pilot.app.action_go("nodes")
-    await until(pilot, lambda: isinstance(pilot.app.screen, NodesScreen))
+    await until(pilot, lambda: pilot.app.screen.query("HeatMap"))
     while not pilot.app.screen.heat.display:
         await pilot.press("h")
         await calm(pilot)
@@ -382,24 +382,24 @@ async def silent():
 
 
 def known():
-    return [event for _, event in Demo(AT).heard(None, AT)]
+    return [event for _, event in Demo(AT).received(None, AT)]
 
 
 def nothing():
-    cluster = next(one for one in known() if isinstance(one, ClusterHeard))
+    cluster = next(one for one in known() if isinstance(one, ClusterReceived))
     return [
         cluster,
-        SessionsHeard((), (), reset=True),
-        EndedHeard(()),
-        QueueHeard(pb.ListQueueResponse()),
-        NodesHeard(()),
-        DatasetsHeard(()),
-        ProjectsHeard(()),
+        SessionsReceived((), (), reset=True),
+        EndedReceived(()),
+        QueueReceived(pb.ListQueueResponse()),
+        NodesReceived(()),
+        DatasetsReceived(()),
+        ProjectsReceived(()),
     ]
 
 
 def bring(app, state):
-    """Have it hear what leads to a state."""
+    """Have it receive what leads to a state."""
     clock = app.clock
     shown = dict.fromkeys(topic for screen in SCREENS.values() for topic in screen.topics)
     topics = (Topic.CLUSTER, *shown)
@@ -419,7 +419,7 @@ def bring(app, state):
                 app._take(Linked(one, link))
             clock.at += 45
         case "denied":
-            app._take(next(one for one in known() if isinstance(one, ClusterHeard)))
+            app._take(next(one for one in known() if isinstance(one, ClusterReceived)))
             for one in shown:
                 app._take(Refused(one, "this is not for you: ask an administrator"))
     if state == "back":

@@ -143,7 +143,7 @@ async def test_a_program_whose_output_cannot_be_shown_ends_and_says_so():
 
 
 async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
-    heard = asyncio.Event()
+    received = asyncio.Event()
     file = tmp_path / "ended"
     os.mkfifo(file)
     program = (
@@ -153,8 +153,8 @@ async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
         "signal.pause()"
     )
     words = [sys.executable, "-c", program]
-    task = asyncio.create_task(run(words, environ={}, width=80, take=lambda *_: heard.set()))
-    await heard.wait()
+    task = asyncio.create_task(run(words, environ={}, width=80, take=lambda *_: received.set()))
+    await received.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

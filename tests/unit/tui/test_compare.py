@@ -117,9 +117,11 @@ async def test_what_they_reported_is_in_the_same_charts_with_one_in_front(dashbo
     second = add(2, "--lr 0.2", loss=1.0)
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 2)
-        await shows(pilot, "train/loss  (step)  20 points", "A bright", "A kim/mnist/2  last 1")
+        await shows(
+            pilot, "train/loss  (step)  20 points", "A bright", "A kim/mnist/2 lr=0.2  last 1"
+        )
         await pilot.press("j")
-        await shows(pilot, "B bright", "B kim/mnist/1  last 2")
+        await shows(pilot, "B bright", "B kim/mnist/1 lr=0.1  last 2")
         segments = [
             one
             for y in range(30)
@@ -217,6 +219,8 @@ async def test_many_are_compared_at_every_size(dashboard, add, size, count):
         if size[1] < 18:
             await pilot.press("p")
         await shows(pilot, f"train/loss  (step)  {count}0 points")
+        if size == (80, 24):
+            await shows(pilot, f"A kim/mnist/{count} lr=0.{count} layers=", "letters: above")
         await pilot.press("c")
         await shows(pilot, f"code of kim/mnist/{count - 1}")
         if size[1] < 18:
@@ -225,6 +229,14 @@ async def test_many_are_compared_at_every_size(dashboard, add, size, count):
         await pilot.press("G")
         await shows(pilot, "kim/mnist/1 ")
         assert all(len(line) <= 2 * size[0] for line in said(dashboard).splitlines())
+
+
+async def test_lines_of_all_are_named_by_what_differs_where_figures_have_no_room(dashboard, add):
+    for number in range(1, 7):
+        add(number, f"--bs 8 --lr 0.{number}", loss=number)
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await compare(pilot, 6)
+        await shows(pilot, "A lr=0.6 6  B lr=0.5 5  C lr=0.4 4", "F lr=0.1 1")
 
 
 async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, add, tmp_path):

@@ -10,12 +10,12 @@ from nsml.view.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui.looks import Looks
-from tui.screens.help import EVERYWHERE, HERE, MOVING, Told, laid_out, told
+from tui.screens.help import EVERYWHERE, HERE, MOVING, KeyEntry, key_entries, laid_out
 from tui.screens.palette import Actions
 from tui.screens.sessions import SessionsScreen
 
 WORDS = st.text("abc한", min_size=1, max_size=9)
-ENTRIES = st.lists(st.builds(Told, st.sampled_from([HERE, EVERYWHERE, MOVING]), WORDS, WORDS))
+ENTRIES = st.lists(st.builds(KeyEntry, st.sampled_from([HERE, EVERYWHERE, MOVING]), WORDS, WORDS))
 
 
 @given(ENTRIES, st.integers(10, 200))
@@ -37,7 +37,7 @@ def test_what_acts_here_is_told_first_and_what_moves_last():
         (node, Binding("j", "move(1)", "Down", id="table.down")),
         (node, Binding("tab", "app.focus_next", "Focus Next")),
     ]
-    assert told(app, [ActiveBinding(node, one, True, "") for node, one in active]) == [
+    assert key_entries(app, [ActiveBinding(node, one, True, "") for node, one in active]) == [
         (HERE, "x", "Compare"),
         (EVERYWHERE, "?", "Keys"),
         (MOVING, "↓ j", "Down"),
@@ -46,7 +46,10 @@ def test_what_acts_here_is_told_first_and_what_moves_last():
 
 
 def offered(app):
-    return {one.what for one in told(app, app.screen.active_bindings.values(), without=app.without)}
+    return {
+        one.what
+        for one in key_entries(app, app.screen.active_bindings.values(), without=app.without)
+    }
 
 
 PLAYING = {"Pause", "Faster", "Slower", "Back 10s", "On 10s", "Back 1m", "On 1m"}

@@ -9,7 +9,7 @@ from textual.app import App
 import tui
 from tui import keymap
 from tui.hints import key_of
-from tui.screens.frame import small_words
+from tui.screens.frame import size_warning
 
 IDS = {name for name, _, _ in keymap.table({})}
 NAMED = re.compile(r"""key_of\((?:[\w.]+, )?["']([\w.-]+)["']\)""")
@@ -43,6 +43,6 @@ def test_every_key_that_is_named_in_a_hint_is_one():
 
 
 def test_a_terminal_without_room_for_all_is_told_of():
-    assert small_words(80, 24) == small_words(300, 100) == ""
-    assert small_words(79, 40) == "79x40 is below 80x24: compact view"
-    assert "60x15" in small_words(60, 15)
+    assert size_warning(80, 24) == size_warning(300, 100) == ""
+    assert size_warning(79, 40) == "79x40 is below 80x24: compact view"
+    assert "60x15" in size_warning(60, 15)

@@ -46,13 +46,13 @@ def _spoil(message):
 class Evil(Demo):
     """The demo, told by somebody who means harm."""
 
-    def heard(self, after, at):
-        yield from self._spoilt(super().heard(after, at))
+    def received(self, after, at):
+        yield from self._spoilt(super().received(after, at))
 
-    def heard_of(self, topic, names, wish, after, at, *, what=""):
+    def received_of(self, topic, names, wish, after, at, *, what=""):
         plain = tuple(name.removeprefix(EVIL) for name in names)
         yield from self._spoilt(
-            super().heard_of(topic, plain, wish, after, at, what=what.replace(EVIL, ""))
+            super().received_of(topic, plain, wish, after, at, what=what.replace(EVIL, ""))
         )
 
     def _spoilt(self, told):

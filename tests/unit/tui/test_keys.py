@@ -203,7 +203,7 @@ async def diff(pilot):
 async def queue(pilot):
     await sessions(pilot)
     await pilot.press("2")
-    await until(pilot, lambda: pilot.app.screen.query("#queue") and pilot.app.screen.table.items)
+    await until(pilot, lambda: pilot.app.screen.name_of == "queue" and pilot.app.screen.table.items)
 
 
 async def confirm(pilot):

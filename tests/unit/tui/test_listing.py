@@ -45,11 +45,11 @@ def test_sessions_without_what_is_sorted_by_are_last_and_new_values_count():
 
 
 def test_the_column_that_is_sorted_by_is_there_and_marked():
-    assert not any("▾" in one.title for one in columns_of(Listing(), {}))
-    titles = [one.title for one in columns_of(Listing(sort="summary.loss"), {})]
+    assert not any("▾" in one.title for one in columns_of(Listing()))
+    titles = [one.title for one in columns_of(Listing(sort="summary.loss"))]
     assert titles[:2] == ["Name", "loss▾"]
     [state] = [
-        one for one in columns_of(Listing(sort="state", is_down=False), {}) if one.key == "state"
+        one for one in columns_of(Listing(sort="state", is_down=False)) if one.key == "state"
     ]
     assert state.title == "Status▴"
     assert state.title_within(4) == "St…▴"
@@ -67,7 +67,7 @@ def test_what_is_sorted_by_is_whole_however_narrow_the_terminal_is():
         ("checkpoints", "123456789"),
         ("summary.train/loss", "0.0001235"),
     ):
-        columns = columns_of(Listing(sort=key, is_down=False), {})
+        columns = columns_of(Listing(sort=key, is_down=False))
         columns = [each for each in columns if not each.is_wide]
         layout = lay_out(columns, [one], now=now, room=50)
         assert said in layout.row(one, now)
@@ -78,12 +78,12 @@ def test_that_gpus_are_simulated_is_said_in_few_words_as_the_first_line_says_it_
     one = pb.Session(simulated=True)
     one.spec.resources.gpu_thousandths = 2000
     for listing in (Listing(), Listing(columns=("gpus",))):
-        [gpus] = [each for each in columns_of(listing, {}) if each.key == "gpus"]
+        [gpus] = [each for each in columns_of(listing) if each.key == "gpus"]
         assert gpus.cell(one, 0.0) == "2 sim"
 
 
 def test_chosen_columns_stand_in_their_order_with_the_name_always():
-    found = columns_of(Listing(columns=("state", "arg.lr", "gone"), filter="x"), {})
+    found = columns_of(Listing(columns=("state", "arg.lr", "gone"), filter="x"))
     assert [one.key for one in found] == ["name", "state", "arg.lr"]
     assert not any(one.is_optional for one in found)
 

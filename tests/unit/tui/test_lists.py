@@ -10,7 +10,7 @@ from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.projects_pb2 import Project, ProjectSettings, Quota
 from tests.unit.tui.conftest import said, shows, until
 from tui.feed import MOST_FILES
-from tui.model import ClusterHeard
+from tui.model import ClusterReceived
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 
@@ -135,7 +135,7 @@ async def test_another_leader_is_an_event(dashboard, server):
         now = dashboard.clock.time()
         for leader, term in (("cp-1", 3), ("cp-2", 4), ("", 4)):
             cluster = nodes_pb2.GetClusterResponse(leader=leader, term=term)
-            dashboard.model.fold(ClusterHeard(cluster, 0.0), now)
+            dashboard.model.fold(ClusterReceived(cluster, 0.0), now)
         told = [(one.what, one.subject, one.words) for one in dashboard.model.turns]
         assert told[-2:] == [
             ("leader", "cp-2", "leads term 4, before it cp-1"),

@@ -9,7 +9,7 @@ from tui.screens.command_line import CommandLine
 
 
 @pytest.mark.parametrize("before", [0, 1])
-async def test_an_enter_that_is_heard_behind_an_escape_answers_nothing_else(before):
+async def test_an_enter_that_is_received_behind_an_escape_answers_nothing_else(before):
     app, answers = App(), []
     async with app.run_test() as pilot:
         for _ in range(before):

@@ -1,4 +1,4 @@
-"""The model: folding what is heard, in any order."""
+"""The model: folding what is received, in any order."""
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,15 @@ from nsml.view.series import Axis, Series
 from tui.model import (
     MOST_LINES,
     ChartWish,
-    ClusterHeard,
-    CodeHeard,
-    EndedHeard,
+    ClusterReceived,
+    CodeReceived,
+    EndedReceived,
     Linked,
-    LogHeard,
+    LogReceived,
     Model,
-    SeriesHeard,
-    SessionsHeard,
-    WholeHeard,
+    SeriesReceived,
+    SessionsReceived,
+    WholeReceived,
 )
 from tui.sources import State, Topic
 
@@ -39,9 +39,9 @@ def names(model, text="", **more):
 
 def test_sessions_are_listed_newest_first_also_once_they_have_ended():
     model = Model()
-    model.fold(SessionsHeard([session(1), session(2), session(3)], [], reset=True), 10)
-    model.fold(SessionsHeard([session(2, ENDED)], []), 11)
-    model.fold(SessionsHeard([], ["s2"]), 12)
+    model.fold(SessionsReceived([session(1), session(2), session(3)], [], reset=True), 10)
+    model.fold(SessionsReceived([session(2, ENDED)], []), 11)
+    model.fold(SessionsReceived([], ["s2"]), 12)
     assert names(model) == ["kim/mnist/3", "kim/mnist/2", "kim/mnist/1"]
     assert names(model, with_ended=False) == ["kim/mnist/3", "kim/mnist/1"]
     assert names(model, "state:end") == ["kim/mnist/2"]
@@ -52,7 +52,7 @@ GONE = Linked(Topic.CLUSTER, Link(is_live=False, failures=1, retry_in_s=0.5, rea
 
 
 def led_by(leader):
-    return ClusterHeard(GetClusterResponse(leader=leader), 0.01)
+    return ClusterReceived(GetClusterResponse(leader=leader), 0.01)
 
 
 @pytest.mark.parametrize(
@@ -100,54 +100,54 @@ def test_the_platform_was_not_away_while_the_dashboard_was():
 
 def test_one_that_is_removed_is_gone():
     model = Model()
-    model.fold(SessionsHeard([session(1)], [], reset=True), 10)
-    model.fold(SessionsHeard([], ["s1"]), 11)
+    model.fold(SessionsReceived([session(1)], [], reset=True), 10)
+    model.fold(SessionsReceived([], ["s1"]), 11)
     assert names(model) == []
     assert model.row("s1") is None
 
 
 def test_a_list_of_ended_ones_takes_no_live_one_away():
     model = Model()
-    model.fold(SessionsHeard([session(1)], [], reset=True), 10)
-    model.fold(EndedHeard([session(1, ENDED), session(2, ENDED)]), 11)
+    model.fold(SessionsReceived([session(1)], [], reset=True), 10)
+    model.fold(EndedReceived([session(1, ENDED), session(2, ENDED)]), 11)
     assert model.row("s1").session.state == RUNNING
-    model.fold(EndedHeard([]), 12)
+    model.fold(EndedReceived([]), 12)
     assert names(model) == ["kim/mnist/1"]
 
 
 def test_the_same_list_of_ended_ones_again_changes_no_list():
     model = Model()
-    model.fold(EndedHeard([session(2, ENDED)]), 11)
+    model.fold(EndedReceived([session(2, ENDED)]), 11)
     before = model.listed
-    model.fold(EndedHeard([session(2, ENDED)]), 12)
+    model.fold(EndedReceived([session(2, ENDED)]), 12)
     assert model.listed == before
     renamed = session(2, ENDED)
     renamed.memo = "another"
-    model.fold(EndedHeard([renamed]), 13)
+    model.fold(EndedReceived([renamed]), 13)
     assert model.listed > before
 
 
 def test_what_is_looked_at_has_not_gone_because_others_ended_since():
     model = Model()
-    model.fold(EndedHeard([session(1, ENDED), session(2, ENDED)]), 11)
+    model.fold(EndedReceived([session(1, ENDED), session(2, ENDED)]), 11)
     model.show("s1")
-    model.fold(EndedHeard([session(3, ENDED)], is_cut=True), 12)
+    model.fold(EndedReceived([session(3, ENDED)], is_cut=True), 12)
     assert model.lacks_older
     assert model.row("s1") is not None
     assert model.row("s2") is None
-    model.fold(EndedHeard([session(3, ENDED)]), 13)
+    model.fold(EndedReceived([session(3, ENDED)]), 13)
     assert not model.lacks_older
     assert model.row("s1") is None
 
 
-def test_only_what_is_heard_of_the_one_that_is_shown_counts():
+def test_only_what_is_received_of_the_one_that_is_shown_counts():
     model = Model()
     model.show("s1")
-    model.fold(LogHeard("s2", ["of another"]), 10)
-    model.fold(SeriesHeard(("s2",), ChartWish(), {"loss": []}), 10)
+    model.fold(LogReceived("s2", ["of another"]), 10)
+    model.fold(SeriesReceived(("s2",), ChartWish(), {"loss": []}), 10)
     assert (list(model.shown.lines), model.shown.groups) == ([], None)
     assert model.sources[Topic.LOG].state(11) is State.LOADING
-    model.fold(LogHeard("s1", ["of it"]), 12)
+    model.fold(LogReceived("s1", ["of it"]), 12)
     assert list(model.shown.lines) == ["of it"]
     assert model.sources[Topic.LOG].state(13) is State.LIVE
     model.show("s3")
@@ -155,19 +155,19 @@ def test_only_what_is_heard_of_the_one_that_is_shown_counts():
     assert model.sources[Topic.LOG].state(14) is State.LOADING
 
 
-def test_columns_that_are_the_same_are_not_drawn_again_unless_they_were_not_heard():
+def test_columns_that_are_the_same_are_not_drawn_again_unless_they_were_not_received():
     model = Model()
     model.show("s1")
-    heard = SeriesHeard(("s1",), ChartWish(), {"loss": []})
-    model.fold(heard, 10)
+    received = SeriesReceived(("s1",), ChartWish(), {"loss": []})
+    model.fold(received, 10)
     before = model.version
-    model.fold(heard, 12)
-    assert (model.version, model.sources[Topic.SERIES].heard_at) == (before, 12)
+    model.fold(received, 12)
+    assert (model.version, model.sources[Topic.SERIES].received_at) == (before, 12)
     model.fold(Linked(Topic.SERIES, Link(is_live=False, failures=1)), 13)
     before = model.version
-    model.fold(heard, 14)
+    model.fold(received, 14)
     assert model.version > before
-    model.fold(SeriesHeard(("s1",), ChartWish(), {"loss": []}), 15)
+    model.fold(SeriesReceived(("s1",), ChartWish(), {"loss": []}), 15)
     assert model.version > before + 1
 
 
@@ -175,30 +175,30 @@ def test_columns_of_what_is_wished_for_no_more_are_not_drawn():
     model = Model()
     model.show("s1")
     model.shown.wish = ChartWish(axis=Axis.WALL)
-    model.fold(SeriesHeard(("s1",), ChartWish(), {"loss": []}), 10)
+    model.fold(SeriesReceived(("s1",), ChartWish(), {"loss": []}), 10)
     assert model.shown.groups is None
 
 
 def test_several_are_looked_at_together_and_each_pair_of_them_for_its_code():
     model = Model()
     model.show("s1", "s2")
-    model.fold(SeriesHeard(("s1",), ChartWish(), {"old": []}), 10)
-    model.fold(LogHeard("s1", ["of one"]), 10)
-    model.fold(CodeHeard(("s1", "s3"), [], 0), 10)
+    model.fold(SeriesReceived(("s1",), ChartWish(), {"old": []}), 10)
+    model.fold(LogReceived("s1", ["of one"]), 10)
+    model.fold(CodeReceived(("s1", "s3"), [], 0), 10)
     assert (model.shown.groups, list(model.shown.lines), model.shown.code) == (None, [], None)
-    model.fold(SeriesHeard(("s1", "s2"), ChartWish(), {"loss": []}, {"loss": []}), 11)
+    model.fold(SeriesReceived(("s1", "s2"), ChartWish(), {"loss": []}, {"loss": []}), 11)
     model.show_code(("s2", "s1"))
-    model.fold(CodeHeard(("s2", "s1"), [], 4), 11)
+    model.fold(CodeReceived(("s2", "s1"), [], 4), 11)
     assert (model.shown.groups, model.shown.code.same) == ({"loss": []}, 4)
 
 
 def test_of_a_long_log_the_last_lines_are_kept_with_their_numbers():
     model = Model()
     model.show("s1")
-    model.fold(LogHeard("s1", [f"{n}" for n in range(MOST_LINES - 1)]), 10)
-    model.fold(LogHeard("s1", ["a", "b", "c"]), 11)
+    model.fold(LogReceived("s1", [f"{n}" for n in range(MOST_LINES - 1)]), 10)
+    model.fold(LogReceived("s1", ["a", "b", "c"]), 11)
     assert (model.shown.first, model.shown.lines[0], model.shown.lines[-1]) == (2, "2", "c")
-    model.fold(LogHeard("s1", [], is_anew=True), 12)
+    model.fold(LogReceived("s1", [], is_anew=True), 12)
     assert (model.shown.first, len(model.shown.lines)) == (0, 0)
 
 
@@ -217,7 +217,7 @@ def test_live_sessions_are_those_of_the_stream_whatever_came(steps):
     model, live = Model(), {}
     for at, (changed, removed, reset) in enumerate(steps):
         news = [session(number, state) for number, state in dict(changed).items()]
-        model.fold(SessionsHeard(news, [f"s{number}" for number in removed], reset), at)
+        model.fold(SessionsReceived(news, [f"s{number}" for number in removed], reset), at)
         live = {} if reset else live
         live.update({one.id: one for one in news})
         for number in removed:
@@ -231,7 +231,7 @@ def test_live_sessions_are_those_of_the_stream_whatever_came(steps):
 def test_of_one_that_was_removed_it_is_told_that_it_was_and_nothing_else():
     model = Model()
     for at, state in enumerate((pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING, ENDED), 1):
-        model.fold(SessionsHeard([session(1, state), session(2, state)], []), float(at))
+        model.fold(SessionsReceived([session(1, state), session(2, state)], []), float(at))
     placed = [("placed", "kim/mnist/1"), ("placed", "kim/mnist/2")]
     assert [(one.what, one.subject) for one in model.seen] == placed
     model.forget("s1", 9.0)
@@ -243,7 +243,7 @@ def test_of_one_that_was_removed_it_is_told_that_it_was_and_nothing_else():
 
 def test_one_that_was_removed_is_listed_no_more():
     model = Model()
-    model.fold(EndedHeard([session(1, ENDED)]), 1.0)
+    model.fold(EndedReceived([session(1, ENDED)]), 1.0)
     assert model.rows(Filter(""), 1.0)
     listed = model.listed
     model.forget(session(1).id, 100.0)
@@ -263,21 +263,21 @@ def long(number, *, is_whole, state=RUNNING):
 def test_all_of_a_long_command_stays_known_once_it_was_asked_for():
     model = Model()
     model.fold(
-        SessionsHeard([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True), 10
+        SessionsReceived([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True), 10
     )
     assert [one.id for one in model.short()] == ["s2", "s1"]
     assert names(model, "seed=2") == []
     listed = model.listed
-    model.fold(WholeHeard(long(1, is_whole=True, state=pb.SESSION_STATE_QUEUED)), 11)
+    model.fold(WholeReceived(long(1, is_whole=True, state=pb.SESSION_STATE_QUEUED)), 11)
     assert model.listed > listed
     assert model.row("s1").session == long(1, is_whole=True), "its state is as new as it was"
     assert names(model, "seed=2") == ["kim/mnist/1"]
     for event in (
-        SessionsHeard([long(1, is_whole=False)], []),
-        SessionsHeard([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True),
-        EndedHeard([]),
-        SessionsHeard([long(1, is_whole=False, state=ENDED)], ["s1"]),
-        EndedHeard([long(1, is_whole=False, state=ENDED)]),
+        SessionsReceived([long(1, is_whole=False)], []),
+        SessionsReceived([long(1, is_whole=False), long(2, is_whole=False)], [], reset=True),
+        EndedReceived([]),
+        SessionsReceived([long(1, is_whole=False, state=ENDED)], ["s1"]),
+        EndedReceived([long(1, is_whole=False, state=ENDED)]),
     ):
         model.fold(event, 12)
         assert [one.id for one in model.short()] == ["s2"]
@@ -288,11 +288,11 @@ def test_as_many_long_commands_are_kept_as_there_is_room_for(monkeypatch):
     monkeypatch.setattr("tui.model.MOST_WHOLE", 1)
     model = Model()
     every = [long(number, is_whole=False) for number in (1, 2)]
-    model.fold(SessionsHeard(every, [], reset=True), 10)
+    model.fold(SessionsReceived(every, [], reset=True), 10)
     assert len(model.short()) == 1
     for number in (1, 2):
-        model.fold(WholeHeard(long(number, is_whole=True)), 11)
-    model.fold(SessionsHeard(every, []), 12)
+        model.fold(WholeReceived(long(number, is_whole=True)), 11)
+    model.fold(SessionsReceived(every, []), 12)
     assert [one.id for one in model.short()] == ["s1"]
 
 

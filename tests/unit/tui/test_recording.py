@@ -27,28 +27,28 @@ from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
     ChartWish,
-    CheckpointsHeard,
-    ClusterHeard,
-    CodeHeard,
-    ContentHeard,
-    DatasetsHeard,
-    EndedHeard,
-    ExplanationHeard,
-    FileHeard,
-    FilesHeard,
+    CheckpointsReceived,
+    ClusterReceived,
+    CodeReceived,
+    ContentReceived,
+    DatasetsReceived,
+    EndedReceived,
+    ExplanationReceived,
+    FileReceived,
+    FilesReceived,
     Linked,
-    LogHeard,
-    MediaHeard,
+    LogReceived,
+    MediaReceived,
     Model,
-    NodesHeard,
-    ProjectHeard,
-    ProjectsHeard,
-    QueueHeard,
+    NodesReceived,
+    ProjectReceived,
+    ProjectsReceived,
+    QueueReceived,
     Refused,
-    SeriesHeard,
-    SessionsHeard,
-    TelemetryHeard,
-    TreeHeard,
+    SeriesReceived,
+    SessionsReceived,
+    TelemetryReceived,
+    TreeReceived,
 )
 from tui.recording import MAGIC, NOT_RECORDED, VERSION, Recorder, Recording, RecordingError
 from tui.sources import State, Topic
@@ -64,30 +64,30 @@ LOSS = Series(label="kim/mnist/1", x=[1.0, 2.0, 3.0], y=[3.0, math.nan, 1.0])
 
 def series(*ids, axis=Axis.STEP):
     groups = {"loss": [LOSS for _ in ids]}
-    return SeriesHeard(tuple(ids), ChartWish(axis=axis, width=80), groups, {"loss": list(ids)})
+    return SeriesReceived(tuple(ids), ChartWish(axis=axis, width=80), groups, {"loss": list(ids)})
 
 
 DATASET = Dataset(name="mnist", owner="kim", digest="d1", version=1, size_bytes=7)
 PROJECT = GetProjectResponse(project=Project(name="vision", member_count=2), hidden_sessions=1)
 GENERAL = [
-    SessionsHeard([session(1), session(2)], [], reset=True),
-    EndedHeard([session(3, ENDED)]),
-    EndedHeard([session(3, ENDED)], is_cut=True),
-    ClusterHeard(GetClusterResponse(leader="cp-1"), 0.01),
-    QueueHeard(ListQueueResponse(queued=2)),
-    NodesHeard([Node(name="n1"), Node(name="n2")]),
-    DatasetsHeard([DATASET]),
-    ProjectsHeard([PROJECT.project]),
+    SessionsReceived([session(1), session(2)], [], reset=True),
+    EndedReceived([session(3, ENDED)]),
+    EndedReceived([session(3, ENDED)], is_cut=True),
+    ClusterReceived(GetClusterResponse(leader="cp-1"), 0.01),
+    QueueReceived(ListQueueResponse(queued=2)),
+    NodesReceived([Node(name="n1"), Node(name="n2")]),
+    DatasetsReceived([DATASET]),
+    ProjectsReceived([PROJECT.project]),
     Linked(Topic.SESSIONS, Link(is_live=False, failures=2, retry_in_s=1.0, reason="gone")),
     Refused(Topic.QUEUE, "not for you"),
 ]
 CLOSELY = [
     series("s1"),
-    LogHeard("s1", [], is_anew=True),
-    LogHeard("s1", ["epoch 1", "epoch 2"], missing_bytes=7),
-    ExplanationHeard("s1", ExplainSessionResponse(session=session(1))),
-    TreeHeard("d1", [("train/a", 3), ("b", 4)]),
-    ProjectHeard(PROJECT),
+    LogReceived("s1", [], is_anew=True),
+    LogReceived("s1", ["epoch 1", "epoch 2"], missing_bytes=7),
+    ExplanationReceived("s1", ExplainSessionResponse(session=session(1))),
+    TreeReceived("d1", [("train/a", 3), ("b", 4)]),
+    ProjectReceived(PROJECT),
 ]
 
 
@@ -100,7 +100,7 @@ def write(path, events, **more):
 
 
 def of(story, topic, *ids, wish=None, after=None, at=AT + 100, what=""):
-    found = story.heard_of(topic, ids, wish or ChartWish(), after, at, what=what)
+    found = story.received_of(topic, ids, wish or ChartWish(), after, at, what=what)
     return [event for _, event in found]
 
 
@@ -113,10 +113,10 @@ def test_what_is_recorded_is_read_again(tmp_path):
     story = Recording(tmp_path / "it")
     ends = AT + 1 + len([*GENERAL, *CLOSELY])
     assert (story.platform, story.user, story.begins, story.ends) == ("garden", "kim", AT, ends)
-    assert [event for _, event in story.heard(AT, AT + 100)] == GENERAL
-    (heard,) = of(story, Topic.SERIES, "s1", wish=ChartWish(width=200))
-    line = heard.groups["loss"][0]
-    assert (line.label, line.x, heard.wish.width) == (LOSS.label, LOSS.x, 200)
+    assert [event for _, event in story.received(AT, AT + 100)] == GENERAL
+    (received,) = of(story, Topic.SERIES, "s1", wish=ChartWish(width=200))
+    line = received.groups["loss"][0]
+    assert (line.label, line.x, received.wish.width) == (LOSS.label, LOSS.x, 200)
     assert math.isnan(line.y[1])
     assert of(story, Topic.LOG, "s1") == CLOSELY[1:3]
     assert of(story, Topic.EXPLANATION, "s1") == CLOSELY[3:4]
@@ -136,7 +136,7 @@ def test_only_its_owner_may_read_it_and_nothing_is_overwritten(tmp_path):
 
 
 def test_one_that_is_as_large_as_it_may_be_says_so_and_stays_readable(tmp_path):
-    recorder = write(tmp_path / "it", [LogHeard("s1", ["x" * 100])] * 50, most_bytes=2_000)
+    recorder = write(tmp_path / "it", [LogReceived("s1", ["x" * 100])] * 50, most_bytes=2_000)
     assert recorder.ended.startswith("the recording ended: it holds 2.")
     assert 10 < len(of(Recording(tmp_path / "it"), Topic.LOG, "s1")) < 20
 
@@ -152,18 +152,18 @@ def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
 
 
 def test_code_is_not_recorded(tmp_path):
-    write(tmp_path / "it", [CodeHeard(("s1", "s2"), [], 3)])
+    write(tmp_path / "it", [CodeReceived(("s1", "s2"), [], 3)])
     story = Recording(tmp_path / "it")
     assert of(story, Topic.CODE, "s1", "s2") == [Refused(Topic.CODE, NOT_RECORDED)]
 
 
 def test_what_tabs_show_is_recorded_where_it_changes_but_for_code(tmp_path):
-    saved = CheckpointsHeard("s1", [Checkpoint(name="best")])
-    shown = MediaHeard("s1", [Media(name="cat", kind="image", file="f")], 3)
-    measured = TelemetryHeard("s1", "10m", MEASURED)
-    content = ContentHeard("s1", "1.0.f", b"\x89PNG")
-    large = ContentHeard("s1", "1.0.g", bytes(recording.MOST_CONTENT_BYTES + 1))
-    code = [FilesHeard("s1", []), FileHeard("s1", "a.py", ["import nsml"])]
+    saved = CheckpointsReceived("s1", [Checkpoint(name="best")])
+    shown = MediaReceived("s1", [Media(name="cat", kind="image", file="f")], 3)
+    measured = TelemetryReceived("s1", "10m", MEASURED)
+    content = ContentReceived("s1", "1.0.f", b"\x89PNG")
+    large = ContentReceived("s1", "1.0.g", bytes(recording.MOST_CONTENT_BYTES + 1))
+    code = [FilesReceived("s1", []), FileReceived("s1", "a.py", ["import nsml"])]
     write(tmp_path / "it", [saved, shown, measured, content, large, *code, saved, shown])
     story = Recording(tmp_path / "it")
     assert story.ends == AT + 3
@@ -182,7 +182,7 @@ def test_a_recording_of_the_version_before_is_read(tmp_path):
     path.write_bytes(
         packed((AT + 1, ["log", "s1", ["epoch 1"], True, 0]), header=(1, "garden", AT))
     )
-    assert of(Recording(path), Topic.LOG, "s1") == [LogHeard("s1", ["epoch 1"], is_anew=True)]
+    assert of(Recording(path), Topic.LOG, "s1") == [LogReceived("s1", ["epoch 1"], is_anew=True)]
 
 
 def test_a_clock_that_is_set_back_makes_no_recording_unreadable(tmp_path):
@@ -198,7 +198,7 @@ def test_of_one_that_was_never_closed_all_is_read(tmp_path):
     for number, event in enumerate(GENERAL):
         recorder.take(event, AT + number)
         story = Recording(tmp_path / "it")
-        assert [one for _, one in story.heard(0, AT + 100)] == GENERAL[: number + 1]
+        assert [one for _, one in story.received(0, AT + 100)] == GENERAL[: number + 1]
 
 
 def test_any_part_of_a_recording_from_its_beginning_can_be_read(tmp_path):
@@ -209,7 +209,7 @@ def test_any_part_of_a_recording_from_its_beginning_can_be_read(tmp_path):
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         try:
-            counts.append(len(list(Recording(path).heard(0, AT + 100))))
+            counts.append(len(list(Recording(path).received(0, AT + 100))))
         except RecordingError as error:
             assert "cut off before its beginning" in str(error)  # noqa: PT017
             assert counts == []
@@ -219,24 +219,24 @@ def test_any_part_of_a_recording_from_its_beginning_can_be_read(tmp_path):
 
 def test_what_makes_up_a_moment_is_what_folding_everything_up_to_it_makes(tmp_path):
     steps = [
-        SessionsHeard([session(1), session(2)], [], reset=True),
-        EndedHeard([session(9, ENDED)]),
-        ClusterHeard(GetClusterResponse(leader="cp-1"), 0.01),
-        QueueHeard(ListQueueResponse(queued=2)),
-        SessionsHeard([session(3)], ["s1"]),
-        SessionsHeard([session(3, memo="again")], []),
-        SessionsHeard([session(2, ENDED), session(3, memo="and again")], []),
-        SessionsHeard([], ["s2"]),
-        SessionsHeard([session(3)], []),
-        EndedHeard([session(2, ENDED), session(9, ENDED)]),
+        SessionsReceived([session(1), session(2)], [], reset=True),
+        EndedReceived([session(9, ENDED)]),
+        ClusterReceived(GetClusterResponse(leader="cp-1"), 0.01),
+        QueueReceived(ListQueueResponse(queued=2)),
+        SessionsReceived([session(3)], ["s1"]),
+        SessionsReceived([session(3, memo="again")], []),
+        SessionsReceived([session(2, ENDED), session(3, memo="and again")], []),
+        SessionsReceived([], ["s2"]),
+        SessionsReceived([session(3)], []),
+        EndedReceived([session(2, ENDED), session(9, ENDED)]),
         Linked(Topic.SESSIONS, Link(is_live=False, failures=1, retry_in_s=1.0, reason="gone")),
         Linked(Topic.CLUSTER, Link(is_live=False, failures=1, retry_in_s=1.0, reason="gone")),
         Refused(Topic.QUEUE, "no"),
-        ClusterHeard(GetClusterResponse(leader="cp-2"), 0.01),
-        SessionsHeard([session(4)], [], reset=True),
-        QueueHeard(ListQueueResponse(queued=1)),
-        SessionsHeard([session(4, ENDED)], []),
-        EndedHeard([session(4, ENDED), session(9, ENDED)]),
+        ClusterReceived(GetClusterResponse(leader="cp-2"), 0.01),
+        SessionsReceived([session(4)], [], reset=True),
+        QueueReceived(ListQueueResponse(queued=1)),
+        SessionsReceived([session(4, ENDED)], []),
+        EndedReceived([session(4, ENDED), session(9, ENDED)]),
     ]
     write(tmp_path / "it", steps)
     story = Recording(tmp_path / "it")
@@ -245,7 +245,7 @@ def test_what_makes_up_a_moment_is_what_folding_everything_up_to_it_makes(tmp_pa
         at = AT + number
         folded.fold(step, at)
         found = Model()
-        for when, event in story.heard(None, at):
+        for when, event in story.received(None, at):
             found.fold(event, when)
         for model in (folded, found):
             shown = [row.session for row in model.rows(Filter(""), at)]
@@ -270,11 +270,11 @@ def test_what_was_not_looked_at_is_said_not_to_be_there(tmp_path):
 
 def test_sessions_that_were_looked_at_one_by_one_can_be_compared(tmp_path):
     write(tmp_path / "it", [series("s1"), series("s2"), series("s1", "s3")])
-    (heard,) = of(
+    (received,) = of(
         Recording(tmp_path / "it"), Topic.SERIES, "s2", "s3", wish=ChartWish(low=2.0, high=9.0)
     )
-    assert (heard.session_ids, heard.owners) == (("s2", "s3"), {"loss": ["s2", "s3"]})
-    assert [list(line.x) for line in heard.groups["loss"]] == [[2.0, 3.0]] * 2
+    assert (received.session_ids, received.owners) == (("s2", "s3"), {"loss": ["s2", "s3"]})
+    assert [list(line.x) for line in received.groups["loss"]] == [[2.0, 3.0]] * 2
 
 
 # Files of others
@@ -290,7 +290,7 @@ def test_reports_that_were_apart_from_sessions_are_shown_with_them(tmp_path):
     data = packed(*((AT + n, body) for n, body in enumerate(bodies)), header=(2, "garden", AT))
     (tmp_path / "it").write_bytes(data)
     model = Model()
-    for when, event in Recording(tmp_path / "it").heard(None, AT + 9):
+    for when, event in Recording(tmp_path / "it").received(None, AT + 9):
         model.fold(event, when)
     assert [row.session.memo for row in model.rows(Filter(""), AT)] == ["reported"]
     assert model.sources[Topic.SESSIONS].state(AT + 9) is State.LIVE
@@ -403,9 +403,9 @@ def test_texts_of_a_file_are_made_safe(tmp_path):
         )
     )
     story = Recording(path)
-    (log,), (heard,) = of(story, Topic.LOG, "s1"), of(story, Topic.SERIES, "s1")
+    (log,), (received,) = of(story, Topic.LOG, "s1"), of(story, Topic.SERIES, "s1")
     assert log.lines == ["␛]0;owned␇"]
-    assert heard.groups["␛[31m"][0].label == "␛[2J"
+    assert received.groups["␛[31m"][0].label == "␛[2J"
 
 
 @given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 255))
@@ -423,6 +423,6 @@ def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, junk, pla
     whole[place % len(whole)] = value
     path.write_bytes(whole)
     try:
-        list(Recording(path).heard(None, AT + 1))
+        list(Recording(path).received(None, AT + 1))
     except RecordingError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017

@@ -23,7 +23,7 @@ def drawn(text):
 
 
 def is_whole(app):
-    """Whether what is in front shows all that was heard, and waits for nothing."""
+    """Whether what is in front shows all that was received, and waits for nothing."""
     is_drawn = app.screen.is_mounted and app._drawn == app.model.version
     return is_drawn and "loading" not in said(app)
 

@@ -33,7 +33,7 @@ async def picked(pilot, key, *typed):
     await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
 
 
-async def test_it_is_heard_whatever_the_list_looks_at_as_it_is_left():
+async def test_it_is_received_whatever_the_list_looks_at_as_it_is_left():
     app = demo(looks=Looks(is_animated=False))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.model.shown.session_ids)
@@ -414,7 +414,7 @@ async def test_the_command_that_shows_the_same_is_that_of_what_is_in_front(dashb
         await shows(pilot, "2 of 2 sessions")
         await copies("nsml ps -a")
         await pilot.press("2")
-        await shows(pilot, "nobody waits")
+        await shows(pilot, "no queued sessions")
         await copies("nsml queue")
         await pilot.press("1", "G", "enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))

@@ -14,7 +14,7 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.test_media import show
 from tests.unit.nsml.client.contract_server import EPOCH
 from tests.unit.tui.conftest import said, shows, until
-from tui.model import CheckpointsHeard, Detail, FileHeard, Model, TelemetryHeard
+from tui.model import CheckpointsReceived, Detail, FileReceived, Model, TelemetryReceived
 from tui.screens.asking import Confirm
 from tui.screens.session import SessionScreen
 from tui.sources import State, Topic
@@ -191,36 +191,36 @@ async def test_tabs_are_turned_by_keys_and_all_fit_a_narrow_terminal(dashboard, 
         await until(pilot, lambda: screen.query_one("#tabs").active != "overview")
 
 
-def test_what_is_heard_of_another_file_or_span_than_is_shown_is_passed_over():
+def test_what_is_received_of_another_file_or_span_than_is_shown_is_passed_over():
     model = Model()
     model.show("s1")
     model.show_details((Detail(Topic.FILE, "a.py"), Detail(Topic.TELEMETRY, "10m")), 10)
-    model.fold(FileHeard("s1", "b.py", ["late"]), 11)
-    assert model.shown.detail(FileHeard) is None
+    model.fold(FileReceived("s1", "b.py", ["late"]), 11)
+    assert model.shown.detail(FileReceived) is None
     assert model.sources[Topic.FILE].state(11) is State.LOADING
-    model.fold(FileHeard("s1", "a.py", ["it"]), 12)
-    model.fold(FileHeard("s2", "a.py", ["of another"]), 12)
-    assert model.shown.detail(FileHeard).lines == ["it"]
+    model.fold(FileReceived("s1", "a.py", ["it"]), 12)
+    model.fold(FileReceived("s2", "a.py", ["of another"]), 12)
+    assert model.shown.detail(FileReceived).lines == ["it"]
     model.show_details((Detail(Topic.FILE, "b.py"),), 13)
-    assert model.shown.detail(FileHeard) is None
-    model.fold(TelemetryHeard("s1", "10m", None), 14)
-    assert model.shown.detail(TelemetryHeard) is None
+    assert model.shown.detail(FileReceived) is None
+    model.fold(TelemetryReceived("s1", "10m", None), 14)
+    assert model.shown.detail(TelemetryReceived) is None
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-def test_what_was_known_is_not_called_new_until_it_is_heard_again(is_other):
+def test_what_was_known_is_not_called_new_until_it_is_received_again(is_other):
     model = Model()
     model.show("s1")
     detail = Detail(Topic.CHECKPOINTS)
     model.show_details((detail,), 10)
-    model.fold(CheckpointsHeard("s1", ["best"]), 11)
+    model.fold(CheckpointsReceived("s1", ["best"]), 11)
     assert model.sources[Topic.CHECKPOINTS].state(12) is State.LIVE
     model.show_details((), 13)
     if is_other:
         model.show("s2")
     model.show_details((detail,), 14)
     assert model.sources[Topic.CHECKPOINTS].state(14) is State.LOADING
-    assert (model.shown.detail(CheckpointsHeard) is None) is is_other
+    assert (model.shown.detail(CheckpointsReceived) is None) is is_other
 
 
 async def test_what_devices_do_is_drawn_over_a_span_of_time_that_one_chooses(dashboard, server):

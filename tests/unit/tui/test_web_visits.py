@@ -37,7 +37,7 @@ class Program(SimpleNamespace):
 async def test_a_visit_ends_when_nobody_does_anything(monkeypatch):
     monkeypatch.setattr(visits, "UNUSED_S", 0.02)
     program = Program()
-    await visits._hear(Page('["focus"]'), program)
+    await visits._receive(Page('["focus"]'), program)
     assert program.why == visits.UNUSED
 
 
@@ -51,7 +51,7 @@ async def test_who_types_puts_its_end_off_and_a_page_that_has_the_focus_does_not
     known = SimpleNamespace(timeout=patience, get_running_loop=asyncio.get_running_loop)
     monkeypatch.setattr(visits, "asyncio", known)
     program = Program()
-    await visits._hear(Page('["focus"]', '["stdin", "j"]', '["stdin", "k"]', "no more"), program)
+    await visits._receive(Page('["focus"]', '["stdin", "j"]', '["stdin", "k"]', "no more"), program)
     assert program.typed == ["focus", b"j", b"k"]
     assert len(put_off) == 2
 
@@ -59,7 +59,7 @@ async def test_who_types_puts_its_end_off_and_a_page_that_has_the_focus_does_not
 @pytest.mark.parametrize("words", ["", "{}", '["exec", "sh"]', '["stdin", {"a": 1}]'])
 async def test_what_a_page_never_says_ends_its_visit(words):
     program = Program()
-    await visits._hear(Page('["stdin", "j"]', words), program)
+    await visits._receive(Page('["stdin", "j"]', words), program)
     assert (program.why, program.typed) == (visits.NOT_UNDERSTOOD, [b"j"])
 
 
@@ -69,7 +69,7 @@ async def test_a_page_that_is_gone_ends_its_visit():
             raise WebSocketDisconnect(1001)
 
     async with asyncio.timeout(60):
-        await visits._hear(Gone(), Program())
+        await visits._receive(Gone(), Program())
 
 
 async def test_many_that_come_at_once_are_as_few_as_others(monkeypatch):

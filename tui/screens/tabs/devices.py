@@ -10,7 +10,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.telemetry import session_lines
 from nsml.view.text import visible
-from tui.model import Detail, TelemetryHeard
+from tui.model import Detail, TelemetryReceived
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.text_view import TextView
@@ -66,12 +66,12 @@ class DevicesTab(SessionTab):
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""
         view = self.query_one(TextView)
-        heard = frame.model.shown.detail(TelemetryHeard)
+        received = frame.model.shown.detail(TelemetryReceived)
         lines: list[str] = []
-        if heard is not None and heard.answer.series:
+        if received is not None and received.answer.series:
             has_last = session.state not in ENDED_STATES
             room = max(view.size.width - 1, 1)
-            lines = session_lines(heard.answer, room=room, now=self.now(), has_last=has_last)
+            lines = session_lines(received.answer, room=room, now=self.now(), has_last=has_last)
         none = frame.none(Topic.TELEMETRY, _nothing(session))
         view.tell([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
         span = self.span(session)

@@ -9,7 +9,7 @@ from nsml.view.checkpoints import is_lost, state_text
 from nsml.view.happenings import COLUMNS, Happening, newest, of_session
 from nsml.view.sessions import seconds_of
 from nsml.view.units import counted, size_text
-from tui.model import CheckpointsHeard, Detail
+from tui.model import CheckpointsReceived, Detail
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.table import Table
@@ -52,8 +52,8 @@ class EventsTab(SessionTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""
-        heard = frame.model.shown.detail(CheckpointsHeard)
-        saved = map(_saved, heard.checkpoints if heard is not None else ())
+        received = frame.model.shown.detail(CheckpointsReceived)
+        saved = map(_saved, received.checkpoints if received is not None else ())
         found = newest(chain(of_session(session), saved))
         self.query_one(Table).show(found)
         self.say(frame, session, [counted(len(found), "event")], Topic.CHECKPOINTS)

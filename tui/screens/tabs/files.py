@@ -10,8 +10,8 @@ from textual.widgets import Static
 from nsml.view.code import ENTRY_COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
-from tui.model import Detail, FileHeard, FilesHeard
-from tui.screens.frame import tell
+from tui.model import Detail, FileReceived, FilesReceived
+from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab
 from tui.sources import Topic
 from tui.widgets.table import Table
@@ -56,15 +56,15 @@ class FilesTab(SplitTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show both."""
-        table, heard = self.query_one(Table), frame.model.shown.detail(FilesHeard)
-        files = heard.files if heard is not None else ()
+        table, received = self.query_one(Table), frame.model.shown.detail(FilesReceived)
+        files = received.files if received is not None else ()
         has_code = bool(session.spec.bundle_digest)
         nothing = "there is no file in its code" if has_code else "it was started without code"
         table.none = frame.none(Topic.FILES, nothing)
         before = self.current
         table.show(files)
         if self.current is not before:
-            frame.dashboard.hear_details(*self.details(session))
+            frame.dashboard.subscribe_details(*self.details(session))
         self._lines(frame)
         size = size_text(sum(entry.size for entry in files))
         words = [f"{counted(len(files), 'file')}, {size}"] if files else []
@@ -72,12 +72,16 @@ class FilesTab(SplitTab):
 
     def _lines(self, frame: Frame) -> None:
         view, entry = self.query_one(TextView), self.current
-        heard = frame.model.shown.detail(FileHeard)
+        received = frame.model.shown.detail(FileReceived)
         lines: Sequence[str] = ()
         note, none = "", "" if entry is None else frame.none(Topic.FILE, "loading...")
-        if entry is not None and heard is not None and heard.what == entry.path:
-            lines, note, none = heard.lines, heard.note, frame.words(Topic.FILE) or heard.note
+        if entry is not None and received is not None and received.what == entry.path:
+            lines, note, none = (
+                received.lines,
+                received.note,
+                frame.words(Topic.FILE) or received.note,
+            )
         path = "" if entry is None else visible(entry.path)
         head = Text(" · ".join(filter(None, (path, note if lines else ""))), "bold")
-        tell(self.query_one(".head", Static), head)
+        set_text(self.query_one(".head", Static), head)
         view.tell(lines, of=path, none=visible(none))

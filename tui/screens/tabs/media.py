@@ -21,8 +21,8 @@ from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui import looks
 from tui.behind import behind
-from tui.model import ContentHeard, Detail, MediaHeard, medium_key
-from tui.screens.frame import tell
+from tui.model import ContentReceived, Detail, MediaReceived, medium_key
+from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab
 from tui.sources import Topic
 from tui.widgets.canvas import Canvas
@@ -102,18 +102,18 @@ class MediaTab(SplitTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show both."""
-        table, heard = self.query_one(Table), frame.model.shown.detail(MediaHeard)
-        media = list(reversed(heard.media)) if heard is not None else []
+        table, received = self.query_one(Table), frame.model.shown.detail(MediaReceived)
+        media = list(reversed(received.media)) if received is not None else []
         nothing = "it showed nothing" if session.state in ENDED_STATES else _NOTHING_YET
         table.none = frame.none(Topic.MEDIA, nothing)
         before = medium_key(self.current) if self.current is not None else ""
         table.show(media)
         if self.current is not None and medium_key(self.current) != before:
-            frame.dashboard.hear_details(*self.details(session))
+            frame.dashboard.subscribe_details(*self.details(session))
         self._content(frame)
         words = [counted(len(media), "medium", "media")] if media else []
-        if heard is not None and heard.left_out:
-            words.append(f"{heard.left_out:,} older ones left out")
+        if received is not None and received.left_out:
+            words.append(f"{received.left_out:,} older ones left out")
         self.say(frame, session, words, Topic.MEDIA)
 
     def _content(self, frame: Frame) -> None:
@@ -124,7 +124,7 @@ class MediaTab(SplitTab):
             head = " · ".join(
                 (medium.name, f"step {step_text(medium)}", medium.caption or medium.kind)
             )
-        tell(self.query_one(".head", Static), Text(visible(head), "bold"))
+        set_text(self.query_one(".head", Static), Text(visible(head), "bold"))
         canvas, view = self.query_one(Canvas), self.query_one(TextView)
         canvas.display, view.display = ready.paint is not None, ready.paint is None
         if ready.paint is not None:
@@ -139,12 +139,12 @@ class MediaTab(SplitTab):
             return _Ready(key, why=why)
         if self._ready.key == key:
             return self._ready
-        heard = frame.model.shown.detail(ContentHeard)
-        if heard is None or heard.what != key:
+        received = frame.model.shown.detail(ContentReceived)
+        if received is None or received.what != key:
             return _Ready(key, why=frame.none(Topic.CONTENT, "loading..."))
         if self._preparing != key:
             self._preparing = key
-            behind(self, "prepare", partial(self._prepare, medium, heard.data))
+            behind(self, "prepare", partial(self._prepare, medium, received.data))
         return _Ready(key, why="loading...")
 
     async def _prepare(self, medium: Media, data: bytes) -> None:

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from nsml.client.streams import ENDED_STATES
 from nsml.view.checkpoints import COLUMNS, is_lost, total_bytes
 from nsml.view.units import counted, size_text
-from tui.model import CheckpointsHeard, Detail
+from tui.model import CheckpointsReceived, Detail
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.table import Table
@@ -59,8 +59,8 @@ class ModelsTab(SessionTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""
-        heard = frame.model.shown.detail(CheckpointsHeard)
-        saved = list(reversed(heard.checkpoints)) if heard is not None else []
+        received = frame.model.shown.detail(CheckpointsReceived)
+        saved = list(reversed(received.checkpoints)) if received is not None else []
         table = self.query_one(Table)
         nothing = "it saved nothing" if session.state in ENDED_STATES else _NOTHING_YET
         table.none = frame.none(Topic.CHECKPOINTS, nothing)

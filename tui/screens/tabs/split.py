@@ -90,8 +90,8 @@ class SplitTab(SessionTab):
         return True
 
     def _look(self) -> None:
-        """Hear what can be seen now, and draw it."""
+        """Receive what can be seen now, and draw it."""
         screen = cast("SessionScreen", self.screen)
         if screen.tab is self:
-            screen.hear_tab()
+            screen.subscribe_tab()
             screen.redraw()

@@ -9,7 +9,7 @@ from textual.widgets import Static, TabPane
 
 from nsml.view.shell import shell_line
 from nsml.view.text import fit
-from tui.screens.frame import tell
+from tui.screens.frame import set_text
 from tui.sources import State
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SessionTab(TabPane):
         yield from ()
 
     def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - of most it is the same
-        """What it needs to hear of the session while it is in front."""
+        """What it needs to receive of the session while it is in front."""
         return ()
 
     def command(self, session: Session) -> Sequence[str]:  # noqa: ARG002 - as of `details`
@@ -81,4 +81,6 @@ class SessionTab(TabPane):
         if command := self.command(session):
             parts.append(f"$ {shell_line(command)}")
         line = self.query_one(".state", Static)
-        tell(line, Text(f" {fit(' · '.join(filter(None, parts)), max(frame.size.width - 2, 1))}"))
+        set_text(
+            line, Text(f" {fit(' · '.join(filter(None, parts)), max(frame.size.width - 2, 1))}")
+        )

@@ -40,7 +40,7 @@ def test_one_that_is_out_of_sight_may_go_on():
     unknown = session(pb.SESSION_STATE_UNKNOWN)
     unknown.replicas.add(node="gpu-1")
     found = "\n".join(lines(unknown, None, 0))
-    assert "nothing is heard of its node" in found
+    assert "no contact with its node" in found
     assert "nsml node show gpu-1" in found
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtered import Filtered
 from nsml.view.ordering import (
-    agreed,
     arguments_text,
     arguments_within,
     column,
     keys_of,
     order,
+    shared_by,
     value_of,
     words_of,
 )
@@ -105,12 +105,21 @@ def test_columns_of_single_values_show_them_and_a_dash_for_none():
 
 def test_only_arguments_that_differ_tell_sessions_apart():
     some = [session(args=["--lr", lr, "--bs", "64", "--amp"]) for lr in ("0.1", "0.2")]
-    same = None
-    for one in some:
-        same = agreed(same, one)
-    assert same == {"bs": "64", "amp": True}
-    assert words_of(same) == "bs=64 amp"
-    assert [arguments_text(one.session, same) for one in some] == ["lr=0.1", "lr=0.2"]
+    shared = shared_by(some)
+    assert shared.same == {"bs": "64", "amp": True}
+    assert words_of(shared.same) == "bs=64 amp"
+    assert [arguments_text(one.session, shared) for one in some] == ["lr=0.1", "lr=0.2"]
+    assert arguments_text(some[0].session, shared_by(some[:1])) == "lr=0.1 bs=64 amp"
+
+
+def test_what_tells_most_apart_is_first_whatever_one_of_them_has_beside_it():
+    sweep = [["--bs", "64", "--lr", f"0.{number}"] for number in range(1, 5)]
+    odd = [["--bs", "64", "--lr", "0.1", "--amp"], ["other"]]
+    some = [session(args=args) for args in (*sweep, *odd)]
+    shared = shared_by(some)
+    assert not shared.same
+    told = [arguments_within(one.session, 8, shared) for one in some]
+    assert told == ["lr=0.1 …", "lr=0.2 …", "lr=0.3 …", "lr=0.4 …", "lr=0.1 …", "other"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsml.v1.sessions_pb2 import MetricPoint
-from nsml.view.plot import BLANK, DOTS, MARK, Average, axis_texts, chart, heights, rasterise, words
+from nsml.view.plot import (
+    BLANK,
+    DOTS,
+    MARK,
+    Average,
+    Piece,
+    axis_texts,
+    chart,
+    heights,
+    rasterise,
+    short_legend,
+    words,
+)
 from nsml.view.series import Axis, Series, collect, smooth
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -232,3 +244,18 @@ def test_lines_with_numbers_of_their_own_keep_letters_and_colours_whichever_is_o
     assert sum("min" in piece.text for piece in pieces) == 1
     assert len(heights(16, [lines] * 2, least=4)) == 1
     assert len(heights(16, [lines] * 2, least=4, named=[1, 1])) == 2
+
+
+def test_a_legend_without_room_has_several_lines_in_a_row_and_counts_the_others():
+    lines = [Series(label="", x=[0, 1], y=[5.0, place]) for place in range(6)]
+    labels = [f"lr=0.{place}" for place in range(6)]
+    some = {"labels": labels, "numbers": range(6), "columns": 40}
+    rows = short_legend(lines, **some, rows=2)
+    texts = ["".join(piece.text for piece in row) for row in rows]
+    assert texts == [
+        "  A lr=0.0 0  B lr=0.1 1  C lr=0.2 2",
+        "  D lr=0.3 3  E lr=0.4 4  F lr=0.5 5",
+    ]
+    assert rows[0][2] == Piece(text="  B lr=0.1", series=1)
+    [row] = short_legend(lines, **some, rows=1)
+    assert "".join(piece.text for piece in row) == "  A lr=0.0 0  and 5 more lines"
