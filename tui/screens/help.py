@@ -123,9 +123,11 @@ class _Lines(TextView):
         self._commands: Sequence[str] = ()
 
     def lay_out(self, layout: Layout, commands: Sequence[str]) -> None:
-        """Show these, then the lines of commands."""
+        """Show these, with the lines of commands before those of keys that move."""
         self._key, self._step, self._commands = layout.key, layout.step, commands
-        self.show([*layout.lines, *commands])
+        lines = list(layout.lines)
+        at = lines.index(MOVING) - 1 if MOVING in lines else len(lines)
+        self.show([*lines[:at], *commands, *lines[at:]])
 
     def _pieces(self, line: str) -> list[Segment]:
         if not line.startswith(" ") or line in self._commands:
