@@ -303,14 +303,14 @@ def _restore(
         [*processes.program(CONTROL_PLANE), *words],
         env={**app.environ, f"NSML_{CONTROL_PLANE.upper()}_LOG_LEVEL": "warning"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
     said = [line for line in done.stderr.splitlines() if line and not line.startswith("{")]
-    for line in said if done.returncode == 0 else ():
+    # the first line of its report is ours to say
+    for line in (*said, *done.stdout.splitlines()[1:]) if done.returncode == 0 else ():
         app.say(line.removeprefix("nsml-controlplane: "))
     if done.returncode:
         raise CommandError(

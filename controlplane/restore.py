@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 MARK: Final = "restoring"
 """File that is in a data folder from the first to the last step of a restore into it."""
 
+_VALID_AGAIN: Final = (
+    "users, tokens and nodes that were removed or revoked after the backup are valid again: remove them again "
+    "(nsml admin user ls, nsml node ls)"
+)
 _LEAST_KEYS: Final = frozenset({"ca.key", "ca.pem", "secrets.key"})
 _KEYS: Final = ("ca.pem", "ca.key", "secrets.key", KEY_FILE)
 _OPERATIONS: Final = 100
@@ -68,7 +72,8 @@ class Restored:
     def lines(self) -> list[str]:
         """The report to the operator, a line each."""
         found = [
-            f"restored {self.cluster_id}: {self.record_count} records, {self.blob_count} blobs"
+            f"restored {self.cluster_id}: {self.record_count} records, {self.blob_count} blobs",
+            _VALID_AGAIN,
         ]
         if self.is_beside:
             found.append(

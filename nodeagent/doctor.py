@@ -217,7 +217,8 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
     if s.engine.opens_io_uring:
         yield _warn(
             "engine",
-            "containers may use io_uring, in which kernels had many holes: engines close it from 25 on",
+            "containers may use io_uring, in which kernels had many holes, and which hides removed files from --disk: "
+            "engines close it from 25 on",
             "sysctl -w kernel.io_uring_disabled=2, and the same line in /etc/sysctl.d",
         )
     if not s.engine.keeps_containers:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 MOST_MESSAGE: Final = 64 << 10
 """Bytes of what a browser says at once on a connection that stays: a paste of that much is no typing."""
@@ -43,6 +43,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 _BACKLOG: Final = 512
 _FULL_S: Final = 0.1
 """How long no connection is accepted after the machine refused one."""
+_NO_UPGRADE: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 _log = logging.getLogger("uvicorn.error")
@@ -59,7 +60,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, connections: Connections, **options: Any) -> None:
         protocol: Any = functools.partial(_Http, held_by=self)
         settings = {**SETTINGS, "timeout_keep_alive": connections.limits.idle_s, **options}
-        super().__init__(uvicorn.Config(app, http=protocol, **settings))
+        super().__init__(uvicorn.Config(_unambiguous(app), http=protocol, **settings))
         self.connections_open = connections
         self._accepting: set[asyncio.Task[None]] = set()
         self._shaking: set[asyncio.Task[None]] = set()
@@ -143,6 +144,23 @@ class HttpServer(uvicorn.Server):
                     one.look()
             for one in self.connections_open.overdue(loop.time()):
                 one.end()
+
+
+def _unambiguous(app: ASGIApp) -> ASGIApp:
+    """Refuse requests with two lengths, and take nothing more from their connections.
+
+    A proxy in front may go by the one that we do not, and what it takes for a body would be a request here (RFC 9112, 6.1).
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            headers = [(b"connection", b"close"), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 400, "headers": headers})
+            await send({"type": "http.response.body"})
+        else:
+            await app(scope, receive, send)
+
+    return answer
 
 
 class _Held:
@@ -258,5 +276,13 @@ def _held_web_socket(kind: Any) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             self._begin()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # Its library takes less than h11 for a head, and then says nothing at all.
+            if not self.handshake_initiated and self._held.phase is not Phase.CLOSING:
+                self._held.enter(Phase.CLOSING, self._now())
+                self.transport.write(_NO_UPGRADE)
+                self.transport.close()
 
     return WebSocket

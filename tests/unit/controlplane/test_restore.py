@@ -116,4 +116,5 @@ async def test_beside_objects_that_are_there_it_says_what_becomes_of_them(tmp_pa
         done = await restore(settings, backup.path, None)
         told = "\n".join(done.lines())
         assert told.startswith(f"restored {claimed.cluster.id}: ")
+        assert "revoked after the backup are valid again" in told
         assert ("set collect_after_s = 0" in told) is bool(mark)

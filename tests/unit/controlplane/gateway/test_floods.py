@@ -163,6 +163,10 @@ async def closed(line: Line) -> bytes:
     return said
 
 
+UPGRADE = (
+    b"/pour HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 HALVES = {
     "nothing": b"",
     "half a line": b"GET /he",
@@ -172,6 +176,10 @@ HALVES = {
     "half a chunk": b"POST /read HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc",
     "a body nobody reads": b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
     "half an upgrade": b"GET /pour HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: up",
+    # heads that only the library of WebSockets refuses
+    "an upgrade with a body": b"GET " + UPGRADE + b"Content-Length: 5\r\n\r\nabcde",
+    "an upgrade with a long line": b"GET " + UPGRADE + b"X: " + b"a" * 20_000 + b"\r\n\r\n",
+    "an upgrade with many fields": b"GET " + UPGRADE + b"X: a\r\n" * 200 + b"\r\n",
 }
 
 
@@ -218,6 +226,17 @@ async def test_a_whole_head_and_a_whole_body_have_a_deadline(half: str) -> None:
             status = said.partition(b"\r\n")[0]
             assert status in {b"", b"HTTP/1.1 408 Request Timeout", b"HTTP/1.1 400 Bad Request"}
         await served.until(0)
+
+
+async def test_a_request_of_two_lengths_is_refused_and_ends_its_connection() -> None:
+    """Whoever stands in front may have gone by the other one, and taken the rest for its body."""
+    both = b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    async with serving(PATIENT) as served:
+        said = await closed(
+            await served.line(both + b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        )
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1") == 1
 
 
 async def test_a_second_request_has_the_same_deadlines() -> None:
