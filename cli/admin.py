@@ -127,7 +127,7 @@ def rm(app: App, *, name: str) -> None:
     targets, lost = [name] if name in known else [], ["all their tokens and secrets"]
     if confirm_names(app, "admin user rm", targets, noun="user", loses=lost):
         app.call(lambda client: client.accounts.delete_user(name))
-        app.say(f"user {name} removed")
+        app.say(f"user {name} removed; to end what still runs: nsml stop --user {name} '*'")
 
 
 @command(
@@ -241,7 +241,8 @@ def set_limits(app: App, *, name: str, kept: str) -> None:
     """Set limits of a user. `nsml usage --all` shows what is kept for whom."""
     limit = _kept_limit(kept)
     app.call(lambda client: client.accounts.limit_kept(name, limit))
-    app.say(f"user {name}: the object store may keep {kept}")
+    most = "as much as for all others" if kept == "default" else kept
+    app.say(f"user {name}: the object store may keep {'any amount' if kept == 'none' else most}")
 
 
 user.add_command(add)

@@ -11,6 +11,7 @@ from cli.group import command, pass_app
 from cli.local import data_folder
 from cli.machine import DATA
 from cli.teardown import TearDown, is_finalizing
+from cli.units import AGENT_UNIT, CONTROL_PLANE_UNIT, is_installed
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
     """
     folder = data_folder(data, app.environ)
     if not folder.path.is_dir():
-        app.say(f"nothing runs in {folder.path}")
+        app.say(_nothing_words(folder))
         return
     with folder.locked():
         tear_down = TearDown(app, folder)
@@ -50,7 +51,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
         if not programs and not (replicas and not keep_sessions):
             if not app.flags.is_dry_run:
                 tear_down.stop_programs()
-            app.say(f"nothing runs in {folder.path}")
+            app.say(_nothing_words(folder))
             return
         others = _named(platform.others) if platform else ""
         if others:
@@ -75,6 +76,14 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
         kept = len({replica.session_id for replica in tear_down.replicas()})
     words = f", {_sessions(kept, 'goes', 'go')} on" if kept else ""
     app.write(f"nsml is down{' on this machine' if others else ''}{words}")
+
+
+def _nothing_words(folder: DataFolder) -> str:
+    """Where units run, what they started is not ours to stop."""
+    names = [one for one in (CONTROL_PLANE_UNIT, AGENT_UNIT) if is_installed(one)]
+    units = " ".join(one.removesuffix(".service") for one in names)
+    by = f" that nsml up or join started; units are stopped by: systemctl stop {units}"
+    return f"nothing runs in {folder.path}{by if units else ''}"
 
 
 def _is_joined(folder: DataFolder) -> bool:

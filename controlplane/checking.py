@@ -12,6 +12,7 @@ from controlplane.access.files import Exposed, read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
 from controlplane.claim import StartRefused
 from controlplane.domain.errors import NsmlError
+from controlplane.gateway.readers import SHORTEST_TOKEN
 from controlplane.operations import records
 from controlplane.operations.warnings import FILE_WARNING_S, file_end
 from controlplane.store.filelock import FileLock
@@ -88,17 +89,18 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
         if file is None:
             continue
         try:
-            is_there = read_private(file) is not None
+            content = read_private(file)
         except Exposed as error:
             yield Finding("bad", name, f"{file}: {error.strerror}")
         except OSError as error:
             yield Finding("bad", name, words_of(error))
         else:
-            yield (
-                Finding("ok", name, str(file))
-                if is_there
-                else Finding("bad", name, f"{file}: there is no such file")
-            )
+            if content is None:
+                yield Finding("bad", name, f"{file}: there is no such file")
+            elif name == "metrics_token_file" and len(content.strip()) < SHORTEST_TOKEN:
+                yield Finding("bad", name, f"{file} has no token of {SHORTEST_TOKEN} bytes or more")
+            else:
+                yield Finding("ok", name, str(file))
 
 
 def _is_running(data: Path) -> bool:

@@ -409,10 +409,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             name, _, most = (part.strip() for part in text.partition("="))
             priority = _CLASSES.get(name)
             if priority is None or priority in limits:
-                raise ValueError(f"time_limits: {text!r}: each of {', '.join(_CLASSES)} once")
+                classes = ", ".join(_CLASSES)
+                raise ValueError(
+                    f"time_limits: {text!r}: CLASS=TIME, of {classes} each once at most"
+                )
             if lacks_unit(most):
                 raise ValueError(f"time_limits: {text!r}: {most}h, {most}m or {most}s?")
-            limits[priority] = parse_duration(most)
+            try:
+                limits[priority] = parse_duration(most)
+            except ValueError as error:
+                raise ValueError(f"time_limits: {text!r}: {error}") from None
             if not limits[priority]:
                 raise ValueError(f"time_limits: {text!r}: leave it out for no limit")
         return limits

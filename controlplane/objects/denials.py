@@ -33,6 +33,8 @@ _CAUSES: Final = (
     (re.compile(r"\bIncompleteMessage\b"), "it hangs up"),
 )
 _UNSENT: Final = "HTTP error: "
+_METADATA: Final = ("http://169.254.169.254", "http://169.254.170.2")
+"""Whom obstore asks for a key when it has none: services of Amazon's machines and containers."""
 
 
 def denial(words: str) -> str:
@@ -52,7 +54,10 @@ def reason(words: str) -> str:
     if place is None:
         return line
     told = _cause(source) if place[2].startswith(_UNSENT) else ""
-    return f"{place[1]}: {told or place[2]}"
+    found = f"{place[1]}: {told or place[2]}"
+    if place[1].startswith(_METADATA):
+        return f"no key for it: none in the environment or a credentials file, none from {found}"
+    return found
 
 
 def _cause(source: str) -> str:

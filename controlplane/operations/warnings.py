@@ -37,7 +37,7 @@ def differing_settings(members: Iterable[Member]) -> Found:
     for name in names:
         values = {one.name: one.settings.get(name, _NOT_SET) for one in members}
         if len(set(values.values())) > 1:
-            found[name] = ", ".join(f"{member}: {value}" for member, value in values.items())
+            found[name] = "; ".join(f"{member}: {value}" for member, value in values.items())
     return found
 
 

@@ -57,7 +57,12 @@ COLUMNS: tuple[Column[Usage], ...] = (
         cell=lambda u, _: size_text(u.sent_bytes),
         is_optional=True,
     ),
-    Column(key="counted", title="Counted", cell=counted_text, is_optional=True),
+    Column(
+        key="counted",
+        title="Counted",
+        cell=lambda u, now: counted_text(u, now).removeprefix("counted "),
+        is_optional=True,
+    ),
 )
 
 

@@ -398,6 +398,8 @@ def test_a_dead_platform_of_a_unit_is_started_by_systemd(nsml, tmp_path, monkeyp
     said = nsml("ps", check=False, NSML_SERVER=f"unix:{data}/socket").stderr
     assert "systemctl start nsml-controlplane" in said
     assert "nsml up" not in said
+    stopped = nsml("down", "--data", tmp_path / "none").stderr
+    assert "stopped by: systemctl stop nsml-controlplane\n" in stopped
     (data.parent / "local.json").touch()
     said = nsml("ps", check=False, NSML_SERVER=f"unix:{data}/socket").stderr
     assert "nsml up" in said

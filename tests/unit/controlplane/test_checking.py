@@ -71,6 +71,16 @@ async def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert "refused" in wrong["history"].lower()
 
 
+async def test_a_token_that_would_open_no_metrics_is_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("short")
+    token.chmod(0o600)
+    found = await grades(tmp_path, metrics_token_file=token)
+    assert found["metrics_token_file"] == f"bad {token} has no token of 16 bytes or more"
+    token.write_text("x" * 16)
+    assert (await grades(tmp_path, metrics_token_file=token))["metrics_token_file"] == f"ok {token}"
+
+
 async def test_a_taken_port_is_named_unless_it_is_our_own(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

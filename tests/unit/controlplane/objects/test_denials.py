@@ -32,6 +32,17 @@ def xml(code: str) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n<Error><Code>{code}</Code></Error>'
 
 
+def test_without_a_key_it_is_said_that_there_is_none() -> None:
+    words = unsent(
+        'ConnectError("tcp connect error", Os { code: 101, message: "Network is unreachable" })'
+    ).replace("http://127.0.0.1:9000", "http://169.254.169.254")
+    assert not denial(words), "of a machine of Amazon's it may come yet"
+    assert reason(words) == (
+        "no key for it: none in the environment or a credentials file, "
+        "none from http://169.254.169.254: Network is unreachable"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

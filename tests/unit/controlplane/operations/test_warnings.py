@@ -30,7 +30,7 @@ def test_settings_that_differ_are_named_with_who_has_which() -> None:
             member("cp3", time_limits="high=24h", lease_s="3.0"),
         ]
     )
-    assert found == {"time_limits": "cp1: high=24h, cp2: not set, cp3: high=24h"}
+    assert found == {"time_limits": "cp1: high=24h; cp2: not set; cp3: high=24h"}
     assert warnings.differing_settings([member("cp1", lease_s="3.0")]) == {}
     assert warnings.differing_settings([]) == {}
 
