@@ -13,11 +13,13 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from controlplane.garbage import collect_seldom
 from tests.examples import examples
+from tests.migrated import copy_migrated_histories
 
 pytest_plugins = ["tests.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
 
@@ -31,6 +33,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("nsml")
+
+copy_migrated_histories()
+
+# A test that logs an exception would have Rich draw it, with colours and every local variable, for half a
+# second of a processor; and nobody looks at it unless the test fails.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that. Tests
 # that interrupt programs must find it as a terminal's shell would have it.
