@@ -1,7 +1,9 @@
 """What holds for every test."""
 
+import contextlib
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import signal
@@ -11,19 +13,39 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from controlplane.garbage import collect_seldom
+from tests.examples import examples
+from tests.migrated import copy_migrated_histories
 
 pytest_plugins = ["tests.leftovers", "tests.durations", "tests.lanes", "tests.shares"]
 
 # A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
 # making of them (1 s): neither tells of the code.
 settings.register_profile(
-    "nsml", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "nsml",
+    settings.default,
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("nsml")
+
+copy_migrated_histories()
+
+# A test that logs an exception would have Rich draw it, with colours and every local variable, for half a
+# second of a processor; and nobody looks at it unless the test fails.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that. Tests
 # that interrupt programs must find it as a terminal's shell would have it.
@@ -43,6 +65,7 @@ os.environ.setdefault("NSML_AGENT_ENGINE_SOCKET", "/nonexistent/engine.sock")
 os.environ["TZ"] = "UTC"
 time.tzset()
 
+TESTS = Path(__file__).parent
 MOST_WORKERS = 16
 LONGEST_REASON = 500
 LONGEST_WORDS = 160
@@ -58,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect tests without looking for garbage; then look for it as seldom as the control plane does.
 
     A run collects a million objects that stay. Python's own thresholds look at all of them again and
@@ -66,10 +89,29 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     try:
+        _import_ahead(session.config)
         return (yield)
     finally:
         collect_seldom()
         gc.enable()
+
+
+def _import_ahead(config: pytest.Config) -> None:
+    """Have each worker begin elsewhere in a new checkout.
+
+    pytest rewrites the asserts of each test file, and keeps the result beside it. Workers that collect
+    in step would all rewrite all of them; so each begins with a part of its own, and finds the others'.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(TESTS.rglob("test_*.py"))
+    number, of = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
+    for file in files[len(files) * number // of : len(files) * (number + 1) // of]:
+        name = ".".join(file.relative_to(TESTS.parent).with_suffix("").parts)
+        # What cannot be imported, or is skipped as a whole, is told when it is collected.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
 
 
 @pytest.hookimpl(optionalhook=True)

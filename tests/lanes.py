@@ -85,10 +85,13 @@ def _is_fast(item: pytest.Item) -> bool:
     return _is_for_a_change(item) and needs_no_server and cpu_s <= FAST_CPU_S
 
 
-def _has_more_examples(item: pytest.Item) -> bool:
-    """Whether its file tries properties with more examples where there is time (`tests/examples.py`)."""
-    module = cast("pytest.Function", item).module
-    return not _is_slow(item) and getattr(module, "examples", None) is examples.examples
+def _is_property(item: pytest.Item) -> bool:
+    """Whether it has more examples, or seeds, where there is time (`tests/examples.py`)."""
+    function = cast("pytest.Function", item)
+    is_given = getattr(function.obj, "is_hypothesis_test", False)
+    has_own = getattr(function.module, "examples", None) is examples.examples
+    is_seeded = has_own and "seed" in function.fixturenames
+    return not _is_slow(item) and (is_given or is_seeded)
 
 
 LANES: dict[str, Callable[[pytest.Item], Any]] = {
@@ -96,7 +99,7 @@ LANES: dict[str, Callable[[pytest.Item], Any]] = {
     "change": _is_for_a_change,
     "fast": _is_fast,
     "long": _is_slow,
-    "properties": _has_more_examples,
+    "properties": _is_property,
     "variants": lambda item: _is_variant(item) and not _is_slow(item),
 }
 

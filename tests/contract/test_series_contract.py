@@ -36,6 +36,7 @@ from controlplane.history.values import (
 )
 from nsml.clock import SystemClock, in_thread, inline
 from nsml.superseding import superseded_from
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -751,7 +752,7 @@ def _histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     length=st.integers(0, 900),
     turn=st.sampled_from([1, 300, 1 << 20]),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_reported_and_folded_the_envelope_is_that_of_the_points(
     steps: list[tuple[Any, ...]], width: int, low: int, length: int, turn: int
 ) -> None:
@@ -875,7 +876,7 @@ def _check(view: SeriesView, told: list[tuple[float, float]], query: SeriesQuery
     length=st.integers(0, 1_500),
     rows=st.integers(1, 9),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_let_go_of_every_bucket_is_that_of_its_points(
     steps: list[tuple[Any, ...]], width: int, low: int, length: int, rows: int
 ) -> None:

@@ -34,6 +34,7 @@ from controlplane.store.interface import (
     unchanged,
 )
 from tests.contract.store_engines import Engine, freezing_engine, put, take, told, until
+from tests.examples import examples
 
 
 async def keys(store: KeyValueStore, prefix: str = "", revision: int = 0) -> list[str]:
@@ -637,7 +638,7 @@ class Model:
 
 @given(steps=STEPS)
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -75,6 +75,7 @@ def test_a_short_run_is_sound_and_leaves_nothing(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.variant  # of the one that is killed, which can end nothing itself
 def test_a_run_that_is_interrupted_leaves_nothing(temporary):
     command = [sys.executable, "-m", "cli.main", "doctor", "chaos", "--control-planes", "1"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:

@@ -251,7 +251,7 @@ def test_a_store_that_stands_still_disturbs_no_session(platform, witnesses):
     session.is_whole()
 
 
-@pytest.mark.parametrize("restarts", [4, pytest.param(20, marks=SOAKING)])
+@pytest.mark.parametrize("restarts", [2, pytest.param(20, marks=SOAKING)])
 def test_a_follower_prints_each_byte_once(platform, witnesses, tmp_path, restarts):
     session = Submitted(platform, witnesses)
     log, listing = tmp_path / "log", tmp_path / "listing"

@@ -486,7 +486,8 @@ async def whole(seed: int, truth: Truth, clock: Fast, *, faults: int) -> None:
     "seed",
     [int(os.environ["NSML_SEED"])]
     if "NSML_SEED" in os.environ
-    else [1, pytest.param(2, marks=pytest.mark.variant)],
+    # The same is simulated for each change, in tests/simulation/test_dashboard.py.
+    else [pytest.param(seed, marks=pytest.mark.variant) for seed in (1, 2)],
 )
 async def test_it_never_leaves_shows_nothing_old_as_new_and_comes_back(
     seed: int, truth: Truth, fast: Fast

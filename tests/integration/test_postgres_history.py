@@ -57,6 +57,7 @@ from controlplane.history.values import (
 from nsml.clock import SystemClock
 from tests.e2e.programs import wait_for
 from tests.etcd import pause
+from tests.examples import examples
 from tests.integration.test_etcd_access import Authority
 from tests.postgres import PostgresServer
 
@@ -815,7 +816,7 @@ async def test_each_commit_waits_for_the_disk(server: PostgresServer, url: str) 
         max_size=300,
     )
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_globs_fit_as_everywhere_else(server: PostgresServer, pairs: list[tuple[str, str]]) -> None:
     names, globs = zip(*pairs, strict=True)
     with psycopg.connect(server.url()) as connection:

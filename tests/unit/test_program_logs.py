@@ -118,3 +118,13 @@ def test_the_log_of_another_program_is_copied_and_emptied(tmp_path: Path) -> Non
         output.write(b"new")
     assert (tmp_path / "etcd.log.1").read_bytes() == b"a" * 11 + b"b"
     assert log.read_bytes() == b"new"
+
+
+def test_programs_that_serve_start_without_rich() -> None:
+    """structlog would import it where it is installed; of the packages here only the dashboard needs it."""
+    for program, rest in (("controlplane", "server"), ("nodeagent", "agent")):
+        code = f"import {program}.main, {program}.{rest}, sys; print('rich' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "False\n", program

@@ -23,6 +23,7 @@ from bench.scheduler.traces import (
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import NodeCapacity
 from controlplane.scheduler.fragmentation import FIRST_MIX, Free, Shape, takings
+from tests.examples import examples
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
@@ -135,7 +136,7 @@ def test_arrivals_ask_for_nearly_the_bound_and_never_more(
     assert order == arrivals(some, gpus * WHOLE, random.Random(seed))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(machines, st.lists(pods, max_size=30), st.sampled_from(sorted(POLICIES)), st.integers())
 def test_no_policy_gives_more_than_there_is(
     cluster: list[Machine], some: list[Pod], policy: str, seed: int
@@ -151,7 +152,7 @@ def test_no_policy_gives_more_than_there_is(
     assert sum(pod.memory_bytes for pod in given_out) <= sum(one.memory_bytes for one in cluster)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(machines, st.lists(pods, max_size=40))
 def test_ours_drops_only_what_fits_nowhere(cluster: list[Machine], some: list[Pod]) -> None:
     ours = Ours(cluster, [], random.Random())

@@ -29,6 +29,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler import Answers, order
 from controlplane.scheduler.giving_way import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from bench.scheduler.simulator import Live, Policy, Spots
@@ -109,7 +110,7 @@ class Told(Indexed):
         return due
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(streams())
 def test_ours_runs_everything_whole_and_never_loops(arrivals: list[Arrival]) -> None:
     cluster = Patient()
@@ -124,7 +125,7 @@ def test_ours_runs_everything_whole_and_never_loops(arrivals: list[Arrival]) -> 
     assert all(stops.count(number) <= levels * len(arrivals) for number in set(stops))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(streams())
 def test_same_in_same_out(arrivals: list[Arrival]) -> None:
     first, second = Watched(), Watched()
@@ -137,7 +138,7 @@ def test_gangs_are_asked_for_in_equal_replicas_that_fill_nodes() -> None:
     assert asked == {1: (1, 1), 3: (1, 3), 8: (1, 8), 12: (3, 4), 16: (2, 8), 17: (17, 1)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(streams(), st.sampled_from(["easy", "srtf", "las", "random", "worstfit"]))
 def test_rules_of_others_run_everything(arrivals: list[Arrival], name: str) -> None:
     policies: dict[str, Policy] = {
@@ -152,7 +153,7 @@ def test_rules_of_others_run_everything(arrivals: list[Arrival], name: str) -> N
     assert set(cluster.started) == set(range(len(arrivals)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(streams())
 def test_easy_starts_nobody_of_equal_width_out_of_turn(arrivals: list[Arrival]) -> None:
     """With one width and one limit nobody can run ahead."""

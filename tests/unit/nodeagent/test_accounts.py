@@ -16,6 +16,7 @@ from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.runner import Runner
 from nsml.clock import inline
 from nsml.v1 import agents_pb2 as pb
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
     assert [made.known(one) for one in ("kim", "u.first", "u.third")] == [before, others[0], None]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(owners=st.lists(st.text(min_size=1, max_size=3), max_size=8), again=st.booleans())
 def test_no_id_is_given_twice_and_none_outside_the_range(
     tmp_path_factory: pytest.TempPathFactory, owners: list[str], again: bool

@@ -21,6 +21,7 @@ from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, Spo
 from nodeagent.streams import GAP_COST, Batch, Channel, Cursor, Gap, Item, StreamId
 from nsml._frames import LOST_BYTES, MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
+from tests.examples import examples
 from tests.memory import peak_bytes
 
 if TYPE_CHECKING:
@@ -443,7 +444,7 @@ def test_feigned_frames_cost_a_bounded_search(folder: ReplicaFolder) -> None:
     assert spool.read() == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_any_damage_loses_only_what_it_touches(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -531,7 +532,7 @@ def test_more_damage_than_may_be_searched_is_lost(folder: ReplicaFolder) -> None
         os.close(descriptor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_any_pace_of_writing_and_restarting_gives_each_once(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -622,7 +623,7 @@ class Receiver:
                 assert self.held.setdefault(number, body) == body, "told anew as something else"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_any_gaps_are_told_once_at_any_pace_of_writing_acknowledging_and_restarting(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

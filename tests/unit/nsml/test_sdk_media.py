@@ -26,6 +26,7 @@ from nsml._distributions import histogram
 from nsml._frames import parse
 from nsml._pictures import grid, pictures_of, png, size_in
 from nsml._session import Session
+from tests.examples import examples
 
 CHANNELS = {0: 1, 2: 3, 6: 4}
 
@@ -147,7 +148,7 @@ class TestImages:
         st.sampled_from(["uint8", "int64", "float32", "float64", "bool"]),
         st.integers(0, 1000),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def test_arrays_and_lists_become_the_same_pixels(
         self, shape: tuple[int, ...], dtype: str, seed: int
     ) -> None:

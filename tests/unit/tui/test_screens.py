@@ -14,7 +14,12 @@ from tui.screens.help import Help
 from tui.screens.session import SessionScreen
 from tui.widgets.charts import Charts
 
-SIZES = [(120, 40), (80, 24), (60, 15), (20, 5)]
+SIZES = [
+    (120, 40),
+    pytest.param((80, 24), marks=pytest.mark.variant),
+    pytest.param((60, 15), marks=pytest.mark.variant),
+    (20, 5),
+]
 
 
 def drawn(text):

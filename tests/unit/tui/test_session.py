@@ -178,7 +178,9 @@ async def test_what_is_found_in_a_long_line_is_in_sight(dashboard, server):
     long = "a" * 400 + "\t漢字 needle " + "b" * 400
     server.state.log(session, f"first needle\n{long}\n{'c' * 700}\n".encode() + b"line\n" * 50)
     async with dashboard.run_test(size=SIZE) as pilot:
-        await opened(pilot, "slash", *"needle", "enter")
+        await opened(pilot, "l")
+        await shows(pilot, "53 lines")  # the search begins at the last of them
+        await pilot.press("slash", *"needle", "enter")
         await shows(pilot, "found: 2 of 2", "漢字 needle bbb")
         await pilot.press("N")
         await shows(pilot, "found: 1 of 2", "first needle")

@@ -30,6 +30,7 @@ from controlplane.history.looking import Look, Span
 from controlplane.history.values import SeriesAxis
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame
+from tests.examples import examples
 
 NUMBERS = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1.7e308, -1.7e308])
@@ -69,7 +70,7 @@ def test_every_level_has_every_point_once(count: int) -> None:
 
 
 @given(st.lists(NUMBERS, max_size=1_200), st.lists(st.integers(1, 400), min_size=1, max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_in_how_many_turns_points_come_changes_nothing(
     values: list[float], sizes: list[int]
 ) -> None:

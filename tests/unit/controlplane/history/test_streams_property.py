@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, Gap, Recorded, StreamKey
 from nsml.clock import SystemClock, inline
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from controlplane.history.interface import Streams
@@ -60,8 +61,8 @@ async def check(streams: Streams, key: StreamKey, given_positions: set[int]) -> 
 
 
 @given(batches)
-@settings(max_examples=150, deadline=None)
-@pytest.mark.parametrize("key", [LOG, METRIC])
+@settings(max_examples=examples(150), deadline=None)
+@pytest.mark.parametrize("key", [LOG, pytest.param(METRIC, marks=pytest.mark.variant)])
 def test_each_position_once_and_in_order(key: StreamKey, plan: list[list[list[int]]]) -> None:
     async def scenario() -> None:
         history = await open_history(":memory:", clock=SystemClock(), run=inline)

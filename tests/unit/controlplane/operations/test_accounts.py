@@ -16,6 +16,7 @@ from controlplane.operations.accounts import AFRESH_EVERY_S, Accounts
 from controlplane.operations.export import charges_of
 from controlplane.operations.known import Known
 from controlplane.scheduler.fair_share import Past
+from tests.examples import examples
 from tests.unit.controlplane.builders import session
 
 HALF = 7.0 * DAY_S
@@ -235,7 +236,7 @@ def test_a_step_of_the_wall_clock_is_not_what_was_held() -> None:
     assert found == pytest.approx(past.lately(NOW + HOUR_S))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 32))
 def test_whatever_happens_it_is_what_a_new_leader_would_find(seed: int) -> None:
     """One that saw everything, one that reads now and then, and one that comes only at the end agree."""

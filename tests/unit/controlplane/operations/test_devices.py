@@ -23,6 +23,7 @@ from controlplane.operations.draft import Draft
 from controlplane.operations.placing import place
 from controlplane.operations.records import decode_node, encode_node
 from controlplane.scheduler import schedule
+from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 
 NODES = ("a", "b")
@@ -178,7 +179,7 @@ def _parent(instance: str) -> str:
 
 
 TestDevices = Devices.TestCase
-TestDevices.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestDevices.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

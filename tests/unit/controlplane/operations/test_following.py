@@ -20,6 +20,7 @@ from controlplane.operations.known import Known
 from controlplane.operations.listing import Filter
 from controlplane.operations.state import LiveState
 from controlplane.store.interface import Delete, Transaction
+from tests.examples import examples
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock, bench
 
@@ -194,7 +195,7 @@ GOES = st.tuples(st.sampled_from([one.id for one in FOUR]), st.integers(1, 4))
 ORDERS = st.lists(GOES | st.sampled_from(["read", "resume"]), max_size=20)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ORDERS)
 async def test_a_watcher_has_every_session_with_its_end_whenever_it_reads(orders) -> None:
     state, revision = live(), 1

@@ -25,6 +25,7 @@ from controlplane.operations.listing import Filter
 from controlplane.operations.state import LiveState
 from controlplane.operations.usage import Live, Usages
 from nsml.clock import inline
+from tests.examples import examples
 from tests.simulation.virtual_time import VirtualClock, run
 from tests.unit.controlplane.builders import session
 
@@ -354,7 +355,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ACTIONS)
 def test_every_watcher_comes_to_know_the_last_report_of_each(actions: list[Any]) -> None:
     async def main() -> None:

@@ -14,6 +14,7 @@ from controlplane.operations import silence
 from controlplane.operations.records import decode_session, encode_session
 from controlplane.operations.reports import BACKOFF_S, Report
 from controlplane.operations.stop import stopped_by
+from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
 
@@ -445,7 +446,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STEPS, st.integers(0, 2))
 def test_whatever_is_said_devices_are_held_exactly_while_placed(steps, retries: int) -> None:
     one = session(replicas=2, spec={"retry_count": retries})

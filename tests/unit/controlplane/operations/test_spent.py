@@ -23,6 +23,7 @@ from controlplane.history.values import AttemptCharge
 from controlplane.operations.accounts import Accounts
 from controlplane.operations.export import charges_of
 from controlplane.operations.known import Known
+from tests.examples import examples
 from tests.unit.controlplane.builders import session
 
 BUDGET = Budget(gpu_seconds=1.0, period_days=1, anchor=0.0)
@@ -175,7 +176,7 @@ def test_a_step_of_the_wall_clock_uses_nothing_of_a_budget() -> None:
     assert change.used.gpu_seconds == 14.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_no_order_and_no_repetition_makes_a_difference(data: st.DataObject) -> None:
     day = st.floats(-2 * DAY_S, DAY_S, allow_nan=False)

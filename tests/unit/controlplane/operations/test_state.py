@@ -17,6 +17,7 @@ from controlplane.domain.values import Allocation, Replica
 from controlplane.operations import records
 from controlplane.operations.state import RELIST_EVERY_S, LiveState
 from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
+from tests.examples import examples
 from tests.unit.controlplane.builders import held, node, session
 from tests.unit.controlplane.workbench import HandClock, bench
 
@@ -35,7 +36,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STEPS, st.lists(st.integers(0, 40), max_size=4))
 def test_a_snapshot_kept_by_changes_is_a_fresh_one(steps, flushes: list[int]) -> None:
     state = LiveState(None, HandClock())  # type: ignore[arg-type]
@@ -89,7 +90,7 @@ PLACES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(PLACES)
 def test_the_sessions_of_a_node_are_those_with_a_replica_there(places) -> None:
     state = LiveState(None, HandClock())  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nsml.client import single
 from nsml.v1 import sessions_pb2 as pb
+from tests.examples import examples
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
 
 METHOD = "SessionService/ListSessions"
@@ -194,7 +195,7 @@ def test_a_server_that_says_no_more_is_given_up(tmp_path):
         assert single.ask(path, METHOD, b"", patience_s=0.05) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4))
 def test_changed_bytes_never_raise(tmp_path_factory, changes):
     words = bytearray(WHOLE)

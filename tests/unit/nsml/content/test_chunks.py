@@ -12,6 +12,7 @@ from nsml.content.chunks import AVERAGE_CHUNK, MAX_CHUNK, MIN_CHUNK, WHOLE_BELOW
 from nsml.content.digests import digest_of
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import RAW, ZSTD, frame, unframe
+from tests.examples import examples
 
 EXPECTED_SIZES = [1267775, 1137393, 1042551, 778567, 574691, 974501, 716051, 885698, 778570, 232811]
 EXPECTED_DIGEST = "44a1264dd8def6bc1eacb1cdae46a59ece6b0a2ed92c1b048e60ab4f7d6f9492"
@@ -64,7 +65,7 @@ def run_of(kind: str, size: int) -> bytes:
 
 
 @given(st.lists(PIECES, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @example([("zeros", 4 * MAX_CHUNK, 0), ("noise", MAX_CHUNK, 0)])
 @example([("zeros", 4 * MAX_CHUNK, 0), ("zeros", 4 * MAX_CHUNK, 0)])
 def test_nothing_is_lost_of_runs_without_a_place_to_cut(pieces: list[tuple[str, int, int]]) -> None:
@@ -103,7 +104,7 @@ def test_the_format_has_not_drifted() -> None:
 
 
 @given(st.binary(max_size=4096))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_frame_gives_its_bytes_back(data: bytes) -> None:
     assert unframe(frame(data), max_bytes=4096) == data
 

@@ -19,6 +19,7 @@ from nsml.view.figure import (
 from nsml.view.series import Axis, Series
 from nsml.view.svg import svg
 from nsml.view.ticks import log_ticks, place_ticks, value_ticks
+from tests.examples import examples
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACES = st.floats(-1e300, 1e300)
@@ -38,7 +39,7 @@ def texts(drawn):
     return [label.text for label in shapes(drawn, Label)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(POINTS, max_size=3), st.booleans(), st.sampled_from([0.0, 0.9]))
 def test_any_points_make_a_picture_within_its_frame(lines, is_log, smoothing):
     groups = {"a/x": [line(points, str(n)) for n, points in enumerate(lines)]}
@@ -52,7 +53,7 @@ def test_any_points_make_a_picture_within_its_frame(lines, is_log, smoothing):
     ET.fromstring("\n".join(svg(drawn)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(PLACES, PLACES)
 def test_ticks_are_within_the_range_and_few(a, b):
     low, high = min(a, b), max(a, b)

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 from nsml.v1.sessions_pb2 import MetricPoint
 from nsml.view.growing import MOST_SERIES, GrowingCharts, GrowingSeries
 from nsml.view.series import Axis, collect
+from tests.examples import examples
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(VALUES, min_size=1, max_size=400))
 def test_little_is_kept_and_no_spike_is_lost(values):
     line = GrowingSeries(most=32)

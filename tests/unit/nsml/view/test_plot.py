@@ -19,6 +19,7 @@ from nsml.view.plot import (
     words,
 )
 from nsml.view.series import Axis, Series, collect, smooth
+from tests.examples import examples
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 POINTS = st.lists(st.tuples(st.floats(-1e300, 1e300), ANY), max_size=60)
@@ -33,14 +34,14 @@ def lit(raster, row, column):
     return raster.cells[row][column][0] != "\u2800"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(POINTS.filter(bool), max_size=3), st.integers(1, 40), st.integers(1, 10))
 def test_any_points_can_be_drawn(lines, columns, rows):
     raster = rasterise([line(points) for points in lines], columns=columns, rows=rows)
     assert [len(row) for row in raster.cells] == [columns] * rows
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(POINTS)
 def test_any_points_make_a_chart(points):
     rows = chart("loss", [line(points)], axis=Axis.STEP, columns=60, rows=5)

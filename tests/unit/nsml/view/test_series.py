@@ -10,6 +10,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.figure import Look, figure
 from nsml.view.plot import above_zero, chart, words
 from nsml.view.series import Axis, Series, gather, smooth, spread
+from tests.examples import examples
 
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=60)
 
@@ -40,7 +41,7 @@ def of_columns(values, size):
     return line
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(VALUES, st.integers(1, 9))
 def test_columns_keep_extremes_and_counts(values, size):
     line, points = of_columns(values, size), of_points(values)
