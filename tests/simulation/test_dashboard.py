@@ -26,7 +26,7 @@ from tests.simulation.virtual_time import VirtualClock, run
 from tests.simulation.workload import Wish, mixed
 from tui.feed import Feed
 from tui.model import Event, Model
-from tui.sources import ALWAYS_HEARD, STALE_S, Source, State, Topic
+from tui.sources import ALWAYS_RECEIVED, STALE_S, Source, State, Topic
 
 FAULTS = {
     "kill control plane": 3.0,
@@ -42,7 +42,7 @@ FAULTS = {
 FOR_S = 60.0
 LOOK_S = 0.5
 LAPTOP = f"{USERS[0]}-laptop"
-TOPICS = sorted(ALWAYS_HEARD | {Topic.QUEUE, Topic.NODES})
+TOPICS = sorted(ALWAYS_RECEIVED | {Topic.QUEUE, Topic.NODES})
 AGE_S = KEEPALIVE_S + STALE_S
 """What is shown as new was true so long ago at most: by then a stream that is dead is missed, where other calls are answered."""
 BACK_S = KEEPALIVE_S

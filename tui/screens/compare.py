@@ -269,7 +269,10 @@ class CompareScreen(ChartScreen):
             nothing = "loading..." if shown.groups is None else "none of them reported anything"
             none = self.none(Topic.SERIES, nothing)
         charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
-        whose = [f"{letter(crowd.front)} bright"] if crowd else []
+        whose = []
+        if crowd:
+            is_drawn = any(crowd.front in some for some in crowd.owners.values())
+            whose = [f"{letter(crowd.front)} {'bright' if is_drawn else 'reported nothing'}"]
         whose += ["letters: above"] if crowd and len(self._sessions) > MOST_NAMED else []
         whose += (
             [f"mean and standard deviation of all: {self.key_of('compare.mean')}"]

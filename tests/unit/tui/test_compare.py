@@ -239,6 +239,16 @@ async def test_lines_of_all_are_named_by_what_differs_where_figures_have_no_room
         await shows(pilot, "A lr=0.6 6  B lr=0.5 5  C lr=0.4 4", "F lr=0.1 1")
 
 
+async def test_one_that_reported_nothing_is_not_said_to_be_bright(dashboard, add):
+    add(1, "--lr 0.1", loss=2.0)
+    add(2, "--lr 0.2")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "A reported nothing", "━ kim/mnist/1 lr=0.1")
+        await pilot.press("j")
+        await shows(pilot, "B bright")
+
+
 async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, add, tmp_path):
     add(1, "--lr 0.1 --seed 1 --batch 8")
     add(2, "--lr 0.2 --seed 2 --batch 8")
