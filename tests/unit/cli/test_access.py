@@ -174,7 +174,8 @@ def test_users_and_tokens(nsml, state):
     assert "token-of-lee" not in result.stderr
     nsml("admin", "user", "token", "lee", "--revoke", "-y")
     assert "lee" not in state.tokens.values()
-    nsml("admin", "user", "rm", "lee", "-y")
+    removed = nsml("admin", "user", "rm", "lee", "-y").stderr
+    assert "to end what still runs: nsml stop --user lee '*'" in removed
     assert set(state.users) == {"kim"}
 
 

@@ -69,7 +69,8 @@ def test_an_administrator_limits_what_is_kept_for_one_user(nsml, state):
         nsml("admin", "user", "set", "kim", "--kept", text)
         assert state.kept_limits["kim"].kept_bytes == kept_bytes
         assert state.kept_limits["kim"].WhichOneof("kept_limit") == "kept_bytes"
-    nsml("admin", "user", "set", "kim", "--kept", "default")
+    told = nsml("admin", "user", "set", "kim", "--kept", "default").stderr
+    assert told == "user kim: the object store may keep as much as for all others\n"
     assert state.kept_limits["kim"].default_kept
     wrong = nsml("admin", "user", "set", "kim", "--kept", "much", check=False)
     assert wrong.code == 2

@@ -88,9 +88,10 @@ async def test_a_taken_port_is_named_unless_it_is_our_own(tmp_path: Path) -> Non
         assert found["address"].startswith(f"bad cannot listen on {address}")
 
 
-def test_all_values_out_of_range_are_named_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["what=1h", "high=1x", "high=1", "high=0s"])
+def test_all_values_out_of_range_are_named_together(tmp_path: Path, limit: str) -> None:
     file = tmp_path / "a.toml"
-    file.write_text('data = "d"\nheartbeat_s = 0\nlease_s = 99\ntime_limits = ["what=1h"]\n')
+    file.write_text(f'data = "d"\nheartbeat_s = 0\nlease_s = 99\ntime_limits = ["{limit}"]\n')
     with pytest.raises(SettingsError) as refused:
         read_settings(file, {})
     for name in ("heartbeat_s", "lease_s", "time_limits"):
