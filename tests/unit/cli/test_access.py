@@ -223,7 +223,9 @@ def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, stat
     os.utime(cached, (0, 0))
     assert names(app, "session", "kim/")
     assert state.calls.count("ListSessions") == 2
-    dead = App(environ={**nsml.environ, "NSML_SERVER": "127.0.0.1:1", "XDG_CACHE_HOME": "/nowhere"})
+    dead = App(
+        environ={**nsml.environ, "NSML_SERVER": "127.0.0.1:1", "XDG_CACHE_HOME": "/proc/nowhere"}
+    )
     assert names(dead, "session", "") == []
 
 

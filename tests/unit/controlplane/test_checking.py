@@ -103,7 +103,7 @@ def test_all_values_out_of_range_are_named_together(tmp_path: Path, limit: str) 
     [
         ('data = "d"\naddress = "127.0.0.1:0"\ncoordination = "embedded"\n', 0, "ok    data"),
         (
-            'data = "d"\naddress = "127.0.0.1:0"\nobjects = "file:///nowhere/x"\n',
+            'data = "d"\naddress = "127.0.0.1:0"\nobjects = "file:///proc/nowhere/x"\n',
             1,
             "bad   objects",
         ),
