@@ -49,7 +49,7 @@ def _role(found: User) -> str:
 
 
 def _since(found: User, now: float) -> str:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import ago
 
     return ago(now - seconds_of(found.created_at))
@@ -64,7 +64,7 @@ _COLUMNS: tuple[Column[User], ...] = (
 
 
 def _record(found: User) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     return {
@@ -197,7 +197,7 @@ def _show_secret(
     use: Sequence[str],
 ) -> None:
     """The secret on stdout; what it is for and how to `use` it beside."""
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import local_moment, moment
 
     expires_at = seconds_of(made.expires_at)

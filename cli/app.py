@@ -93,6 +93,11 @@ class App:
         return self.given_clock
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is said beside results and errors."""
+        return self.flags.is_quiet
+
+    @property
     def config(self) -> contexts.Config:
         """config.toml, read once."""
         if self._config is None:
@@ -205,7 +210,7 @@ class App:
 
         Whatever is in `text`, nothing of it acts on a terminal; `mark` comes before it, in its `colour`.
         """
-        if self.flags.is_quiet:
+        if self.is_quiet:
             return
         first, *rest = self.folded_words(f"{mark}{text}")
         if colour and self.has_colour(self.stderr):

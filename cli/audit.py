@@ -23,7 +23,7 @@ _UPLOADS = ("ContentService/PutBlobs",)
 
 
 def _when(row: AuditRow, now: float) -> str:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import ago
 
     return ago(now - seconds_of(row.at))
@@ -43,7 +43,7 @@ _COLUMNS: tuple[Column[AuditRow], ...] = (
 
 
 def _record(row: AuditRow) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     return {

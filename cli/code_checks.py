@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cli.app import App
-    from cli.run import RunOptions
+    from cli.run_options import RunOptions
     from nsml.content.manifest import Entry
     from nsml.content.packing import Packed
     from nsml.packages.imports import Import
@@ -257,7 +257,7 @@ def _imported_text(missing: Mapping[str, Sequence[Import]]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    from cli.sending import shortened
+    from cli.file_names import shortened
 
     return shortened(names, _SHOWN)
 

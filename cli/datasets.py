@@ -11,9 +11,10 @@ from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.exits import CommandError
+from cli.file_names import files_text
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
-from cli.sending import files_text, made_of, pack_folder, send
+from cli.sending import made_of, pack_folder, send
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client

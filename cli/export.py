@@ -307,7 +307,7 @@ class _Exporting:
 
 
 def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     for one in written:

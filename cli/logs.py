@@ -396,7 +396,7 @@ class LogReader:
 
     async def runs(self, client: Client) -> AsyncGenerator[Run, None]:
         """What there is, of several logs that are shown in one. Each is shown before the next is asked for."""
-        from nsml.view.sessions import seconds_of
+        from nsml.view.times import seconds_of
 
         if self._search is not None:
             async with aclosing(self._answers(client, self._search, follow=False)) as answers:
@@ -495,8 +495,8 @@ class LogReader:
     def _found(self, line: LogLine, search: LogSearch) -> str:
         """A line with what is asked for before it; -- before one that does not follow the last."""
         from nsml.view.overwriting import found_text
-        from nsml.view.sessions import seconds_of
         from nsml.view.text import width
+        from nsml.view.times import seconds_of
         from nsml.view.units import local_moment
 
         is_apart = search.context_lines and -1 < self._found_to != line.offset

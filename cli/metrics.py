@@ -332,7 +332,7 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Wis
 def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
     """The events of a part of the axis; see Span. Steps that were not reported are in none."""
     from nsml.view.series import Axis
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
 
     if span == EVERYTHING:
         return events

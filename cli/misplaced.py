@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.arguments import SESSION
 from nsml.view.shell import option_words, shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d*")
+_SESSION = "session"
+"""The type of arguments that name one (`cli.arguments.SESSION`)."""
 _NO_SESSION = ("does not name a session", "no session ")
 
 
@@ -33,7 +34,7 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
         name, path = (str(values.get(one)) for one in ("name", "path"))
         if Path(name).exists() and not Path(path).exists():
             corrected = _swapped(words, name, path)
-    elif len(arguments) > 1 and arguments[0].type is SESSION:
+    elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
         first, *others = (values.get(str(one.name)) for one in arguments)
         corrected = _session_first(words, str(first), _flat(others), message)
     elif any(text in message for text in _NO_SESSION):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsml.client.errors import Unavailable
 from nsml.view.text import visible
@@ -11,7 +11,7 @@ from nsml.view.units import duration_text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cli.app import App
+    from nsml.clock import Clock
 
 T = TypeVar("T")
 
@@ -21,7 +21,37 @@ CALL_S: Final = 30.0
 _LEAST_S: Final = 0.1
 
 
-async def patiently(app: App, attempt: Callable[[], Awaitable[T]], *, patience_s: float) -> T:
+class Console(Protocol):
+    """Where a command says what it waits for: `cli.app.App`."""
+
+    @property
+    def clock(self) -> Clock:
+        """Measures and sleeps."""
+        ...
+
+    @property
+    def stderr(self) -> IO[str]:
+        """For words beside the result."""
+        ...
+
+    @property
+    def has_live_progress(self) -> bool:
+        """Whether a line is drawn that changes."""
+        ...
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is said beside the result."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Write a line beside the result."""
+        ...
+
+
+async def patiently(
+    console: Console, attempt: Callable[[], Awaitable[T]], *, patience_s: float
+) -> T:
     """What `attempt` gives, tried again for so long while the platform says when to come again.
 
     Each try has to be safe after one whose answer was lost. Where nobody answers at all nothing is
@@ -30,7 +60,7 @@ async def patiently(app: App, attempt: Callable[[], Awaitable[T]], *, patience_s
     Raises:
         Unavailable: it has not passed within that time.
     """
-    patience = Patience(app, patience_s)
+    patience = Patience(console, patience_s)
     try:
         while True:
             try:
@@ -44,36 +74,36 @@ async def patiently(app: App, attempt: Callable[[], Awaitable[T]], *, patience_s
 class Patience:
     """How long is waited, and why nothing happens: on a terminal one line that counts down, else once a reason."""
 
-    def __init__(self, app: App, patience_s: float = CALL_S) -> None:
-        self._app = app
-        self._until = app.clock.monotonic() + patience_s
+    def __init__(self, console: Console, patience_s: float = CALL_S) -> None:
+        self._console = console
+        self._until = console.clock.monotonic() + patience_s
         self._said = ""
         self._is_drawn = False
 
     async def wait(self, error: Unavailable) -> None:
         """Wait as long as the platform said; raises the error where it did not, or for no longer."""
-        left_s = self._until - self._app.clock.monotonic()
+        left_s = self._until - self._console.clock.monotonic()
         if error.retry_after_s is None or left_s <= 0:
             raise error
         self._tell(visible(error.message), left_s)
-        await self._app.clock.sleep(max(min(error.retry_after_s, left_s), _LEAST_S))
+        await self._console.clock.sleep(max(min(error.retry_after_s, left_s), _LEAST_S))
 
     def _tell(self, reason: str, left_s: float) -> None:
-        if self._app.flags.is_quiet:
+        if self._console.is_quiet:
             return
-        if self._app.has_live_progress:
+        if self._console.has_live_progress:
             span = duration_text(left_s)
             words = visible(f"{reason}: trying again (for {span}; ctrl-C gives up)")
-            self._app.stderr.write(f"\r\x1b[K{words}")
-            self._app.stderr.flush()
+            self._console.stderr.write(f"\r\x1b[K{words}")
+            self._console.stderr.flush()
             self._is_drawn = True
         elif reason != self._said:
             self._said = reason
-            self._app.say(f"{reason}: trying again for {duration_text(left_s)}")
+            self._console.say(f"{reason}: trying again for {duration_text(left_s)}")
 
     def close(self) -> None:
         """Take the line away."""
         if self._is_drawn:
-            self._app.stderr.write("\r\x1b[K")
-            self._app.stderr.flush()
+            self._console.stderr.write("\r\x1b[K")
+            self._console.stderr.flush()
             self._is_drawn = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.group import Typed
-    from cli.run import RunOptions
+    from cli.run_options import RunOptions
     from nsml.client.contexts import ContextError
 
 DEFAULT_ENTRY = "main.py"

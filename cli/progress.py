@@ -33,7 +33,7 @@ class Progress:
 
     def update(self, done: int, total: int) -> None:
         """So many bytes, or whatever `words` counts, of so many."""
-        if self._app.flags.is_quiet or not total:
+        if self._app.is_quiet or not total:
             return
         if self._app.has_live_progress:
             self._draw(done, total)

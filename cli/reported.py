@@ -218,7 +218,7 @@ def _value(point: MetricPoint) -> Any:
 
 def event_record(event: Event) -> dict[str, Any]:
     """A value for programs; `ranks` in place of `rank` where it is of several replicas."""
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     point = event.point
@@ -262,7 +262,7 @@ def _is_of_several(event: Event) -> bool:
 
 
 def _moment(event: Event, _now: float) -> str:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import local_moment
 
     return local_moment(seconds_of(event.point.time))
@@ -334,8 +334,8 @@ def tell_simulated(app: App, session: Session) -> None:
 
 def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
     """Say when points of a session were let go, once in a command; whether any were."""
-    from nsml.view.sessions import seconds_of
     from nsml.view.text import visible
+    from nsml.view.times import seconds_of
     from nsml.view.zone import local
 
     if not let_go.seconds:

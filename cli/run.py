@@ -7,7 +7,6 @@ nothing behind.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,13 @@ from cli.arguments import (
     visibility_options,
 )
 from cli.exits import CommandError, ExitCode
+from cli.file_names import files_text
 from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app, to_try
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
 from cli.preflight import DEFAULT_ENTRY, check_dataset_name, check_first, entry_of
-from cli.sending import files_text, made_of, pack_folder, send
+from cli.run_options import RunOptions
+from cli.sending import made_of, pack_folder, send
 from cli.staying import REMOVES_NOTE, After, goes_on, stay
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
@@ -78,44 +79,6 @@ class _Submission:
     """Whether the platform may have taken it already."""
     session: Session | None = None
     """What the platform answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line asks for."""
-
-    entry: str
-    args: tuple[str, ...]
-    argv: tuple[str, ...]
-    datasets: tuple[str, ...]
-    gpu_thousandths: int
-    cpu_thousandths: int
-    memory_bytes: int
-    shm_bytes: int
-    disk_bytes: int
-    process_count: int
-    memo: str
-    replica_count: int
-    environment: dict[str, str] = field(repr=False)
-    environment_files: tuple[str, ...]
-    secrets: tuple[tuple[str, str], ...]
-    image: str
-    time_limit_s: float | None
-    grace_s: float | None
-    retry_count: int
-    no_queue: bool
-    priority: str
-    """"" where nothing was said."""
-    preemptible: bool
-    gpu_model: str
-    pod: str
-    network: str
-    refreshes: bool
-    project: str
-    visibility: str
-    sends_code: bool
-    max_bytes: int | None
-    command: tuple[str, ...]
 
 
 def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bool) -> None:

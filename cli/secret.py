@@ -40,7 +40,7 @@ def _size(found: Secret, _now: float) -> str:
 
 def _ago(field: str) -> Any:
     def cell(found: Secret, now: float) -> str:
-        from nsml.view.sessions import seconds_of
+        from nsml.view.times import seconds_of
         from nsml.view.units import ago
 
         return ago(now - seconds_of(getattr(found, field)))
@@ -57,7 +57,7 @@ _COLUMNS: tuple[Column[Secret], ...] = (
 
 
 def _record(found: Secret) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     return {

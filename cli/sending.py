@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
+from cli.file_names import files_text, pattern_of, shortened
 from cli.progress import Progress
 from cli.written import warn_of_sent
 from nsml._path_text import native_path
-from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -131,18 +130,6 @@ def _files_that_name(path: str, rules: dict[str, dict[str, IgnoreRules]]) -> lis
             return files
 
 
-def shortened(names: Sequence[str], most: int = _SHOWN) -> str:
-    """The first of them, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def pattern_of(path: str) -> str:
-    """A line of an ignore file that fits the path with this text."""
-    plain = re.sub(r"(?:\\x[0-9a-f]{2})+", "*", path)
-    return "/" + re.sub(r"([\[?]| $)", r"\\\1", plain)
-
-
 async def send(app: App, client: Client, packed: Packed, bases: Sequence[str] = ()) -> Uploaded:
     """See `nsml.client.content.upload`."""
     from nsml.client.content import upload
@@ -169,8 +156,3 @@ def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
         yield lambda seen: progress.update(seen.bytes, seen.bytes_total)
     finally:
         progress.close()
-
-
-def files_text(count: int) -> str:
-    """So many files in words."""
-    return counted(count, "file")

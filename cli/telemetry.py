@@ -57,8 +57,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     30 days and 10 minutes for a year. Of a GPU that is shared it is the whole GPU's.
     """
     from nsml.view import telemetry as view
-    from nsml.view.sessions import seconds_of
     from nsml.view.text import visible
+    from nsml.view.times import seconds_of
 
     if csv and app.flags.output not in {None, Format.CSV}:
         raise click.UsageError("--csv is an output format, too: give one")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _ago(field: str) -> Any:
     def cell(found: View, now: float) -> str:
-        from nsml.view.sessions import seconds_of
+        from nsml.view.times import seconds_of
         from nsml.view.units import ago
 
         return ago(now - seconds_of(getattr(found, field)))
@@ -38,7 +38,7 @@ _COLUMNS: tuple[Column[View], ...] = (
 
 
 def _record(found: View) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     return {

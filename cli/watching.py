@@ -83,7 +83,7 @@ class Watched:
 
     def draw(self) -> None:
         """Draw the list over what was drawn before."""
-        from nsml.view.sessions import seconds_of
+        from nsml.view.times import seconds_of
 
         now, choosing = self._app.clock.time(), self._choosing
         meant = [one for one in self._known.values() if choosing.takes(one, now)]

@@ -30,7 +30,7 @@ def webhook() -> None:
 
 
 def _record(found: Webhook | None) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
+    from nsml.view.times import seconds_of
     from nsml.view.units import moment
 
     if found is None:

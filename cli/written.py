@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.file_names import files_text, pattern_of, shortened
 from nsml._path_text import path_text
 from nsml.client.contexts import cache_folder
 
@@ -54,7 +55,6 @@ def _recorded(app: App) -> list[Path]:
 
 def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
     """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
-    from cli.sending import files_text, pattern_of, shortened
     from nsml.content.ignore import IGNORE_FILE
     from nsml.view.shell import shell_line
     from nsml.view.text import visible

@@ -65,7 +65,7 @@ from controlplane.operations.following import Followers
 from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.holdings import Holdings
-from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.ingest import Ingestor
 from controlplane.operations.kept import Kept, KeptUsages
 from controlplane.operations.last_reports import LastReports
 from controlplane.operations.listing import Listings
@@ -81,6 +81,7 @@ from controlplane.operations.rationing import Rationing
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
+from controlplane.operations.replica_rights import Rights
 from controlplane.operations.searching import Searches
 from controlplane.operations.state import LiveState
 from controlplane.operations.stop import Stopper

@@ -29,7 +29,7 @@ from nodeagent.beneath import open_folder
 from nodeagent.datasets import Trees
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine_watch import EngineWatch
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId

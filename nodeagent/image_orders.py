@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import structlog
 
 from nodeagent.engine.client import EngineError
-from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.transfer import uninterrupted
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb

@@ -92,8 +92,9 @@ from nodeagent.session_network import (
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
 from nodeagent.writes import Writes
 from nsml._install import sdk_digest, write_sdk
+from nsml.client.channel import Channel
 from nsml.client.contexts import is_local
-from nsml.client.rpc import HASTY, Channel, pinging
+from nsml.client.rpc import HASTY, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.private_files import read_private

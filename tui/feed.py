@@ -27,8 +27,8 @@ from nsml.view.metrics import lines_in_order
 from nsml.view.overwriting import ShownLog
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
-from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
+from nsml.view.times import seconds_of
 from nsml.view.units import parse_duration
 from nsml.view.whole import is_short
 from tui.model import (

@@ -23,8 +23,9 @@ from nsml.view.happenings import Happening
 from nsml.view.metrics import not_worth_drawing
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
-from nsml.view.sessions import WAITING_STATES, placed_text, seconds_of
+from nsml.view.sessions import WAITING_STATES, placed_text
 from nsml.view.text import visible
+from nsml.view.times import seconds_of
 from nsml.view.whole import completed, is_short
 from tui.sources import OF_SESSIONS, Source, State, Topic
 

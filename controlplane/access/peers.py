@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.authority import Authority, KeyPair
     from controlplane.store.election import Leader
-    from nsml.client.rpc import Channel
+    from nsml.client.channel import Channel
 
 PROBE_WITHIN_S: Final = 0.5
 """How long a host may take to accept or refuse a connection: none is an answer, too."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from controlplane.gateway.rpcs import CallCounts, Durations
     from controlplane.history.interface import Telemetry
     from controlplane.history.values import DeviceSample, NodeSample
-    from controlplane.loops.scheduling import Scheduling
     from controlplane.operations.admission import Admission
     from controlplane.operations.collecting import Collected, Collector
     from controlplane.operations.committer import Committer
@@ -56,6 +55,14 @@ OTHER_MODEL: Final = "other"
 LONGEST_LABEL: Final = 100
 _PERCENT: Final = 100.0
 _DEVICE: Final = ("node", "gpu", "uuid")
+
+
+class Placements(Protocol):
+    """Gangs since the start: placed, placed in vain since a node had gone meanwhile, and preempted."""
+
+    placed: int
+    dropped: int
+    preempted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +89,7 @@ class Known:
     conditions: Conditions
     leader: Callable[[], Leader | None]
     leads: Callable[[], bool]
-    scheduling: Scheduling
+    scheduling: Placements
     committer: Committer
     collector: Collector
     admission: Admission

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller
-from controlplane.operations.ingest import nodes_of
+from controlplane.operations.replica_rights import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.changing import SessionWriter
     from controlplane.operations.content import Content
-    from controlplane.operations.ingest import Rights
+    from controlplane.operations.replica_rights import Rights
 
 NAMED: Final = 10
 """Checkpoints that an error names."""

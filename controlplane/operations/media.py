@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import Chunk, MediaKey, MediaPage, MediaQuery, StreamKey
     from controlplane.operations.content import Content
-    from controlplane.operations.ingest import Rights
+    from controlplane.operations.replica_rights import Rights
 
 MOST_CAPTION_CHARS: Final = 2_000
 MOST_FACTS_BYTES: Final = 4 << 10

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.draft import Draft
-    from controlplane.operations.ingest import Rights
     from controlplane.operations.nodes import NodeKeeper
+    from controlplane.operations.replica_rights import Rights
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock

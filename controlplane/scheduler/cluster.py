@@ -21,7 +21,6 @@ from controlplane.domain.snapshot import (
     UsedChanged,
 )
 from controlplane.domain.values import Allocation, Priority
-from controlplane.scheduler.defragmentation import Moves
 from controlplane.scheduler.ends import Ends
 from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
 from controlplane.scheduler.fit import request_of
@@ -29,6 +28,7 @@ from controlplane.scheduler.fragmentation import Arrivals, Fragmentation, Shape
 from controlplane.scheduler.giving_way import RULES, Rules
 from controlplane.scheduler.lines import Queue
 from controlplane.scheduler.locality import Locality
+from controlplane.scheduler.moves import Moves
 from controlplane.scheduler.reservations import Holding
 from controlplane.scheduler.rooms import Rooms
 from controlplane.scheduler.yielders import Yielders

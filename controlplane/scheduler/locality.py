@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.values import SessionSpec
+    from controlplane.scheduler.eligibility import Choice, Suits
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.fits import Choice, Suits
     from controlplane.scheduler.room import Room
     from controlplane.scheduler.rooms import Rooms
 

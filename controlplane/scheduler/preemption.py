@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.domain.values import Session
+    from controlplane.scheduler.eligibility import Suits
     from controlplane.scheduler.entitlement import Entitlements
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.fits import Suits
     from controlplane.scheduler.lines import Line
     from controlplane.scheduler.room import Alike, Room
     from controlplane.scheduler.yielders import Giving

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.values import Session
+    from controlplane.scheduler.eligibility import Suits
     from controlplane.scheduler.ends import Ends
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.fits import Suits
     from controlplane.scheduler.room import Room
     from controlplane.scheduler.rooms import Rooms
 

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import grpc.aio
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.wrapping import Handler
     from controlplane.domain.identity import NodeCaller
-    from controlplane.loops.leader import LeaderLoop
     from controlplane.services.errors import Context
     from controlplane.store.election import Leader
     from nsml.clock import Clock
@@ -62,10 +61,40 @@ LEADER_KNOWS_BEST: Final = frozenset(
 """Only the leader hears the nodes; while there is none, others answer with what they know."""
 
 
+class Leading(Protocol):
+    """Who leads, as this control plane knows: `controlplane.loops.leader.LeaderLoop`."""
+
+    @property
+    def term(self) -> int:
+        """Our own term while we surely lead, else 0."""
+        ...
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads, ourselves too."""
+        ...
+
+    def elsewhere(self) -> Leader | None:
+        """Who else leads; None while nobody does, or while it seems to be dead."""
+        ...
+
+    def leader_address(self) -> str:
+        """Where else the leader is; "" while there is none."""
+        ...
+
+    async def changed(self) -> None:
+        """Return when something else is known of who leads."""
+        ...
+
+    async def settled(self, within_s: float) -> None:
+        """Return when we lead, or know who does; or after so long without either."""
+        ...
+
+
 class PassingOn(Wrapper):
     """Behind the door: every handler, with the leader at hand."""
 
-    def __init__(self, *, leading: LeaderLoop, peers: Peers, clock: Clock) -> None:
+    def __init__(self, *, leading: Leading, peers: Peers, clock: Clock) -> None:
         super().__init__()
         self._leading = leading
         self._peers = peers
@@ -203,7 +232,7 @@ class PassingOn(Wrapper):
 class Relay:
     """Streams that end at the leader and pass through us."""
 
-    def __init__(self, *, leading: LeaderLoop, peers: Peers) -> None:
+    def __init__(self, *, leading: Leading, peers: Peers) -> None:
         self._leading = leading
         self._peers = peers
 

@@ -40,11 +40,11 @@ from controlplane.store.interface import (
 from controlplane.store.revisions import MEMORY, Revisions
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
+    from controlplane.store.revisions import Connection
     from nsml.clock import Clock, Offload
 
 GROUP_MAX: Final = 256
@@ -113,7 +113,7 @@ class EmbeddedStore:
         self._quota_bytes = quota_bytes
         self._log = structlog.get_logger("store.embedded")
         self._stack = contextlib.AsyncExitStack()
-        self._reader: sqlite3.Connection | None = None
+        self._reader: Connection | None = None
         self._revisions: Revisions | None = None
         self._requests: deque[_Request] = deque()
         self._requested = asyncio.Event()
@@ -201,7 +201,7 @@ class EmbeddedStore:
         except TimeoutError:
             return False
 
-    def _reading(self) -> sqlite3.Connection:
+    def _reading(self) -> Connection:
         if self._reader is None:
             raise StoreUnavailable("the store is not open")
         return self._reader

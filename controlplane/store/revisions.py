@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never
 
 from controlplane.store.interface import (
     CommitUnknown,
@@ -87,13 +87,14 @@ _FORGET: Final = (
     "SELECT 1 FROM history n"
     " WHERE n.key = history.key AND n.revision > history.revision AND n.revision <= ?1))"
 )
+Connection: TypeAlias = sqlite3.Connection
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 _AFTER_ALL_KEYS: Final = b"\xff"  # a byte that UTF-8 does not have
 
 T = TypeVar("T")
 
 
-def connect(path: str) -> sqlite3.Connection:
+def connect(path: str) -> Connection:
     """Open (and if need be make, mode 0600) the one connection that writes.
 
     Raises:
@@ -121,7 +122,7 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def connect_reader(path: str) -> sqlite3.Connection:
+def connect_reader(path: str) -> Connection:
     """Open a second connection that only reads, and never check-points."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA query_only = 1")
@@ -129,7 +130,7 @@ def connect_reader(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _check_format(connection: sqlite3.Connection, path: str) -> None:
+def _check_format(connection: Connection, path: str) -> None:
     if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
         connection.executescript(
             f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID};"
@@ -148,7 +149,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
 
 
 @contextmanager
-def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+def snapshot(connection: Connection) -> Iterator[Connection]:
     """Let every read inside see one state, whatever is committed meanwhile."""
     connection.execute("BEGIN")
     try:
@@ -157,19 +158,19 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         connection.execute("COMMIT")
 
 
-def counter(connection: sqlite3.Connection, name: str) -> int:
+def counter(connection: Connection, name: str) -> int:
     """Return "revision" (the newest one) or "compacted" (the oldest that can be read)."""
     row = connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
     return int(row[0])
 
 
-def find(connection: sqlite3.Connection, key: str) -> KeyValue | None:
+def find(connection: Connection, key: str) -> KeyValue | None:
     """Return the key as it is now, or None."""
     row = connection.execute(_GET, (key.encode(),)).fetchone()
     return None if row is None else _key_value(row)
 
 
-def listing(connection: sqlite3.Connection, prefix: str, revision: int) -> Listing:
+def listing(connection: Connection, prefix: str, revision: int) -> Listing:
     """Return the keys under `prefix` at `revision` (0: now), as `KeyValueStore.list` does."""
     with snapshot(connection):
         now = counter(connection, "revision")
@@ -185,9 +186,7 @@ def listing(connection: sqlite3.Connection, prefix: str, revision: int) -> Listi
         return Listing(items=tuple(map(_key_value, rows)), revision=revision)
 
 
-def changes(
-    connection: sqlite3.Connection, prefix: str, position: int
-) -> tuple[list[WatchBatch], int]:
+def changes(connection: Connection, prefix: str, position: int) -> tuple[list[WatchBatch], int]:
     """Return the next changes under `prefix` from revision `position` on, and the next position.
 
     Raises:
@@ -213,7 +212,7 @@ def changes(
     return batches, max(position, last + 1)
 
 
-def space_used(connection: sqlite3.Connection) -> int:
+def space_used(connection: Connection) -> int:
     """Bytes that data takes; freed pages, which are used again, aside."""
     pages, free, size = (
         int(connection.execute(f"PRAGMA {name}").fetchone()[0])
@@ -232,7 +231,7 @@ class Revisions:
         quota_bytes: space in use beyond which puts raise NoSpace and deletes still work.
     """
 
-    def __init__(self, connection: sqlite3.Connection, *, quota_bytes: int) -> None:
+    def __init__(self, connection: Connection, *, quota_bytes: int) -> None:
         self._connection = connection
         self._quota_bytes = quota_bytes
         self._revision = 0
@@ -332,7 +331,7 @@ class Revisions:
 class _Writing:
     """The operations of one transaction, at its revision."""
 
-    def __init__(self, connection: sqlite3.Connection, revision: int) -> None:
+    def __init__(self, connection: Connection, revision: int) -> None:
         self._connection = connection
         self._revision = revision
         self.touched: list[str] = []

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nodeagent.environments.builds import EnvironmentCancelled
+from nodeagent.environments.errors import EnvironmentCancelled
 from nodeagent.pressure import NoRoom
 from nsml.view.units import counted
 

@@ -21,6 +21,7 @@ from collections import deque
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.installer import PLACES
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ _LONGEST_LINE = 64 << 10
 _PLACES = tuple(one.encode() for one in PLACES)
 _TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
 """How pip, apt, compilers and our own steps begin the lines that say what is wrong."""
-
-
-class EnvironmentFailed(Exception):
-    """The environment cannot be made; why, on one line, for the session's user."""
-
-
-class EnvironmentCancelled(Exception):
-    """The caller no longer wants the environment."""
 
 
 class Builds:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ from nodeagent.engine.client import EngineRefused
 from nodeagent.engine.images import stored_image
 from nodeagent.engine.names import MOST_BYTES, packed_names
 from nodeagent.environments import unpack_names
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
 

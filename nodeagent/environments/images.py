@@ -48,13 +48,8 @@ from nodeagent.engine.images import (
 from nodeagent.engine.pulls import pull_image
 from nodeagent.environments.allowed import ANY, AllowedImages
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
-from nodeagent.environments.builds import (
-    Builds,
-    EnvironmentCancelled,
-    EnvironmentFailed,
-    LastWords,
-    WithoutPlaces,
-)
+from nodeagent.environments.builds import Builds, LastWords, WithoutPlaces
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.generations import SUFFIX, last_of, next_of
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.images import Mounted
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.hostconfig import (
     PROXIES,
     pip_folder,

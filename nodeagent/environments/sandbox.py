@@ -36,7 +36,8 @@ import structlog
 
 from nodeagent.beneath import remove_tree
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
-from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import LastWords
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.sealing import Rules, Unsound, seal
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.pressure import NoRoom

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.runtimes.interface import Mount
 from nsml.packages import setup_reader

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from nsml.client.rpc import Channel
+    from nsml.client.channel import Channel
     from nsml.client.tunnels import Tunnel
     from nsml.client.ways import Ways
     from nsml.clock import Clock

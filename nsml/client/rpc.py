@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from nsml.client.channel import Channel
     from nsml.client.errors import ClientError
 
 MESSAGE_LIMIT = 4 << 20
@@ -43,26 +44,6 @@ def pinging(*, every_s: float, within_s: float) -> tuple[tuple[str, int], ...]:
 HASTY = pinging(every_s=0.6, within_s=1.2)
 """For where there is another control plane to go to: one that hangs is left within two seconds, which is
 about as long as it leads (its lease)."""
-
-
-class Channel(Protocol):
-    """The part of grpc.aio.Channel that is used; the simulation brings its own."""
-
-    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A callable for one request and one response."""
-        ...
-
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A callable for one request and many responses."""
-        ...
-
-    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A callable for many requests and one response."""
-        ...
-
-    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A callable for many requests and many responses."""
-        ...
 
 
 class Patience(Protocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsml.client.calls import Accounts, Client
-    from nsml.client.rpc import Channel
+    from nsml.client.channel import Channel
 
 SERVER_NAME = "nsml-controlplane"
 """Every listener's certificate bears it, whatever name the machine is reached under."""

@@ -18,7 +18,7 @@ from nsml.client.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsml.client.rpc import Channel
+    from nsml.client.channel import Channel
 
 T = TypeVar("T")
 

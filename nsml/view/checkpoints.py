@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.enums import enum_word
-from nsml.view.sessions import moment_of, seconds_of, summary_of, summary_text
+from nsml.view.sessions import summary_of, summary_text
 from nsml.view.tables import Column
+from nsml.view.times import moment_of, seconds_of
 from nsml.view.units import (
     ago,
     duration_text,

@@ -13,10 +13,10 @@ from nsml.view.sessions import (
     log_of_first,
     lost_text,
     placed_text,
-    seconds_of,
     state_text,
     stop_text,
 )
+from nsml.view.times import seconds_of
 from nsml.view.units import ago, duration_text, short_moment
 from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 

@@ -17,10 +17,10 @@ from nsml.view.sessions import (
     command_words,
     plain,
     priority_word,
-    seconds_of,
     summary_words,
     word_of,
 )
+from nsml.view.times import seconds_of
 from nsml.view.units import thousandths
 
 if TYPE_CHECKING:

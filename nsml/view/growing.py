@@ -10,8 +10,8 @@ from nsml.superseding import FirstSteps, place_of
 from nsml.view.elements import elements_of
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, Series
-from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
+from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

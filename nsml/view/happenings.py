@@ -19,9 +19,9 @@ from nsml.view.sessions import (
     exit_text,
     images_text,
     placed_text,
-    seconds_of,
 )
 from nsml.view.tables import Column
+from nsml.view.times import seconds_of
 from nsml.view.units import ago, counted, short_moment, thousandths
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from nsml.v1.accounts_pb2 import (
     KeptKind,
 )
 from nsml.view.enums import enum_name
-from nsml.view.sessions import seconds_of
 from nsml.view.tables import Column
 from nsml.view.text import visible
+from nsml.view.times import seconds_of
 from nsml.view.units import ago, moment, size_text
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_name, enum_word
-from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, network_word, seconds_of
+from nsml.view.sessions import SIMULATED, SIMULATED_SHORT, network_word
 from nsml.view.tables import Column
+from nsml.view.times import seconds_of
 from nsml.view.units import ago, ago_within, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:

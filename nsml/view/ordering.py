@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
 from nsml.view.differing import NOTHING_SHARED, Differing
-from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
+from nsml.view.sessions import COLUMNS, command_words, plain
 from nsml.view.tables import Column, kept
 from nsml.view.text import fit, fit_middle, width
+from nsml.view.times import seconds_of
 from nsml.view.units import begins_as_number, number_text, number_within
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.queue import gpus_text, share_record, share_text
-from nsml.view.sessions import moment_of, seconds_of
 from nsml.view.tables import Column
+from nsml.view.times import moment_of, seconds_of
 from nsml.view.units import ago, counted, memory_text, moment, thousandths
 from nsml.view.zone import local, suffix
 

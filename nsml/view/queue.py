@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.view.enums import enum_word
-from nsml.view.sessions import moment_of, network_word, seconds_of
+from nsml.view.sessions import network_word
 from nsml.view.tables import Column
+from nsml.view.times import moment_of, seconds_of
 from nsml.view.units import counted, duration_text, memory_text, thousandths
 
 if TYPE_CHECKING:

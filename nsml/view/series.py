@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nsml.view.elements import element_in, elements_of
-from nsml.view.sessions import seconds_of
 from nsml.view.text import visible
+from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

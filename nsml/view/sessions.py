@@ -14,6 +14,7 @@ from nsml.view.metrics import is_set_or_counted
 from nsml.view.shell import option_words, shell_line
 from nsml.view.tables import Column
 from nsml.view.text import fit, fit_middle, width
+from nsml.view.times import moment_of, seconds_of
 from nsml.view.units import (
     ago,
     ago_within,
@@ -22,7 +23,6 @@ from nsml.view.units import (
     duration_text,
     exact_size_text,
     memory_text,
-    moment,
     number_text,
     short_moment,
     thousandths,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from google.protobuf.duration_pb2 import Duration
-    from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
@@ -230,16 +229,6 @@ def earlier_logs(session: Session, attempt: int = 0) -> str:
         return ""
     which = "1" if before == 1 else f"N   with N from 1 to {before}"
     return f"(log of attempt {attempt}; earlier: nsml logs {session.name} --attempt {which})"
-
-
-def seconds_of(stamp: Timestamp) -> float:
-    """Unix seconds of a timestamp."""
-    return float(stamp.seconds + stamp.nanos / 1e9)
-
-
-def moment_of(message: Any, field: str) -> str | None:
-    """A timestamp of a message in RFC 3339; None where it is not set."""
-    return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None
 
 
 def command_words(session: Session) -> list[str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.view.sessions import SIMULATED, seconds_of
+from nsml.view.sessions import SIMULATED
 from nsml.view.tables import Column
+from nsml.view.times import seconds_of
 from nsml.view.units import duration_text, memory_text, moment, short_moment, thousandths
 
 if TYPE_CHECKING:

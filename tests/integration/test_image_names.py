@@ -20,7 +20,7 @@ from nodeagent.engine.images import (
     run_build,
     stored_image,
 )
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.image_names import ImageNames
 from nodeagent.environments.sandbox import Sandbox, Task
 from tests.engines import required_engine

@@ -25,7 +25,7 @@ from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
-from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.pressure import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements

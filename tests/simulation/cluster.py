@@ -35,7 +35,7 @@ from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
-from nsml.client.rpc import Channel
+from nsml.client.channel import Channel
 from nsml.client.ways import Ways
 from nsml.clock import SystemClock, inline
 from tests.platforms import ensure_cluster

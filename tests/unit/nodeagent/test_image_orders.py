@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from nodeagent.engine.client import EngineUnreachable
-from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.image_orders import ImageOrders
 from nsml.clock import SystemClock, in_own_thread
 from nsml.v1 import agents_pb2 as pb

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from nsml.view.checkpoints import is_lost, state_text
 from nsml.view.happenings import COLUMNS, Happening, newest, of_session
-from nsml.view.sessions import seconds_of
+from nsml.view.times import seconds_of
 from nsml.view.units import counted, size_text
 from tui.model import CheckpointsReceived, Detail
 from tui.screens.tabs.tab import SessionTab

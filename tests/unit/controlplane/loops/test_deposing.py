@@ -15,7 +15,7 @@ from controlplane.loops import deposing
 from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.store.election import Leader, current_leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
-from nsml.client.rpc import Channel
+from nsml.client.channel import Channel
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings, until
 

@@ -23,11 +23,11 @@ from controlplane.loops.upkeep import GATHER_S, Upkeep
 from controlplane.operations.committer import Deposed
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
-from controlplane.operations.ingest import Rights
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.records import decode_session, session_key
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar, Registration
+from controlplane.operations.replica_rights import Rights
 from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
 from controlplane.operations.state import LiveState

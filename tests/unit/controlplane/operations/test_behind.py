@@ -29,11 +29,12 @@ from controlplane.operations import following, records
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.export import row_of
 from controlplane.operations.following import Followers, LogPosition, SessionWatch
-from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.ingest import Ingestor
 from controlplane.operations.listing import Filter
 from controlplane.operations.logs import Logs
 from controlplane.operations.references import References
 from controlplane.operations.remove import Remover
+from controlplane.operations.replica_rights import Rights
 from controlplane.operations.state import LiveState
 from controlplane.operations.update import Updater
 from controlplane.store.embedded import EmbeddedStore

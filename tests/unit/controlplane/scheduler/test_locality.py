@@ -21,8 +21,8 @@ from controlplane.domain.values import (
     Stock,
 )
 from controlplane.scheduler import ClusterIndex
+from controlplane.scheduler.eligibility import Suits
 from controlplane.scheduler.fit import request_of
-from controlplane.scheduler.fits import Suits
 from controlplane.scheduler.locality import ASSUMED_BYTES_PER_S, MOST_LOOKED_AT, Locality
 from controlplane.scheduler.rooms import Rooms
 from tests.examples import examples

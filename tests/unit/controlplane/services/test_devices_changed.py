@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.operations.ingest import Rights
 from controlplane.operations.registration import Registrar
+from controlplane.operations.replica_rights import Rights
 from controlplane.services.convert.agents import to_changed_offer
 from nsml.clock import SystemClock
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2

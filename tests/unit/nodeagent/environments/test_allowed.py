@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from nodeagent.environments.allowed import AllowedImages, is_pattern
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nsml.images import whole_reference
 
 PUBLIC = {"ghcr.io": ["140.82.112.34"], "evil.example.com": ["203.0.114.9", "127.0.0.1"]}

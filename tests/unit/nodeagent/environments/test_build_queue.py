@@ -25,7 +25,8 @@ from nodeagent.environments.build_queue import (
     Turn,
     choose,
 )
-from nodeagent.environments.builds import Builds, EnvironmentCancelled
+from nodeagent.environments.builds import Builds
+from nodeagent.environments.errors import EnvironmentCancelled
 from nodeagent.environments.sandbox import BuildLimits
 from nodeagent.pressure import NoRoom
 from nodeagent.production import build_limits

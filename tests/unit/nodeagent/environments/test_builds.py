@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import Builds, LastWords
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.downloads import Downloads
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.setups import Setups

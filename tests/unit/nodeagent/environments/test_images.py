@@ -13,7 +13,7 @@ import pytest
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
-from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings, pinned_name
 from nsml.images import parts_of
 from nsml.packages.requirements import Requirements

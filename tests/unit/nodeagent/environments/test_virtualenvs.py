@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 from nodeagent.accounts import Accounts
-from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.builds import Builds
 from nodeagent.environments.downloads import Downloads
+from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.virtualenvs import Environments

@@ -1,0 +1,28 @@
+"""Names of files in messages and ignore files."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nsml.view.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def files_text(count: int) -> str:
+    """So many files in words."""
+    return counted(count, "file")
+
+
+def pattern_of(path: str) -> str:
+    """A line of an ignore file that fits the path with this text."""
+    plain = re.sub(r"(?:\\x[0-9a-f]{2})+", "*", path)
+    return "/" + re.sub(r"([\[?]| $)", r"\\\1", plain)
+
+
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")

@@ -1,0 +1,20 @@
+"""Times of messages: Unix seconds, and text for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsml.view.units import moment
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+
+def seconds_of(stamp: Timestamp) -> float:
+    """Unix seconds of a timestamp."""
+    return float(stamp.seconds + stamp.nanos / 1e9)
+
+
+def moment_of(message: Any, field: str) -> str | None:
+    """A timestamp of a message in RFC 3339; None where it is not set."""
+    return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None
