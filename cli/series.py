@@ -375,9 +375,10 @@ def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     from nsml.view.text import visible
 
     shared = shared_by(map(Filtered, sessions))
+    is_alone = len(sessions) == 1
     labels = []
     for session in sessions:
-        differing = arguments_within(session, _ARGUMENT_CELLS, shared)
+        differing = "" if is_alone else arguments_within(session, _ARGUMENT_CELLS, shared)
         behind = f"({SIMULATED})" if session.simulated else ""
         labels.append(visible(" ".join(filter(None, (session.name, differing, behind)))))
     return labels

@@ -20,9 +20,10 @@ from textual.pilot import Pilot
 
 from nsml.client.calls import Client
 from nsml.clock import SystemClock
-from tui.app import AGES_EVERY, REPAINTS_A_SECOND, Dashboard
+from tui.app import Dashboard
 from tui.demo.story import Demo
 from tui.screens.sessions import SessionsScreen
+from tui.shell import AGES_EVERY, REPAINTS_A_SECOND
 from tui.story import Player
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "nsml-tui.svg"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsml.client.content import Transfer
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
+    from tui.shell import Shell
 
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
@@ -44,7 +44,7 @@ class Actions:
         fetching: how far what is fetched has come; "" where nothing is.
     """
 
-    def __init__(self, app: Dashboard) -> None:
+    def __init__(self, app: Shell) -> None:
         self._app = app
         self.fetching = ""
 

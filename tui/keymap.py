@@ -202,23 +202,18 @@ def clashing(parts: Mapping[type[DOMNode], tuple[Binding, ...]], keymap: Mapping
     A place is a part with what it inherits; of a screen with the app, which receives what the screen does not. What two keys
     share without the keymap they may share with it.
     """
-    app = next((part for part in parts if not issubclass(part, Screen) and _is_app(part)), None)
+    from tui.app import Dashboard
+
     for part, bindings in parts.items():
         here = bindings
-        if app is not None and issubclass(part, Screen) and not issubclass(part, ModalScreen):
-            here = (*bindings, *parts[app])
+        if issubclass(part, Screen) and not issubclass(part, ModalScreen):
+            here = (*bindings, *parts.get(Dashboard, ()))
         before = {pair for pair, _ in _shared(here, {})}
         for pair, key in _shared(here, keymap):
             if pair not in before:
                 first, second = sorted(pair)
                 return f"{key}: both {first} and {second} where {part.__name__} is"
     return ""
-
-
-def _is_app(part: type[DOMNode]) -> bool:
-    from textual.app import App
-
-    return issubclass(part, App)
 
 
 def _shared(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
     from tui.commands import Nsml, Own
+    from tui.shell import Shell
 
 _MOST_PROGRAMS: Final = 6
 """Programs of a folder that are named."""
@@ -33,7 +33,7 @@ _MOST_PROGRAMS: Final = 6
 class Prompt:
     """Takes lines for a dashboard: its own words, and commands of `nsml`."""
 
-    def __init__(self, app: Dashboard) -> None:
+    def __init__(self, app: Shell) -> None:
         self._app = app
         self._refused = ""
         """The line of a new run that came to nothing."""

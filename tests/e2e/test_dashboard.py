@@ -75,7 +75,7 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         assert others not in page.text
         assert "hidden memo" not in page.text
         page.type("2")
-        page.wait(lambda: "nobody waits" in page.text, "the queue is shown")
+        page.wait(lambda: "no queued sessions" in page.text, "the queue is shown")
         assert others not in page.text
         assert page.evaluate("document.cookie") == ""
         assert "ticket" not in page.evaluate("location.href")

@@ -408,7 +408,7 @@ def shown(text: str) -> dict[str, int]:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> Fast:
     """The clock, and a dashboard whose other times are as much shorter."""
-    monkeypatch.setattr("tui.app.REPAINTS_A_SECOND", 20)
+    monkeypatch.setattr("tui.shell.REPAINTS_A_SECOND", 20)
     # While all of this goes on the process is never idle, which Textual would wait for after each key.
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", lambda *_: asyncio.sleep(0))

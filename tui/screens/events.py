@@ -93,4 +93,4 @@ class EventsScreen(Listing[Happening]):
         if row is not None:
             self.dashboard.open_session(row.session)
         elif item is not None and any(node.name == item.subject for node in self.model.nodes):
-            self.dashboard.action_go("nodes")
+            self.dashboard.go("nodes")

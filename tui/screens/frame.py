@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
     from tui.model import Detail, Model
+    from tui.shell import Shell
 
 NAMES: Final = {
     "sessions": "1 Sessions",
@@ -156,9 +156,9 @@ class Frame(LinesUnderMouse, Screen[None]):
         """Show what the model has now."""
 
     @property
-    def dashboard(self) -> Dashboard:
+    def dashboard(self) -> Shell:
         """The app."""
-        return cast("Dashboard", self.app)
+        return cast("Shell", self.app)
 
     @property
     def model(self) -> Model:
@@ -199,7 +199,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         """To the screen that is clicked."""
         mode = event.style.meta.get(_SCREEN_META)
         if mode in NAMES:
-            self.dashboard.action_go(mode)
+            self.dashboard.go(mode)
 
     def redraw(self) -> None:
         """Show everything anew."""

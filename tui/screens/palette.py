@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from textual.command import Hits
 
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
+    from tui.shell import Shell
 
 MOST_FOUND: Final = 20
 _SESSIONS_FIRST: Final = 0.9
@@ -73,7 +73,7 @@ class Sessions(Provider):
             yield hit
 
     def _found(self, query: str, *, best: float) -> Iterator[Hit]:
-        dashboard = cast("Dashboard", self.app)
+        dashboard = cast("Shell", self.app)
         rows = dashboard.model.rows(Filter(""), dashboard.clock.time())
         found = fuzzy(query, rows, of=lambda row: row.session.name)[:MOST_FOUND]
         for place, row in enumerate(found):
@@ -87,24 +87,24 @@ class Sessions(Provider):
             )
 
     def _open(self, session: Session) -> None:
-        cast("Dashboard", self.app).open_session(session)
+        cast("Shell", self.app).open_session(session)
 
 
 class Actions(Provider):
     """Screens, and what the keys of the one in front do, by their names."""
 
     def _screens(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        dashboard = cast("Dashboard", self.app)
+        dashboard = cast("Shell", self.app)
         for mode, name in NAMES.items():
             words = f"go there: {key_of(self.app, f'go.{mode}')}"
-            yield name.partition(" ")[2], words, partial(dashboard.action_go, mode)
+            yield name.partition(" ")[2], words, partial(dashboard.go, mode)
 
     def _actions(self) -> Iterator[tuple[str, str, Callable[[], Awaitable[bool]]]]:
         listed = set[str]()
         for node, binding, is_enabled, _ in self.screen.active_bindings.values():
             if not is_enabled or binding.system or is_moving(binding):
                 continue
-            if binding.action in cast("Dashboard", self.app).without:
+            if binding.action in cast("Shell", self.app).without:
                 continue
             if binding.id in listed or binding.action.startswith("go("):
                 continue

@@ -501,7 +501,7 @@ class SessionsScreen(Frame):
 
     def action_new_run(self) -> None:
         """Submit the folder, as the one under the cursor was."""
-        self.dashboard.prompt.submit(self.row.session if self.row is not None else None)
+        self.dashboard.submit(self.row.session if self.row is not None else None)
 
     def action_compare(self) -> None:
         """What is marked side by side."""

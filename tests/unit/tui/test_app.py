@@ -34,7 +34,7 @@ async def test_sessions_come_and_change_while_one_looks(dashboard, server):
 
 
 async def test_it_says_when_all_sessions_have_come(make_dashboard, server, monkeypatch):
-    monkeypatch.setattr("tui.app.SETTLED_S", 0.01)
+    monkeypatch.setattr("tui.shell.SETTLED_S", 0.01)
     server.state.add("kim/mnist/1")
     counts = []
     dashboard = make_dashboard(settled=lambda: counts.append(dashboard.model.count))
@@ -295,7 +295,7 @@ async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
 async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
     dashboard, server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tui.app.ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr("tui.shell.ASK_AGAIN_S", 0.05)
     session = server.state.add("kim/mnist/1")
     token = tmp_path / "token"
     async with dashboard.run_test(size=SIZE) as pilot:
@@ -337,7 +337,7 @@ async def test_ended_sessions_stay_while_the_history_is_away_and_those_left_out_
 async def test_a_token_that_is_refused_is_not_sent_again_and_another_is_taken_once_there(
     make_dashboard, server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tui.app.TOKEN_LOOK_S", 0.02)
+    monkeypatch.setattr("tui.shell.TOKEN_LOOK_S", 0.02)
     server.state.add("kim/mnist/1")
     token, looks = tmp_path / "token", 0
 
@@ -367,8 +367,8 @@ async def test_a_token_that_is_refused_is_not_sent_again_and_another_is_taken_on
 async def test_whoever_starts_with_a_token_that_is_refused_is_told_what_signs_in(
     make_dashboard, server, monkeypatch
 ):
-    monkeypatch.setattr("tui.app.SAME_TOKEN_AGAIN_S", 0.05)
-    monkeypatch.setattr("tui.app.TOKEN_LOOK_S", 0.02)
+    monkeypatch.setattr("tui.shell.SAME_TOKEN_AGAIN_S", 0.05)
+    monkeypatch.setattr("tui.shell.TOKEN_LOOK_S", 0.02)
     known, server.state.tokens = server.state.tokens, {}
     server.state.add("kim/mnist/1")
     dashboard = make_dashboard()

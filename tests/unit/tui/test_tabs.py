@@ -73,7 +73,7 @@ async def test_checkpoints_are_asked_for_while_their_tab_is_in_front_and_no_long
         await shows(
             pilot,
             "best␛[31m",
-            "step=7",
+            "Step",
             "1 checkpoint, 7 Bytes, newest first",
             "$ nsml model ls kim/mnist/1",
         )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.compare import Row
-    from tui.app import Dashboard
     from tui.screens.frame import Frame
+    from tui.shell import Shell
 
 
 def _value(row: Row, _now: float) -> str:
@@ -51,7 +51,7 @@ class ArgumentsTab(SessionTab):
         event.stop()
         row: Row | None = self.query_one(Table).current
         if row is not None:
-            cast("Dashboard", self.app).say(f"{row.title}: {_value(row, 0.0)}")
+            cast("Shell", self.app).say(f"{row.title}: {_value(row, 0.0)}")
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the order in which they were given."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
     from tui.screens.frame import Frame
+    from tui.shell import Shell
 
 
 class EventsTab(SessionTab):
@@ -48,7 +48,7 @@ class EventsTab(SessionTab):
         event.stop()
         one: Happening | None = self.query_one(Table).current
         if one is not None:
-            cast("Dashboard", self.app).say(f"{one.what}: {one.words}" if one.words else one.what)
+            cast("Shell", self.app).say(f"{one.what}: {one.words}" if one.words else one.what)
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""

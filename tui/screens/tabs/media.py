@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.plot import Piece
-    from tui.app import Dashboard
     from tui.screens.frame import Frame
+    from tui.shell import Shell
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of one that is fetched to be shown."""
@@ -148,7 +148,7 @@ class MediaTab(SplitTab):
         return _Ready(key, why="loading...")
 
     async def _prepare(self, medium: Media, data: bytes) -> None:
-        is_plain = cast("Dashboard", self.app).is_without_colours
+        is_plain = cast("Shell", self.app).is_without_colours
         columns = max(self.query_one(TextView).size.width, self.size.width // 2)
         found = await in_thread(
             lambda: _ready(medium, data, columns, self._segments, is_plain=is_plain)

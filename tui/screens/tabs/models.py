@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.screens.frame import Frame
-    from tui.screens.session import SessionScreen
+    from tui.screens.tabs.tab import TabScreen
 
 
 class ModelsTab(SessionTab):
@@ -55,7 +55,7 @@ class ModelsTab(SessionTab):
     def on_table_chosen(self, event: Table.Chosen) -> None:
         """Fetch it."""
         event.stop()
-        cast("SessionScreen", self.screen).action_pull()
+        cast("TabScreen", self.screen).action_pull()
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them."""

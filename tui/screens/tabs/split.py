@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from tui.screens.session import SessionScreen
+    from tui.screens.tabs.tab import TabScreen
 
 LEAST_COLUMNS: Final = 100
 """Of a terminal that has room for both; in a narrower one what is opened is in the list's place."""
@@ -91,7 +91,7 @@ class SplitTab(SessionTab):
 
     def _look(self) -> None:
         """Receive what can be seen now, and draw it."""
-        screen = cast("SessionScreen", self.screen)
+        screen = cast("TabScreen", self.screen)
         if screen.tab is self:
             screen.subscribe_tab()
             screen.redraw()

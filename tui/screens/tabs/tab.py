@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from rich.text import Text
 from textual.widgets import Static, TabPane
@@ -19,10 +19,31 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from nsml.v1.sessions_pb2 import Session
-    from tui.app import Dashboard
     from tui.model import Detail
     from tui.screens.frame import Frame
+    from tui.shell import Shell
     from tui.sources import Topic
+
+
+class TabScreen(Protocol):
+    """What a tab asks of the screen it is on: `tui.screens.session.SessionScreen`."""
+
+    @property
+    def tab(self) -> SessionTab | None:
+        """The tab in front; None for the first, which has the charts."""
+        ...
+
+    def subscribe_tab(self) -> None:
+        """Receive what the tab in front shows."""
+        ...
+
+    def redraw(self) -> None:
+        """Draw what is known."""
+        ...
+
+    def action_pull(self) -> None:
+        """Fetch the checkpoint under the cursor."""
+        ...
 
 
 class SessionTab(TabPane):
@@ -39,7 +60,7 @@ class SessionTab(TabPane):
 
     def now(self) -> float:
         """The moment that is shown, Unix seconds."""
-        return cast("Dashboard", self.app).clock.time()
+        return cast("Shell", self.app).clock.time()
 
     def compose(self) -> ComposeResult:
         """What it shows, and the line below."""

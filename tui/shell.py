@@ -1,0 +1,667 @@
+"""What all screens may ask of the dashboard: what it knows, who feeds it, what it keeps, and words to whoever looks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from abc import abstractmethod
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from textual.app import App, ScreenStackError
+from textual.css.query import NoMatches
+from textual.events import InputEvent, Key
+
+from nsml.client.contexts import ContextError
+from nsml.client.errors import ClientError, NotSignedIn
+from nsml.client.streams import ENDED_STATES
+from nsml.clock import in_thread
+from nsml.concurrency import TaskGroup
+from nsml.view.series import Axis
+from nsml.view.shell import posix_line
+from nsml.view.text import visible
+from tui.behind import behind
+from tui.key_order import KeyOrder
+from tui.looks import Looks, dress, filters
+from tui.model import TOPICS, Model, Refused, SessionsReceived
+from tui.sources import ALWAYS_RECEIVED, ASK_AGAIN_S, CLOSELY, Topic
+from tui.story import STEPS_A_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from textual import events
+    from textual.filter import LineFilter
+    from textual.timer import Timer
+
+    from nsml.client.calls import Client
+    from nsml.clock import Clock
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+    from tui.feed import Feed
+    from tui.kept import Keeper, Kept
+    from tui.model import ChartWish, Detail, Event
+    from tui.recording import Recorder
+    from tui.story import Player
+    from tui.widgets.log_view import LogView
+
+REPAINTS_A_SECOND: Final = 4
+AGES_EVERY: Final = 4
+"""Repaints after which ages are drawn anew though nothing changed."""
+CALM_BEATS: Final = 8
+"""Without a change, after which none is looked for before something is received or done."""
+SETTLED_S: Final = 1.0
+"""So long after many things came they are taken to be there, and to stay."""
+PAUSE_S: Final = 0.15
+"""The cursor rests for so long before a session is looked at closely."""
+TOKEN_LOOK_S: Final = 1.0
+"""How often is looked for another token while the platform refuses the one at hand."""
+SAME_TOKEN_AGAIN_S: Final = 60.0
+SHOWN_S: Final = 3.0
+"""So long is told what was done."""
+MOST_ASKED: Final = 10
+"""Sessions that are asked for the names of all their metrics."""
+Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
+"""How more of one thing is received."""
+
+
+class Picture(Protocol):
+    """A screen that shows what the model has: `tui.screens.frame.Frame`."""
+
+    def redraw(self) -> None:
+        """Show what has changed."""
+
+    def age(self) -> None:
+        """Show what only time has changed."""
+
+
+class SessionActions(Protocol):
+    """What keys do to sessions and checkpoints: `tui.actions.Actions`."""
+
+    @property
+    def fetching(self) -> str:
+        """How far the checkpoint that is fetched has come; "" where none is."""
+
+    def stop(self, sessions: Sequence[Session]) -> None:
+        """Stop them, once it is said to be meant."""
+
+    def remove(self, sessions: Sequence[Session]) -> None:
+        """Remove them, once it is said to be meant."""
+
+    def write_memo(self, sessions: Sequence[Session]) -> None:
+        """Ask for a memo, and write it."""
+
+    def pull(self, checkpoint: Checkpoint | None) -> None:
+        """Fetch a checkpoint into a folder."""
+
+
+class Shell(App[None]):
+    """What receives, keeps and says, below all screens; `tui.app.Dashboard` adds the screens and the keys.
+
+    Args:
+        connect: opens the platform; it need not answer.
+        clock: of what is shown and waited for.
+        platform: how users call it.
+        recorder: takes down what is received; None: nobody does.
+        player: plays what is shown in place of a platform, which is not called then; `clock` is it.
+        kept_in: the file of what is kept from one time to the next; None: nothing is.
+        cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
+        looks: how it looks at first.
+        start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
+        sign_in_with: the command that signs in to it.
+        token: reads the token that the next connection will have; it raises ContextError.
+        remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
+        settled: is called a moment after it has opened, or all sessions have come anew.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Client]],
+        *,
+        clock: Clock,
+        platform: str,
+        recorder: Recorder | None = None,
+        player: Player | None = None,
+        kept_in: Path | None = None,
+        cli_environ: Mapping[str, str] | None = None,
+        looks: Looks | None = None,
+        remember: Callable[[str], None] | None = None,
+        start_with: str = "",
+        sign_in_with: str = "",
+        token: Callable[[], str | None] = lambda: None,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settled = settled
+        self._settling: Timer | None = None
+        self._looks = looks or Looks()
+        # Without colours those of the terminal are left out, and not turned to greys.
+        super().__init__(ansi_color=True if self._looks.is_colourless else None)
+        self._filters_of_ours = filters(self._looks)
+        dress(self, self._looks)
+        self._remember = remember
+        self._connect = connect
+        self.clock = clock
+        self.platform = platform
+        self.start_with = start_with
+        self._sign_in_with = sign_in_with
+        self._token = token
+        self.player = player
+        self.recorder = recorder
+        self.user = player.story.user if player is not None else ""
+        self.model = Model()
+        self.client: Client | None = None
+        self._feed: Feed | None = None
+        self._wanted: frozenset[Topic] = frozenset()
+        self._drawn = -1
+        self._painting: Timer | None = None
+        self._calm = 0
+        self._seconds = 0
+        self._width = self.model.shown.wish.width
+        self._wish_changed: asyncio.Event | None = None
+        self._completing: set[str] = set()
+        """Ids of sessions of which all of the command was asked for, since filters look into it."""
+        self._awaited: set[Topic] = set()
+        self.has_mouse = True
+        self.last_command = ""
+        self._kept_in = kept_in
+        self.cli_environ = cli_environ
+        self.goes_to = ""
+        """The context that is to be shown next; "": none."""
+        self._keeper: Keeper | None = None
+        self._kept: Kept | None = None
+        self._look: tuple[Topic, str, Look] | None = None
+        self._key_order = KeyOrder(self, super().on_event)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Take a key behind those before it."""
+        if isinstance(event, InputEvent):
+            if not self.screen_stack:
+                return  # the dashboard is closing: Textual has taken its screens away
+            self._expect()
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self._key_order.take(event)
+        else:
+            await super().on_event(event)
+
+    # What is received
+
+    def on_mount(self) -> None:
+        """Whoever ends it by a signal gets the terminal back as it was."""
+        ended = partial(self.exit, return_code=128 + signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
+
+    async def open(self) -> None:
+        """Begin to listen, and to draw, once the first frame is painted."""
+        await self._remember_kept()
+        if self.player is None:
+            behind(self, "feed", self._listen)
+        else:
+            self._play()
+            self.set_interval(1 / STEPS_A_SECOND, self._play)
+        if not self.is_running:  # it was left already
+            return
+        await self.switch_mode("sessions")
+        self._painting = self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+        self.set_interval(AGES_EVERY / REPAINTS_A_SECOND, self._age)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._settling is not None:
+            self._settling.stop()
+        self._settling = self.set_timer(SETTLED_S, self._settled)
+
+    async def _remember_kept(self) -> None:
+        """Learn what is kept; what cannot be read is left alone, and said."""
+        from tui.kept import Keeper, KeptError
+
+        if self._kept_in is not None:
+            self._keeper = Keeper(self._kept_in)
+            try:
+                self._kept = await in_thread(self._keeper.load)
+            except KeptError as error:
+                self.say(error.message, is_bad=True)
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept from one time to the next."""
+        if self._kept is None:
+            from tui.kept import Kept
+
+            self._kept = Kept()
+        return self._kept
+
+    def keep(self, kept: Kept) -> None:
+        """Keep this from now on."""
+        self._kept = kept
+
+    def on_log_view_wrapping(self, event: LogView.Wrapping) -> None:
+        """Show logs like this the next time, too."""
+        from msgspec import structs
+
+        from tui.kept import LogKept
+
+        self.keep(structs.replace(self.kept, log=LogKept(is_wrapped=event.is_on)))
+
+    def _save(self) -> None:
+        from tui.kept import KeptError
+
+        if self._keeper is not None and self._kept is not None:
+            try:
+                self._keeper.save(self._kept)
+            except KeptError as error:
+                self.say(error.message, is_bad=True)
+
+    def on_unmount(self) -> None:
+        """Keep what was chosen last."""
+        self._save()
+
+    def _play(self) -> None:
+        """Show what comes next in the story."""
+        if self.player is not None:
+            self.model = self.player.step(self.model)
+            self._expect()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                token = self._token()
+                async with self._connect() as client:
+                    await self._receive_all(client)
+                self._sign_out(has_token=bool(token))
+                await self._other_token(token)
+            except ContextError as error:  # what was fine at the start can be damaged by now
+                self._take(Refused(Topic.CLUSTER, error.message))
+                await self.clock.sleep(ASK_AGAIN_S)
+
+    def _sign_out(self, *, has_token: bool) -> None:
+        """Say of all that was received that it is not received any more, and what signs in."""
+        what = "the token is not valid" if has_token else "not logged in"
+        why = " · ".join(filter(None, (what, self._sign_in_with)))
+        self.user = ""
+        received = {topic for topic, source in self.model.sources.items() if source.received_at}
+        for topic in received | {Topic.CLUSTER}:
+            self._take(Refused(topic, why))
+
+    async def _other_token(self, refused: str | None) -> None:
+        """Wait until somebody has signed in again, or so long that trying the same token is no guessing.
+
+        Each wrong one counts against this address.
+        Raises ContextError.
+        """
+        again_at = self.clock.monotonic() + SAME_TOKEN_AGAIN_S
+        while self.clock.monotonic() < again_at and self._token() == refused:
+            await self.clock.sleep(TOKEN_LOOK_S)
+
+    async def _receive_all(self, client: Client) -> None:
+        """Receive the platform until it refuses the client's token."""
+        from tui.feed import Feed
+
+        signed_out = asyncio.Event()
+        feed = Feed(client, self._take, signed_out=signed_out.set)
+        self.client, self._feed = client, feed
+        self._receive(pause_s=0.0)
+        self._subscribe_look(pause_s=0.0)
+        self._subscribe_wanted(self._wanted, anew=self._wanted)
+        self._subscribe_details()
+        self.workers.cancel_group(self, "code")
+        self.model.show_code(None)  # whoever shows it asks again
+        try:
+            async with TaskGroup() as group:
+                receiving = [
+                    group.create_task(feed.receive(ALWAYS_RECEIVED)),
+                    group.create_task(self._know_user(client, signed_out)),
+                ]
+                await signed_out.wait()
+                for one in receiving:
+                    one.cancel()
+        finally:
+            if self._feed is feed:  # whoever listens anew has connected already
+                self.client = self._feed = None
+                self._completing.clear()
+                for group_name in ("whole", "screen", "details", "shown", "look"):
+                    self.workers.cancel_group(self, group_name)
+
+    def subscribe_screen(self, topics: Iterable[Topic]) -> None:
+        """Receive what the screen in front shows, beside what always is received; in a recording belongs everything."""
+        self.look_into(None)
+        wanted = frozenset(Topic if self.recorder is not None else topics)
+        wanted -= ALWAYS_RECEIVED | CLOSELY
+        if wanted != self._wanted:
+            self._subscribe_wanted(wanted, anew=wanted - self._wanted)
+
+    def _subscribe_wanted(self, wanted: frozenset[Topic], *, anew: frozenset[Topic]) -> None:
+        self._wanted = wanted
+        if self._feed is not None:
+            self._awaited |= anew
+            for topic in anew:
+                self.model.ask(topic, self.clock.time())
+            behind(self, "screen", partial(self._feed.receive, wanted))
+
+    async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
+        """Learn who looks; until then nothing is one's own."""
+        while not self.user:
+            try:
+                self.user = (await client.accounts.caller()).user.name
+                if self.recorder is not None:
+                    self.recorder.caller(self.user, self.clock.time())
+            except NotSignedIn:
+                signed_out.set()
+                return
+            except ClientError:
+                await self.clock.sleep(1)
+
+    def _take(self, event: Event) -> None:
+        now = self.clock.time()
+        is_back = self.model.comes_back(event, now)
+        self.model.fold(event, now)
+        if is_back:
+            self.say(is_back)
+        if self.recorder is not None:
+            self.recorder.take(event, now)
+            if self.recorder.ended:
+                self.say(self.recorder.ended, is_bad=True)
+                self.recorder = None
+        if isinstance(event, SessionsReceived) and event.reset:
+            self._settle()
+        if (topic := TOPICS.get(type(event))) in self._awaited:
+            # Whoever has pressed a key for it need not wait for the next beat.
+            self._awaited.discard(topic)
+            self.call_later(self._draw)
+        if self.model.version != self._drawn:
+            self._expect()
+
+    def _expect(self) -> None:
+        """Look from now on whether something has changed, until for a while nothing has."""
+        self._calm = 0
+        if self._painting is not None:
+            self._painting.resume()
+
+    def _beat(self) -> None:
+        """Draw what has changed since."""
+        if self.model.version != self._drawn:
+            self._calm = 0
+            self._draw()
+        elif self._painting is not None:
+            self._calm += 1
+            if self._calm >= CALM_BEATS:
+                self._painting.pause()
+
+    def _age(self) -> None:
+        """Draw what a second has changed, where nothing else did."""
+        self._seconds += 1
+        if self.model.version != self._drawn:
+            self._expect()
+        else:
+            self._draw(is_aged=True)
+        self._save()
+
+    def _draw(self, *, is_aged: bool = False) -> None:
+        """Draw what the model has; `is_aged`: of which nothing is other than before but the time."""
+        # Of a screen that is being taken down some parts are gone.
+        with suppress(NoMatches, ScreenStackError):
+            if (picture := self.picture()) is not None:
+                self._drawn = self.model.version
+                if is_aged:
+                    picture.age()
+                else:
+                    picture.redraw()
+
+    # How it looks
+
+    @property
+    def is_without_colours(self) -> bool:
+        """Whether pictures are drawn in letters."""
+        return self._looks.is_colourless or self._looks.is_ascii
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What lines go through on their way to the terminal."""
+        return [*super().get_line_filters(), *self._filters_of_ours]
+
+    def watch_theme(self, name: str) -> None:
+        """Draw in other colours, and keep them for the next time."""
+        if name == self._looks.theme:
+            return
+        self._looks = replace(self._looks, theme=name)
+        self.call_after_refresh(self._draw)
+        if self._remember is None:
+            return
+        try:
+            self._remember(name)
+        except (OSError, ContextError) as error:
+            self.say(f"the theme is not kept: {error}", is_bad=True)
+        else:
+            self.say(f"$ nsml config set theme {name}")
+
+    # What a tab of a session shows
+
+    def subscribe_details(self, *details: Detail) -> None:
+        """Receive these of the session that is looked at, and nothing else that tabs show."""
+        if details != self.model.shown.details:
+            is_other = any(one.what for one in details)
+            self.model.show_details(details, self.clock.time())
+            self._subscribe_details(pause_s=PAUSE_S if is_other else 0.0)
+
+    def _subscribe_details(self, *, pause_s: float = 0.0) -> None:
+        behind(self, "details", partial(self._details, pause_s))
+
+    async def _details(self, pause_s: float) -> None:
+        await self.clock.sleep(pause_s)
+        shown, feed = self.model.shown, self._feed
+        row = self.model.row(shown.session_ids[0]) if len(shown.session_ids) == 1 else None
+        if row is None or feed is None:
+            return
+        async with TaskGroup() as group:
+            for detail in shown.details:
+                self._awaited.add(detail.topic)
+                medium = shown.medium(detail.what)
+                group.create_task(feed.detail(row.session, detail, medium))
+
+    # Which sessions are looked at closely
+
+    def look_at(self, *sessions: Session, pause_s: float = PAUSE_S, is_plain: bool = False) -> None:
+        """Receive what this one reports and prints, once the cursor rests on it; of several, what they report.
+
+        `is_plain`: all of it and on steps, whatever was chosen of it or of others.
+        """
+        ids = tuple(session.id for session in sessions)
+        if not ids:
+            return
+        axis = Axis.STEP if is_plain else self.kept.charts.axis
+        is_same = ids == self.model.shown.session_ids
+        if not is_same:
+            self.model.show(*ids)
+        shown = self.model.shown
+        wish = replace(shown.wish, axis=axis, width=shown.wish.width if is_same else self._width)
+        if is_plain:
+            wish = replace(wish, low=None, high=None, names=())
+        if is_same:
+            self.wish(wish)
+            return
+        shown.want(wish)
+        self._receive(pause_s=pause_s)
+
+    def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
+        """Receive more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
+        if look is None:
+            self._look = None
+            self.workers.cancel_group(self, "look")
+            self.model.looks.clear()
+        elif self.model.looks.get(look[0]) != look[1]:
+            self._look = look
+            self.model.look(look[0], look[1])
+            self._awaited.add(look[0])
+            self._subscribe_look()
+
+    def _subscribe_look(self, *, pause_s: float = PAUSE_S) -> None:
+        async def receive() -> None:
+            await self.clock.sleep(pause_s)
+            if self._look is not None and self._feed is not None:
+                await self._look[2](self._feed)
+
+        if self._look is not None:
+            behind(self, "look", receive)
+
+    def _receive(self, *, pause_s: float) -> None:
+        behind(self, "shown", partial(self._closely, pause_s))
+
+    async def _closely(self, pause_s: float) -> None:
+        await self.clock.sleep(pause_s)
+        rows = map(self.model.row, self.model.shown.session_ids)
+        sessions, feed = [row.session for row in rows if row is not None], self._feed
+        if not sessions or feed is None:
+            return
+        async with TaskGroup() as group:
+            group.create_task(feed.whole(sessions))
+            group.create_task(self._charts(feed, sessions))
+            if len(sessions) == 1:
+                (session,) = sessions
+                group.create_task(feed.log(session, self.model.shown.rank))
+                if session.state not in ENDED_STATES:
+                    group.create_task(feed.explanation(session))
+
+    async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
+        """Receive what is wished for; another wish begins anew."""
+        while True:
+            wish = self.model.shown.wish
+            changed = asyncio.Event()
+            self._wish_changed = changed
+            task = asyncio.create_task(feed.series(sessions, wish))
+            try:
+                await changed.wait()
+            finally:
+                task.cancel()
+
+    def wish(self, wish: ChartWish) -> None:
+        """Draw another part of the series, or more finely."""
+        if wish != self.model.shown.wish:
+            self.model.shown.want(wish)
+            self._awaited.add(Topic.SERIES)
+            if self._wish_changed is not None:
+                self._wish_changed.set()
+
+    async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
+        """All that these reported, also what there is no room for at once; none where that cannot be had."""
+        if self.client is None:
+            return ()
+        from nsml.view.metrics import in_order
+
+        names = set[str]()
+        try:
+            for session in sessions[:MOST_ASKED]:
+                names.update(one.name for one in await self.client.sessions.metrics(session.id))
+        except ClientError as error:
+            self.say(error.message, is_bad=True)
+        return in_order(names)
+
+    def fit_charts(self, columns: int) -> None:
+        """Charts have so many cells of room."""
+        from nsml.view.plot import worth
+
+        if columns > 0:
+            self._width = worth(columns)
+            self.wish(replace(self.model.shown.wish, width=self._width))
+
+    def log_of(self, rank: int) -> None:
+        """Receive the log of another replica of the session that is looked at."""
+        if rank != self.model.shown.rank:
+            self.model.show_rank(rank)
+            self._receive(pause_s=0.0)
+
+    def compare_code(self, first: Session, second: Session) -> None:
+        """Receive how the code of the second one differs from that of the first, once the cursor rests on it."""
+        pair = first.id, second.id
+        if pair == self.model.shown.pair:
+            return
+        self.model.show_code(pair)
+
+        async def compare() -> None:
+            await self.clock.sleep(PAUSE_S)
+            if self._feed is not None:
+                await self._feed.code((first, second))
+
+        behind(self, "code", compare)
+
+    def complete(self) -> None:
+        """Ask, once, for all of the long commands of which lists lack the end: filters look into them."""
+        lacking = [one for one in self.model.short() if one.id not in self._completing]
+        if self._feed is not None and lacking:
+            self._completing.update(one.id for one in lacking)
+            behind(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""
+        super().copy_to_clipboard(visible_lines(text))
+
+    def copy(self, text: str) -> None:
+        """Copy a text to the clipboard, through the terminal (OSC 52)."""
+        if text:
+            self.copy_to_clipboard(posix_line(text))
+            self.say(f"copied: {text}")
+
+    def is_of_the_past(self, done: str) -> bool:
+        """Whether nothing can be done to what is shown, which is then said."""
+        if self.player is None:
+            return False
+        self.say(
+            f"this is a {self.player.kind}, and no platform: nothing can be {done}", is_bad=True
+        )
+        return True
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Tell whoever looks, for a moment."""
+        self.notify(
+            visible_lines(text),
+            severity="error" if is_bad else "information",
+            timeout=self.NOTIFICATION_TIMEOUT if is_bad else SHOWN_S,
+            markup=False,
+        )
+
+    def unsay(self) -> None:
+        """Tell no more what was told, but what went wrong: that is there for as long as it takes to read."""
+        for one in list(self._notifications):
+            if one.severity != "error":
+                self._unnotify(one)
+
+    # What knows other screens
+
+    @property
+    @abstractmethod
+    def actions(self) -> SessionActions:
+        """What keys do to sessions and checkpoints."""
+
+    @property
+    @abstractmethod
+    def without(self) -> Collection[str]:
+        """Actions that do nothing with what is shown, and are not offered."""
+
+    @abstractmethod
+    def picture(self) -> Picture | None:
+        """The screen in front, where it is one that shows the model."""
+
+    @abstractmethod
+    def go(self, mode: str) -> None:
+        """Another screen, out of whatever is open."""
+
+    @abstractmethod
+    def show_sessions(self, filter_text: str) -> None:
+        """The list of sessions, with a filter."""
+
+    @abstractmethod
+    def open_session(self, session: Session, *, tab: str = "") -> None:
+        """A session's own screen, with a tab in front."""
+
+    @abstractmethod
+    def compare(self, sessions: Sequence[Session]) -> None:
+        """Sessions side by side, on a screen of their own."""
+
+    @abstractmethod
+    def submit(self, session: Session | None) -> None:
+        """Ask for the command line of another session, which begins as this one's."""
+
+
+def visible_lines(text: str) -> str:
+    """Each line made safe for a terminal."""
+    return "\n".join(visible(line) for line in text.splitlines())
