@@ -49,7 +49,7 @@ durations: setup ## Record what each test takes, in tests/durations.json: on a q
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy nsml controlplane nodeagent cli tui tools bench
+	$(BIN)/mypy nsml controlplane nodeagent cli tui chaos tools bench
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate.py --check

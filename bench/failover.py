@@ -50,9 +50,9 @@ import psutil
 
 from bench.report import percentile, report
 from bench.witness import Witness
-from cli.chaos.hosts import Loopback
-from cli.chaos.parts import CONTROL_PLANE, NotDone, command_of
-from cli.chaos.platform import ChaosPlatform, Shape, find_database, host_names
+from chaos.hosts import Loopback
+from chaos.platform import ChaosPlatform, Shape, find_database, host_names
+from chaos.processes import CONTROL_PLANE, NotDone, command_of
 from cli.exits import CommandError
 from controlplane.store.election import current_leader
 from controlplane.store.etcd_members import Tls
@@ -68,7 +68,7 @@ from nsml.v1 import resources_pb2, sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from cli.chaos.parts import Part
+    from chaos.processes import Part
     from controlplane.store.election import Leader
     from controlplane.store.interface import KeyValueStore
     from nsml.client.calls import Client

@@ -37,7 +37,7 @@ _COLUMNS: tuple[Column[dict[str, str]], ...] = (
 _COMMANDS = {
     "Commands": {
         "chaos": (
-            "cli.chaos.command:chaos",
+            "chaos.command:chaos",
             "Try a platform of its own under faults, and judge it.",
         ),
         "node": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli.chaos.recording import (
+from chaos.recording import (
     FAULTS,
     OPERATIONS,
     OUTCOME,

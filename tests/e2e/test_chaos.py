@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.chaos.parts import MARK, command_of, processes_with
-from cli.chaos.reaper import end_all
-from cli.chaos.trainer import LEDGERS
+from chaos.processes import MARK, command_of, processes_with
+from chaos.reaper import end_all
+from chaos.trainer import LEDGERS
 from tests.e2e.nemesis import SOAKING
 from tests.e2e.programs import wait_for
 from tests.etcd import require_etcd

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cli.chaos.parts import NotDone
+from chaos.processes import NotDone
 
 if TYPE_CHECKING:
     from pathlib import Path

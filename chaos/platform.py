@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.chaos.certificates import ServerFiles, make_certificates
-from cli.chaos.disks import Disk, Disks
-from cli.chaos.hosts import CLIENT, Hosts
-from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
-from cli.chaos.reaper import Reaper, end_all
+from chaos.certificates import ServerFiles, make_certificates
+from chaos.disks import Disk, Disks
+from chaos.hosts import CLIENT, Hosts
+from chaos.processes import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
+from chaos.reaper import Reaper, end_all
 from cli.exits import CommandError
 from cli.local import toml
 from cli.processes import program, read_json

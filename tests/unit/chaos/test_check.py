@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.chaos.check import (
+from chaos.check import (
     BACKWARDS,
     CHANGED,
     KINDS,
@@ -22,8 +22,8 @@ from cli.chaos.check import (
     counts,
     violations,
 )
-from cli.chaos.recording import read_recorded
-from cli.chaos.told import lines_of, record_of
+from chaos.recording import read_recorded
+from chaos.summary import lines_of, record_of
 from tests.recorded_run import (
     GPU,
     OTHER_GPU,

@@ -1,6 +1,6 @@
 """Ends what a run has started when the run itself is killed, which can then end nothing any more.
 
-`python -m cli.chaos.reaper FOLDER` waits until its standard input ends. Where that ends without a word, whoever
+`python -m chaos.reaper FOLDER` waits until its standard input ends. Where that ends without a word, whoever
 held the other end has died: then everything that runs of the run in FOLDER is killed.
 
 The system could kill children with their parent (PR_SET_PDEATHSIG), but not theirs: agents leave programs
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.chaos.parts import MARK, processes_with
+from chaos.processes import MARK, processes_with
 from cli.processes import find, recorded, signal_program
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Reaper:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cli.chaos.reaper", str(folder)],
+            [sys.executable, "-P", "-m", "chaos.reaper", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

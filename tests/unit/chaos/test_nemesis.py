@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.chaos.disks import Disk, Disks
-from cli.chaos.hosts import CLIENT, Loopback
-from cli.chaos.load import Load
-from cli.chaos.nemesis import FAULTS, Nemesis, NothingFree
-from cli.chaos.parts import AGENT, CONTROL_PLANE, ETCD, NotDone, Part, processes_with
-from cli.chaos.recording import Recorder
-from cli.chaos.trainer import LEDGERS, read_ledgers
+from chaos.disks import Disk, Disks
+from chaos.hosts import CLIENT, Loopback
+from chaos.load import Load
+from chaos.nemesis import FAULTS, Nemesis, NothingFree
+from chaos.processes import AGENT, CONTROL_PLANE, ETCD, NotDone, Part, processes_with
+from chaos.recording import Recorder
+from chaos.trainer import LEDGERS, read_ledgers
 from cli.exits import CommandError
 from nsml.client.contexts import Context
 from tests.e2e.programs import wait_for
@@ -113,7 +113,7 @@ async def test_a_program_is_killed_and_the_fault_told(nemesis, program, tmp_path
 FILL = """
 import errno, sys
 from pathlib import Path
-from cli.chaos.disks import Disk, disks_here
+from chaos.disks import Disk, disks_here
 place = Path(sys.argv[1])
 disks = disks_here()
 if disks.why_none:
@@ -163,7 +163,7 @@ class Full:
 
 
 async def test_a_disk_is_full_for_a_while_and_the_fault_told(nemesis, tmp_path, monkeypatch):
-    monkeypatch.setattr("cli.chaos.nemesis._FULL_S", (0.0, 0.0))
+    monkeypatch.setattr("chaos.nemesis._FULL_S", (0.0, 0.0))
     disks = nemesis.platform.disks = Full(
         Disk(part="node1", kind=AGENT, place=tmp_path, size_bytes=1)
     )
@@ -198,8 +198,8 @@ async def test_each_fault_fires_once_before_one_is_drawn_again(nemesis, monkeypa
 
 HEAR = """
 from concurrent.futures import ThreadPoolExecutor
-from cli.chaos import hosts as module
-from cli.chaos.hosts import CLIENT, hosts_for
+from chaos import hosts as module
+from chaos.hosts import CLIENT, hosts_for
 module._FLIGHT_S = 3.0
 hosts = hosts_for([CLIENT, "a", "b", "c"])
 ways = [("a", "c"), ("b", "c"), (CLIENT, "c")] * 100
@@ -287,7 +287,7 @@ async def test_torment_ends_when_nobody_starts_again_what_ended(nemesis, monkeyp
         def start(self):
             raise OSError("no process can be made")
 
-    monkeypatch.setattr("cli.chaos.nemesis._SUCCESSOR_WITHIN_S", 5.0)
+    monkeypatch.setattr("chaos.nemesis._SUCCESSOR_WITHIN_S", 5.0)
     nemesis.platform.parts["cp1"] = Gone("cp1", CONTROL_PLANE, "cp1", (), (), tmp_path, {})
     nemesis.platform.starting = {"cp1"}
     nemesis.recorder, nemesis.chosen = Recorder(tmp_path / "faults.jsonl"), []
@@ -316,8 +316,8 @@ def test_a_run_that_broke_is_kept(nsml, monkeypatch, tmp_path, error):
         (folder / "cp1.log").write_text("last words")
         raise error
 
-    monkeypatch.setattr("cli.chaos.hosts.with_rights_of_a_network", lambda *_: None)
-    monkeypatch.setattr("cli.chaos.run.run", run)
+    monkeypatch.setattr("chaos.hosts.with_rights_of_a_network", lambda *_: None)
+    monkeypatch.setattr("chaos.run.run", run)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = nsml("doctor", "chaos", "--seed", "1", check=False)
     assert result.code == 1

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cli.chaos.trainer import LEDGERS
+from chaos.trainer import LEDGERS
 from cli.exits import CommandError
 from nsml.client.connect import connect
 from nsml.client.content import made_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from cli.chaos.recording import Recorder
+    from chaos.recording import Recorder
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
     from nsml.concurrency import TaskGroup

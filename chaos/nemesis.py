@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from cli.chaos.check import DISK, PROGRAM
-from cli.chaos.hosts import CLIENT
-from cli.chaos.parts import (
+from chaos.check import DISK, PROGRAM
+from chaos.hosts import CLIENT
+from chaos.processes import (
     AGENT,
     CONTROL_PLANE,
     DATABASE,
@@ -31,7 +31,7 @@ from cli.chaos.parts import (
     processes_with,
     variable_of,
 )
-from cli.chaos.trainer import LEDGERS
+from chaos.trainer import LEDGERS
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
 from nsml.concurrency import beside_each_other
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from cli.chaos.disks import Disk
-    from cli.chaos.platform import ChaosPlatform
-    from cli.chaos.recording import Recorder
+    from chaos.disks import Disk
+    from chaos.platform import ChaosPlatform
+    from chaos.recording import Recorder
 
 FAULTS: Final = {
     "kill": "SIGKILL of a part, and its start again",

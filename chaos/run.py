@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.chaos.disks import disks_here
-from cli.chaos.hosts import hosts_for
-from cli.chaos.load import Load
-from cli.chaos.nemesis import Nemesis
-from cli.chaos.parts import command_of, processes_with
-from cli.chaos.platform import ChaosPlatform, Shape, find_database, host_names
-from cli.chaos.recording import (
+from chaos.disks import disks_here
+from chaos.hosts import hosts_for
+from chaos.load import Load
+from chaos.nemesis import Nemesis
+from chaos.platform import ChaosPlatform, Shape, find_database, host_names
+from chaos.processes import command_of, processes_with
+from chaos.recording import (
     FAULTS,
     OPERATIONS,
     OUTCOME,
@@ -28,7 +28,7 @@ from cli.chaos.recording import (
     Recorder,
     write_lines,
 )
-from cli.chaos.trainer import CODE, LEDGERS, read_ledgers
+from chaos.trainer import CODE, LEDGERS, read_ledgers
 from cli.exits import CommandError
 from nsml._version import VERSION
 from nsml.content.ignore import IgnoreRules

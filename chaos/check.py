@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cli.chaos.recording import Record, Recorded
+    from chaos.recording import Record, Recorded
 
 LOST = "sessions lost"
 TWICE = "running twice"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.chaos.nemesis import FAULTS
+from chaos.nemesis import FAULTS
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, pass_app
 from cli.output import write_one
@@ -124,9 +124,9 @@ def chaos(
     """
     if recorded is not None:
         return _judge(app, recorded)
-    from cli.chaos.hosts import with_rights_of_a_network
-    from cli.chaos.platform import Shape
-    from cli.chaos.run import Plan, run
+    from chaos.hosts import with_rights_of_a_network
+    from chaos.platform import Shape
+    from chaos.run import Plan, run
 
     with_rights_of_a_network([sys.executable, "-m", "cli.main", *sys.argv[1:]], app.environ)
     plan = Plan(
@@ -158,9 +158,9 @@ def chaos(
 
 
 def _judge(app: App, folder: Path) -> int:
-    from cli.chaos.check import violations
-    from cli.chaos.recording import read_recorded
-    from cli.chaos.told import lines_of, record_of
+    from chaos.check import violations
+    from chaos.recording import read_recorded
+    from chaos.summary import lines_of, record_of
 
     try:
         recorded = read_recorded(folder)

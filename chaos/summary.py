@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cli.chaos.check import Violation, counts
+from chaos.check import Violation, counts
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cli.chaos.recording import Record, Recorded
+    from chaos.recording import Record, Recorded
 
 _WRITES = {"create", "stop", "remove"}
 _SHOWN = 20
