@@ -25,7 +25,8 @@ import structlog
 from bench.report import report
 from nodeagent.engine.client import Engine
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.network_rules import NetworkRules
+from nodeagent.network.rules import NetworkRules
+from nodeagent.network.session_network import NetworkFacts, probe_network
 from nodeagent.runtimes.containment import NoContainers, engine_mark, probe_containers
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import Isolation, ReplicaSpec
@@ -33,7 +34,6 @@ from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
-from nodeagent.session_network import NetworkFacts, probe_network
 from nsml.clock import SystemClock, in_own_thread, in_thread
 
 ROUNDS = 12

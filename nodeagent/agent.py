@@ -1,7 +1,7 @@
 """The node agent: registers, makes what runs what should run, and passes on what it writes.
 
 `Agent` is put together from parts that can be replaced, so that it also runs in one thread on a
-virtual clock and network; `nodeagent/production.py` has the real parts, `main` runs them.
+virtual clock and network; `nodeagent/wiring.py` has the real parts, `main` runs them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import NoReturn
 
 import structlog
 
-from nodeagent.addresses import is_port_free
-from nodeagent.assignments import BUNDLE, DATASET, used_things
-from nodeagent.checkpoints import Uploads
+from nodeagent.collect.ingest import Collection, Ingest
+from nodeagent.collect.pace import Pace
+from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
-from nodeagent.control import Control, WrongPlatform
-from nodeagent.datasets import Trees
-from nodeagent.devices import DeviceWatch
+from nodeagent.dependencies import Parts
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
-from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook, ResumeHook
-from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
-from nodeagent.link import Link
-from nodeagent.outbox import Outbox
-from nodeagent.pace import Pace
-from nodeagent.parts import Parts
-from nodeagent.pressure import Store
-from nodeagent.progress import Progress
+from nodeagent.link.channels import Link
+from nodeagent.link.control import Control, WrongPlatform
+from nodeagent.link.outbox import Outbox
+from nodeagent.link.renewal import keep_renewed
+from nodeagent.link.tunnels import Tunnels
+from nodeagent.machine.addresses import is_port_free
+from nodeagent.machine.devices import DeviceWatch
 from nodeagent.reconcile import Replicas
-from nodeagent.renewal import keep_renewed
-from nodeagent.requests import Loads, RequestServer
-from nodeagent.room import Room
-from nodeagent.runner import Defaults, Place
+from nodeagent.replica.assignments import BUNDLE, DATASET, used_things
+from nodeagent.replica.preparation_steps import CodeHook, DataHook, Hook, PortHook, ResumeHook
+from nodeagent.replica.progress import Progress
+from nodeagent.replica.requests import Loads, RequestServer
+from nodeagent.replica.runner import Defaults, Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
-from nodeagent.stock import Stock
-from nodeagent.streams import Cursor, StreamId
-from nodeagent.tunnels import Tunnels
+from nodeagent.storage.cached_content import Stock
+from nodeagent.storage.checkpoints import Uploads
+from nodeagent.storage.datasets import Trees
+from nodeagent.storage.eviction import Store
+from nodeagent.storage.reservations import Room
 from nsml._version import VERSION
 from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
@@ -520,7 +520,7 @@ def main() -> NoReturn:
     `--check=settings` at the settings alone, for whoever makes the files before the start.
     """
     if sys.argv[1:2] == ["doctor"]:
-        from nodeagent.examination import main as examine  # noqa: PLC0415 - it looks at everything
+        from nodeagent.machine.examination import main as examine  # noqa: PLC0415 - it looks at everything
 
         sys.exit(examine(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="nsml-agent", description="The node agent of nsml.")
@@ -564,7 +564,7 @@ async def _serve(settings: Settings) -> int:
 
 
 async def _live(settings: Settings) -> int:
-    from nodeagent.production import real_parts  # noqa: PLC0415 - not for the simulation
+    from nodeagent.wiring import real_parts  # noqa: PLC0415 - not for the simulation
 
     try:
         async with real_parts(settings) as parts:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from nodeagent.environments.allowed import ANY, is_pattern
-from nodeagent.gang_network import is_mode
+from nodeagent.network.gang_network import is_mode
 from nodeagent.shim.namespaces import FIRST_OWNER
 from nsml import settings
 from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference

@@ -40,7 +40,7 @@ from pathlib import Path
 
 import structlog
 
-from nodeagent.beneath import give, open_folder, remove_tree
+from nodeagent.safe_paths import give, open_folder, remove_tree
 from nsml._frames import LOST_BYTES
 
 FIRST_LOST = "1.lost"

@@ -17,7 +17,7 @@ import structlog
 
 from nodeagent.engine.client import EngineError
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
-from nodeagent.transfer import uninterrupted
+from nodeagent.storage.transfer import uninterrupted
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources

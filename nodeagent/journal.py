@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from nodeagent.streams import MAX_GAP_CREDIT, Channel, Cursor, StreamId
+from nodeagent.collect.streams import MAX_GAP_CREDIT, Channel, Cursor, StreamId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,14 +9,14 @@ from typing import Protocol, Self
 
 import structlog
 
-from nodeagent.assignments import keep_assignment, read_assignment
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.given import GivenSecrets, taken_from
-from nodeagent.host_network import shares_ports
-from nodeagent.outbox import replica_message, replica_of
-from nodeagent.progress import Progress
-from nodeagent.reports import exit_of, exit_without_start, report_of
-from nodeagent.runner import Place, Runner
+from nodeagent.link.outbox import replica_message, replica_of
+from nodeagent.link.reports import exit_of, exit_without_start, report_of
+from nodeagent.network.host_network import shares_ports
+from nodeagent.replica.assignments import keep_assignment, read_assignment
+from nodeagent.replica.progress import Progress
+from nodeagent.replica.runner import Place, Runner
+from nodeagent.replica.secrets import GivenSecrets, taken_from
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.session_network import tidy
+from nodeagent.network.session_network import tidy
 
 MARK = "TEST_RUN_FOLDER"
 """Names the run's folder. Not NSML_...: what tests start often inherits no setting of ours."""

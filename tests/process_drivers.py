@@ -12,8 +12,8 @@ from nsml.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaFolders
+    from nodeagent.network.session_network import Networks
     from nodeagent.runtimes.isolation import IsolationFacts
-    from nodeagent.session_network import Networks
 
 
 def process_driver(

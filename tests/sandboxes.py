@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from nodeagent.accounts import IdRange
 from nodeagent.environments.build_queue import Turn
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.sandbox import BuildLimits, Sandbox
 from nodeagent.environments.virtualenvs import Environments
+from nodeagent.machine.accounts import IdRange
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation, strongest
 

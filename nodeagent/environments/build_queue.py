@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.errors import EnvironmentCancelled
-from nodeagent.pressure import NoRoom
+from nodeagent.storage.eviction import NoRoom
 from nsml.view.units import counted
 
 if TYPE_CHECKING:

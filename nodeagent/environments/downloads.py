@@ -15,7 +15,7 @@ import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nodeagent.beneath import remove_tree
+from nodeagent.safe_paths import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Downloads:
-    """The downloads below `folder`: a `Cache` of `pressure.py`. Blocking."""
+    """The downloads below `folder`: a `Cache` of `eviction.py`. Blocking."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.beneath import open_folder
 from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.safe_paths import open_folder
 from nsml.packages import requirements
 from nsml.packages.requirements import MOST_FILE_BYTES, Requirements, RequirementsRefused, as_text
 from nsml.packages.setup_reader import install_requires

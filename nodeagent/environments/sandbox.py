@@ -34,13 +34,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.beneath import remove_tree
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.builds import LastWords
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.sealing import Rules, Unsound, seal
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
-from nodeagent.pressure import NoRoom
 from nodeagent.runtimes.interface import (
     ExitWhy,
     Isolation,
@@ -53,8 +51,10 @@ from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_claim, read_exit, write_stop
 from nodeagent.runtimes.shims import is_alive
 from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
+from nodeagent.safe_paths import remove_tree
 from nodeagent.shim.cgroups import BUILDS, parent_group
 from nodeagent.shim.occupied import Measurement
+from nodeagent.storage.eviction import NoRoom
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
+    from nodeagent.network.session_network import SessionNetwork
     from nodeagent.runtimes.interface import ExitRecord
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import StartedShim
-    from nodeagent.session_network import SessionNetwork
     from nodeagent.shim.namespaces import MountEntry
 
 _KILLED_WITHIN_S = 5.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from nodeagent.beneath import open_folder
+from nodeagent.safe_paths import open_folder
 from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:

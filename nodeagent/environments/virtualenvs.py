@@ -26,7 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.beneath import remove_tree
 from nodeagent.environments import installer
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.generations import last_of, next_of
@@ -40,17 +39,18 @@ from nodeagent.environments.hostconfig import (
 from nodeagent.environments.sandbox import Task, base_python, shared_copy
 from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.runtimes.interface import Mount, PythonEnvironment
+from nodeagent.safe_paths import remove_tree
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from nodeagent.accounts import Accounts
     from nodeagent.environments.build_queue import Turn, Waits
     from nodeagent.environments.builds import Say
     from nodeagent.environments.downloads import Downloads
     from nodeagent.environments.sandbox import Sandbox
+    from nodeagent.machine.accounts import Accounts
     from nsml.packages.requirements import Requirements
 
 _FORMAT = 5

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL
 from nodeagent.engine.images import is_loader_variable, without_meaning
 from nodeagent.engine.volumes import volume_targets
-from nodeagent.gang_network import overlay_name
+from nodeagent.network.gang_network import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE

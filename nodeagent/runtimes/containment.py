@@ -25,7 +25,7 @@ from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.engine.networks import OWN_NETWORK, own_network
 from nodeagent.engine.pulls import pull_image
-from nodeagent.engine_watch import ANSWERS_WITHIN_S, COMES_WITHIN_S
+from nodeagent.engine.watch import ANSWERS_WITHIN_S, COMES_WITHIN_S
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.docker import EnginePlace, container_content

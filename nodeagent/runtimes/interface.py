@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.folders import ReplicaFolder, ReplicaId
-    from nodeagent.gang_network import GangNetwork
+    from nodeagent.network.gang_network import GangNetwork
 
 
 class Isolation(enum.StrEnum):

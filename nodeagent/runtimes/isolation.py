@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.accounts import barrier
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.machine.accounts import barrier
 from nodeagent.runtimes.interface import (
     ExitRecord,
     ExitWhy,

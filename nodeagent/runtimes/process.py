@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nodeagent.folders import ReplicaFolder, ReplicaFolders
+    from nodeagent.network.session_network import Networks
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
-    from nodeagent.session_network import Networks
     from nsml.clock import Clock, Offload
 
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent.accounts import barrier
 from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.machine.accounts import barrier
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.devices import DeviceWatch
-from nodeagent.occupants import Occupants, Replicas, read_process
+from nodeagent.machine.devices import DeviceWatch
+from nodeagent.machine.foreign_processes import Occupants, Replicas, read_process
 from nodeagent.probes.interface import Device, DeviceSample
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.interface import ReplicaFacts

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from nodeagent.netlink import Netlink, new_namespace
+from nodeagent.network.netlink import Netlink, new_namespace
 
 METADATA, METADATA_HERE, METADATA_IPV6 = "169.254.169.254", "100.100.100.200", "fd00:ec2::254"
 """The second and third are addresses of the machine itself, as of an agent of a cloud's that runs there."""

@@ -21,10 +21,10 @@ from typing import Any
 
 import structlog
 
-from nodeagent.accounts import barrier
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.gang_network import GangNetwork
-from nodeagent.pasta import probe_pasta
+from nodeagent.machine.accounts import barrier
+from nodeagent.network.gang_network import GangNetwork
+from nodeagent.network.pasta import probe_pasta
 from nodeagent.runtimes.interface import Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.limits import probe_limits

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from nodeagent.devices import NO_ANSWER, VANISHED
+from nodeagent.machine.devices import NO_ANSWER, VANISHED
 from nsml.v1 import agents_pb2 as pb
 from tests.integration.test_agent_process import PATIENCE_S, Node, python, until
 from tests.nvml.library import FakeDriver, library_in
@@ -48,7 +48,7 @@ async def node(driver: FakeDriver, tmp_path: Path) -> AsyncIterator[Node]:
     )
     node = Node(tmp_path / "data", config, platform)
     node.before = (
-        "from nodeagent.devices import DeviceWatch\n"
+        "from nodeagent.machine.devices import DeviceWatch\n"
         f"DeviceWatch.__init__.__kwdefaults__['answers_within_s'] = {PATIENT_S}"
     )
     try:

@@ -249,7 +249,8 @@ async def test_a_second_agent_on_the_same_data_leaves(node: Node) -> None:
 LASTS = """
 import threading
 from pathlib import Path
-from nodeagent import folders, hooks
+from nodeagent import folders
+from nodeagent.replica import preparation_steps
 from nodeagent.probes import nvml
 def last(*given):
     if "/trial/" in str(given):
@@ -263,7 +264,8 @@ MORE_THAN_THE_POOL_HAS = 40
 
 
 @pytest.mark.parametrize(
-    "what", ["hooks._copy", "folders.ReplicaFolder.free", "folders.ReplicaFolder.remove"]
+    "what",
+    ["preparation_steps._copy", "folders.ReplicaFolder.free", "folders.ReplicaFolder.remove"],
 )
 async def test_what_lasts_for_some_holds_up_no_others(
     node: Node, platform: ScriptedPlatform, tmp_path: Path, what: str
@@ -295,7 +297,7 @@ async def test_a_driver_that_hangs_keeps_no_agent_from_its_end(node: Node, tmp_p
     began = tmp_path / "began"
     node.before = (
         LASTS.format(began=str(began), what="nvml.NvmlProbe.sample")
-        + "\nfrom nodeagent.devices import DeviceWatch\n"
+        + "\nfrom nodeagent.machine.devices import DeviceWatch\n"
         "DeviceWatch.__init__.__kwdefaults__['answers_within_s'] = 3.0"
     )
     await node.start()

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent import session_network
 from nodeagent.config import Settings
-from nodeagent.container_networks import ContainerNetworks
 from nodeagent.engine import networks
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.networks import OWN_NETWORK, _bridge_for, _socket_in, own_network, ways_of
-from nodeagent.netlink import inside, new_namespace
-from nodeagent.network_rules import NetworkRules
+from nodeagent.network import session_network
+from nodeagent.network.container_networks import ContainerNetworks
+from nodeagent.network.netlink import inside, new_namespace
+from nodeagent.network.rules import NetworkRules
 from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.launch import this_machine
 from tests.engines import absent, remove_with_mounts

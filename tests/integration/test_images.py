@@ -27,7 +27,7 @@ from nodeagent.engine.images import builds_named, find_image, remove_image, tags
 from nodeagent.environments.build_queue import BuildQueue, QueueLimits
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
-from nodeagent.pressure import KeepFree, Store, relieve
+from nodeagent.storage.eviction import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
 from tests.wheels import index_of, make_wheel

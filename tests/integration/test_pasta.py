@@ -24,7 +24,7 @@ from typing import IO, Any
 import psutil
 import pytest
 
-from nodeagent.netlink import inside
+from nodeagent.network.netlink import inside
 from nodeagent.shim import namespaces
 from tests.e2e.programs import wait_for
 from tests.integration.machine_network import (

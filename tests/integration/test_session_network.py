@@ -29,19 +29,19 @@ from typing import Any
 
 import pytest
 
-from nodeagent import netlink, session_network
 from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.gang_network import GangNetwork
-from nodeagent.namespace_pool import READY
-from nodeagent.netlink import Netlink, inside
-from nodeagent.network_rules import NetworkRules
+from nodeagent.network import netlink, session_network
+from nodeagent.network.gang_network import GangNetwork
+from nodeagent.network.namespace_pool import READY
+from nodeagent.network.netlink import Netlink, inside
+from nodeagent.network.rules import NetworkRules
+from nodeagent.network.session_network import NetworkFacts, probe_network
 from nodeagent.runtimes import launch
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
-from nodeagent.session_network import NetworkFacts, probe_network
 from nodeagent.shim import namespaces, seccomp
 from tests.e2e.programs import wait_for
 from tests.integration.machine_network import (

@@ -40,9 +40,9 @@ from controlplane.operations.held import MOST_LATE_S
 from controlplane.operations.logs import Logs
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import Delete, Put
+from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy, ReplicaSpec
-from nodeagent.streams import Cursor, StreamId
 from nsml.content.manifest import decode
 from nsml.v1 import sessions_pb2
 from tests.simulation.store_link import Commit

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
+from nodeagent.dependencies import Machine, Parts
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
-from nodeagent.meter import HeldDevices
-from nodeagent.parts import Machine, Parts
+from nodeagent.machine.meter import HeldDevices
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.runtimes.fake import FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import Isolation, ReplicaSpec

@@ -31,16 +31,16 @@ from controlplane.operations.submit import Submitter
 from controlplane.scheduler import room
 from controlplane.services import agents as agent_service
 from controlplane.store.interface import Compare, Transaction
-from nodeagent import checkpoints
-from nodeagent.ingest import Collection
+from nodeagent.collect.ingest import Collection
 from nodeagent.journal import Journal
-from nodeagent.link import Backoff
-from nodeagent.outbox import Outbox
+from nodeagent.link.channels import Backoff
+from nodeagent.link.outbox import Outbox
+from nodeagent.link.reports import exit_without_start
 from nodeagent.reconcile import Replicas
-from nodeagent.reports import exit_without_start
-from nodeagent.runner import Runner
+from nodeagent.replica.runner import Runner
 from nodeagent.runtimes.fake import FakeMachine
 from nodeagent.runtimes.interface import ReplicaState
+from nodeagent.storage import checkpoints
 from nsml.client import streams
 from nsml.v1 import agents_pb2, sessions_pb2
 from tests.simulation.cluster import Shape

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.beneath import remove_tree
 from nodeagent.folders import (
     ReplicaFolder,
     ReplicaFolders,
@@ -17,6 +16,7 @@ from nodeagent.folders import (
     flush_filesystem,
     write_atomically,
 )
+from nodeagent.safe_paths import remove_tree
 from tests.memory import peak_bytes
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent import journal as journals
+from nodeagent.collect.streams import Channel, Cursor, StreamId
 from nodeagent.folders import ReplicaId
 from nodeagent.journal import Journal, JournalError, JournalLocked
-from nodeagent.streams import Channel, Cursor, StreamId
 
 FIRST = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 SECOND = ReplicaId(session_id="s" + "a" * 16, attempt=2, rank=0)

@@ -16,10 +16,10 @@ AGENT = """
 import asyncio, os, socket, stat, sys, hashlib
 from pathlib import Path
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.media import _checked
-from nodeagent.beneath import open_folder
-from nodeagent.spool import ReplicaSpool
-from nodeagent.tunnels import connect
+from nodeagent.storage.media import _checked
+from nodeagent.safe_paths import open_folder
+from nodeagent.collect.spool import ReplicaSpool
+from nodeagent.link.tunnels import connect
 from nsml._frames import MAGIC, frame
 from nsml.clock import SystemClock
 

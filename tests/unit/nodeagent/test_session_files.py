@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import session_network
-from nodeagent.session_network import machines_names
+from nodeagent.network import session_network
+from nodeagent.network.session_network import machines_names
 
 LONG_AGO = 1_000_000_000
 

@@ -17,23 +17,29 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent import room as rooms
 from nodeagent.agent import Agent
+from nodeagent.collect.spool import ReplicaSpool
+from nodeagent.collect.streams import Item
 from nodeagent.config import Settings
-from nodeagent.engine_watch import EngineWatch
+from nodeagent.dependencies import Machine, Parts
+from nodeagent.engine.watch import EngineWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
-from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
-from nodeagent.host_network import NetworkOffer
 from nodeagent.journal import Journal
-from nodeagent.parts import Machine, Parts
-from nodeagent.preparation import PreparationLog
+from nodeagent.network.host_network import NetworkOffer
 from nodeagent.probes.fake import FakeProbe
 from nodeagent.probes.interface import Device
-from nodeagent.room import Disk, Size
+from nodeagent.replica.preparation_log import PreparationLog
+from nodeagent.replica.preparation_steps import (
+    Draft,
+    Hook,
+    ImageHook,
+    PreparationFailed,
+    PythonHook,
+)
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, ReplicaSpec
-from nodeagent.spool import ReplicaSpool
-from nodeagent.streams import Item
+from nodeagent.storage import reservations as rooms
+from nodeagent.storage.reservations import Disk, Size
 from nsml.clock import inline
 from nsml.content.packing import pack
 from nsml.packages.setup_reader import install_requires

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import production
+from nodeagent import wiring
 from nodeagent.config import SettingsError, read_settings
-from nodeagent.production import ChannelMaker
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts
 from nodeagent.runtimes.launch import this_machine
+from nodeagent.wiring import ChannelMaker
 
 BASE = 'node = "n1"\nserver = "127.0.0.1:1"\ndata = "data"\n'
 
@@ -53,15 +53,15 @@ def test_a_weaker_level_is_explained_only_where_it_would_be_used(
         reason="",
         user_reason="the way is shut",
     )
-    monkeypatch.setattr(production, "probe_isolation", lambda *_, **__: found)
-    monkeypatch.setattr(production, "_trial_id", lambda _: (1000, ""))
-    monkeypatch.setattr(production.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(wiring, "probe_isolation", lambda *_, **__: found)
+    monkeypatch.setattr(wiring, "_trial_id", lambda _: (1000, ""))
+    monkeypatch.setattr(wiring.os, "geteuid", lambda: uid)
     settings = read_settings(write(tmp_path, BASE + f'isolation = "{chosen}"\n'), {})
-    assert note in production._isolation(settings).reason
-    assert bool(production._isolation(settings).reason) is bool(note)
+    assert note in wiring._isolation(settings).reason
+    assert bool(wiring._isolation(settings).reason) is bool(note)
     strict = read_settings(write(tmp_path, BASE + 'isolation = "user"\n'), {})
     with pytest.raises(SettingsError, match=r"user does not work here: .*the way is shut"):
-        production._isolation(strict)
+        wiring._isolation(strict)
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:

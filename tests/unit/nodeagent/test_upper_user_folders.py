@@ -18,16 +18,16 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent import checkpoints
-from nodeagent.beneath import open_folder
-from nodeagent.checkpoints import SavedCheckpoint, Uploads
-from nodeagent.datasets import Trees
+from nodeagent.collect.pace import Pace
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
-from nodeagent.hooks import CodeHook, Draft, PreparationFailed
-from nodeagent.pace import Pace
-from nodeagent.preparation import PreparationLog
-from nodeagent.requests import Loads, RequestRefused, RequestServer
-from nodeagent.room import Reservation, Room, Size
+from nodeagent.replica.preparation_log import PreparationLog
+from nodeagent.replica.preparation_steps import CodeHook, Draft, PreparationFailed
+from nodeagent.replica.requests import Loads, RequestRefused, RequestServer
+from nodeagent.safe_paths import open_folder
+from nodeagent.storage import checkpoints
+from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.storage.datasets import Trees
+from nodeagent.storage.reservations import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread, inline
 from nsml.content.manifest import decode
@@ -35,8 +35,8 @@ from nsml.content.packing import pack
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.unit.nodeagent.collect.test_pace import Time
 from tests.unit.nodeagent.test_folders import nest
-from tests.unit.nodeagent.test_pace import Time
 
 T = TypeVar("T")
 

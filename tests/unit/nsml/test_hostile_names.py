@@ -11,8 +11,8 @@ import pytest
 from cli.export import _paths
 from cli.media import _path_of
 from cli.points import FileFormat
-from nodeagent.hooks import DataHook, PreparationFailed
-from nodeagent.outbox import replica_of
+from nodeagent.link.outbox import replica_of
+from nodeagent.replica.preparation_steps import DataHook, PreparationFailed
 from nsml.client.checkpoints import folder_of
 from nsml.content.backups import BackupError, drafting
 from nsml.content.errors import PathRefused

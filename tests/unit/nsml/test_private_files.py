@@ -11,7 +11,7 @@ from controlplane.access.files import read_private as read_own
 from controlplane.config import Settings
 from controlplane.objects.s3 import _read_credentials
 from controlplane.surroundings import _tls
-from nodeagent.production import _token
+from nodeagent.wiring import _token
 from nsml.client.contexts import Context, ContextError
 from nsml.client.trust import TrustError, make_key, signing_request
 from nsml.private_files import Exposed, read_private

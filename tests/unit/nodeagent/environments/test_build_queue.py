@@ -28,8 +28,8 @@ from nodeagent.environments.build_queue import (
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.errors import EnvironmentCancelled
 from nodeagent.environments.sandbox import BuildLimits
-from nodeagent.pressure import NoRoom
-from nodeagent.production import build_limits
+from nodeagent.storage.eviction import NoRoom
+from nodeagent.wiring import build_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.accounts import Accounts
 from nodeagent.environments.builds import Builds
 from nodeagent.environments.downloads import Downloads
 from nodeagent.environments.errors import EnvironmentCancelled, EnvironmentFailed
@@ -29,9 +28,10 @@ from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.sandbox import BuildLimits, Sandbox, Task, base_python
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, flush_filesystem
-from nodeagent.hooks import Draft, PythonHook
-from nodeagent.preparation import PreparationLog
-from nodeagent.pressure import NoRoom
+from nodeagent.machine.accounts import Accounts
+from nodeagent.replica.preparation_log import PreparationLog
+from nodeagent.replica.preparation_steps import Draft, PythonHook
+from nodeagent.storage.eviction import NoRoom
 from nsml.clock import in_own_thread, in_thread
 from nsml.packages.requirements import Requirements
 from nsml.packages.setup_reader import install_requires

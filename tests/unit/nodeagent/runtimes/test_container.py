@@ -16,7 +16,7 @@ import pytest
 from nodeagent.engine.client import EngineRefused
 from nodeagent.engine.images import StoredImage
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gang_network import GangNetwork
+from nodeagent.network.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
     FIRST_PROGRAM,
     ContainerPlace,

@@ -1,0 +1,1 @@
+"""What replicas wrote, read from their files and sent up, and acknowledged."""

@@ -1,0 +1,110 @@
+"""What the agent says of a replica, in the contract's words."""
+
+from __future__ import annotations
+
+from nodeagent.folders import ReplicaId
+from nodeagent.link.outbox import replica_message
+from nodeagent.replica.progress import Progress
+from nodeagent.runtimes.interface import ExitRecord, ExitWhy
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+_SIGNALLED = 128
+_LONGEST_MESSAGE = 4000
+
+_CAUSES: dict[ExitWhy, sessions.Cause] = {
+    ExitWhy.STOPPED: sessions.CAUSE_STOP_REQUESTED,
+    ExitWhy.TIME_LIMIT: sessions.CAUSE_TIME_LIMIT,
+    ExitWhy.LOST_AFTER: sessions.CAUSE_LOST_AFTER,
+    ExitWhy.START_FAILED: sessions.CAUSE_START_FAILED,
+    ExitWhy.OUT_OF_MEMORY: sessions.CAUSE_OUT_OF_MEMORY,
+    ExitWhy.LIMIT_EXCEEDED: sessions.CAUSE_LIMIT_EXCEEDED,
+    ExitWhy.ENGINE_AWAY: sessions.CAUSE_NODE_REFUSED,
+    ExitWhy.ENGINE_LOST: sessions.CAUSE_NODE_LOST,
+    # Nobody saw the end of the program; it is the platform's fault, as with a node.
+    ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
+}
+
+_NEVER_RAN = frozenset({ExitWhy.START_FAILED, ExitWhy.ENGINE_AWAY})
+
+
+def report_of(
+    replica_id: ReplicaId,
+    phase: pb.ReplicaPhase,
+    *,
+    at: float,
+    end: pb.ReplicaExit | None = None,
+    waiting: str = "",
+    image: str = "",
+) -> pb.ReplicaReport:
+    """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people.
+
+    `image` is that of its container, by digest.
+    """
+    report = pb.ReplicaReport(
+        replica=replica_message(replica_id), phase=phase, exit=end, waiting=waiting, image=image
+    )
+    report.at.FromMicroseconds(round(at * 1e6))
+    return report
+
+
+def placed_as(assignment: pb.Assignment, *, started_at: float) -> pb.PlacedAs:
+    """What the orders say of a replica whose program started then (Unix seconds; 0: it did not)."""
+    placed = pb.PlacedAs(session_name=assignment.session_name, device_uuids=assignment.device_uuids)
+    if started_at:
+        placed.started_at.FromMicroseconds(round(started_at * 1e6))
+    return placed
+
+
+def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) -> pb.ProgressReport:
+    """What a session would lose by being moved; `now`: of the steady clock of `progress`."""
+    report = pb.ProgressReport(replica=replica_message(replica_id), resumable=progress.is_resumable)
+    if progress.saved_at:
+        report.since_saved.FromMicroseconds(round(max(now - progress.saved_since, 0.0) * 1e6))
+    return report
+
+
+def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
+    """How a program ended; the cause of a stopped one is its order's."""
+    cause = _cause(record)
+    message = record.message
+    if record.why is ExitWhy.STOPPED and stop is not None and stop.cause:
+        cause, message = stop.cause, stop.reason or message
+    if record.signal is not None:
+        code = _SIGNALLED + record.signal
+        message = message or f"ended by signal {record.signal}"
+    else:
+        code = record.exit_code if record.exit_code is not None else -1
+    end = _exit(cause, code, message)
+    end.memory_peak_bytes = record.memory_peak_bytes
+    if record.why not in _NEVER_RAN:
+        end.started_at.FromMicroseconds(round(record.started_at * 1e6))
+    end.ended_at.FromMicroseconds(round(record.ended_at * 1e6))
+    end.ran_for.FromMicroseconds(round(record.duration_s * 1e6))
+    return end
+
+
+def exit_without_start(
+    cause: sessions.Cause, message: str, *, at: float, exit_code: int = 1
+) -> pb.ReplicaExit:
+    """The end of a replica whose program never ran."""
+    end = _exit(cause, exit_code, message)
+    end.ended_at.FromMicroseconds(round(at * 1e6))
+    return end
+
+
+def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit:
+    # No cause that earlier control planes do not know: they would take none of the node's reports.
+    is_refused = cause == sessions.CAUSE_NODE_REFUSED
+    return pb.ReplicaExit(
+        cause=sessions.CAUSE_START_FAILED if is_refused else cause,
+        exit_code=exit_code,
+        message=message[:_LONGEST_MESSAGE],
+        node_refused=is_refused,
+    )
+
+
+def _cause(record: ExitRecord) -> sessions.Cause:
+    if record.why is ExitWhy.EXITED:
+        return sessions.CAUSE_COMPLETED if record.exit_code == 0 else sessions.CAUSE_PROGRAM_FAILED
+    return _CAUSES[record.why]

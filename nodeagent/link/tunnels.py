@@ -1,0 +1,294 @@
+"""Tunnels: from the control plane, which asks for them, to sockets that programs here serve.
+
+A program serves by listening on the Unix socket `run/tunnel/SERVICE` of its replica, or on a TCP port, whose
+number is the service then. Whatever it puts there, and whatever comes from the other end, only that one tunnel suffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+import structlog
+
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.link.channels import Link
+from nodeagent.link.outbox import replica_of
+from nodeagent.link.tcp_ports import listener_on, port_of
+from nodeagent.replica.user_sockets import UserConnection, close_user_socket
+from nodeagent.safe_paths import allow, open_folder, path_of
+from nsml.client.errors import ClientError
+from nsml.clock import Clock
+from nsml.concurrency import TaskGroup
+from nsml.v1 import agents_pb2 as pb
+
+_MOST_OPEN = 256
+"""Of one node at once."""
+_ACCEPT_WITHIN_S = 5.0
+"""How long a program whose queue of connections is full may take."""
+_BUSY_PAUSE_S = 0.02
+_LOOK_S = (0.01, 1.0)
+"""First and longest pause between two looks whether a program is gone that says nothing more."""
+_LINGER_S = 5.0
+"""How long tunnels of a replica that has ended may take to pass on its last bytes."""
+_SERVICE = re.compile(r"[a-z0-9-]{1,32}")
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+log = structlog.get_logger()
+
+
+class ServiceUnreachable(Exception):
+    """Nobody can be reached under this name; the message says why, for people."""
+
+
+class Tunnels:
+    """All tunnels of a node. Entered as a context, which owns them.
+
+    Args:
+        link: dials the control plane.
+        clock: for pauses.
+        has_sockets: False where programs are not real (the simulation): nothing is reachable.
+    """
+
+    def __init__(self, link: Link, *, clock: Clock, has_sockets: bool = True) -> None:
+        self._link = link
+        self._clock = clock
+        self._has_sockets = has_sockets
+        self._folders: dict[ReplicaId, ReplicaFolder] = {}
+        self._open: dict[asyncio.Task[None], ReplicaId | None] = {}
+        self._group = TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Break all tunnels."""
+        for tunnel in self._open:
+            tunnel.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    @contextmanager
+    def reachable(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Iterator[None]:
+        """Let tunnels lead to a replica while the context lasts, which is while it runs.
+
+        Those that are open then end by themselves, since their program is gone, or soon after.
+        """
+        self._folders[replica_id] = folder
+        try:
+            yield
+        finally:
+            del self._folders[replica_id]
+            loop = asyncio.get_running_loop()
+            for tunnel, where in self._open.items():
+                if where == replica_id:
+                    loop.call_later(_LINGER_S, tunnel.cancel)
+
+    def open(self, order: pb.OpenTunnel) -> None:
+        """Dial a tunnel; returns at once. What goes wrong is told to who asked."""
+        try:
+            replica_id = replica_of(order.replica)
+        except ValueError:
+            replica_id = None
+        tunnel = self._group.create_task(self._live(order, replica_id))
+        self._open[tunnel] = replica_id
+        tunnel.add_done_callback(self._open.pop)
+
+    async def _live(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
+        """One tunnel's life; a defect in it must not end the others'."""
+        try:
+            await self._serve(order, replica_id)
+        except* (ClientError, grpc.RpcError, asyncio.InvalidStateError, OSError) as broken:
+            log.info("tunnel.broken", replica=str(replica_id), errors=str(broken.exceptions))
+        except* Exception:
+            log.exception("tunnel.failed", replica=str(replica_id))
+
+    async def _serve(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
+        first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
+        program: UserConnection | None = None
+        try:
+            try:
+                program = await self._connect(replica_id, order)
+            except ServiceUnreachable as error:
+                first.error = str(error)
+            dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
+            async with dialled as call:
+                await call.write(first)
+                if program is None:
+                    await call.done_writing()
+                    await _drain(call)
+                else:
+                    await _Relay(program, call, self._clock).run()
+        finally:
+            if program is not None:
+                await program.close()
+
+    async def _connect(
+        self, replica_id: ReplicaId | None, order: pb.OpenTunnel
+    ) -> UserConnection | None:
+        """The program's end; None where only whether it serves was asked."""
+        folder = None if replica_id is None else self._folders.get(replica_id)
+        if replica_id is None or folder is None or not self._has_sockets:
+            raise ServiceUnreachable("its program does not run here")
+        if len(self._open) > _MOST_OPEN:
+            raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
+        port = port_of(order.service)
+        if port is not None:
+            program = await _connect_port(folder, replica_id, port, only_checks=order.only_checks)
+            return None if program is None else UserConnection(program)
+        program = await connect(folder.run, order.service, self._clock)
+        if order.only_checks:
+            await close_user_socket(program)
+            return None
+        return UserConnection(program)
+
+
+async def _connect_port(
+    folder: ReplicaFolder, replica_id: ReplicaId, port: int, *, only_checks: bool
+) -> socket.socket | None:
+    """A connection to what a replica's program listens on; None with `only_checks`: nothing connects then.
+
+    Raises:
+        ServiceUnreachable: none of its programs listens there, or none accepts.
+    """
+    program: socket.socket | None = None
+    try:
+        visit = await asyncio.to_thread(listener_on, folder, replica_id, port)
+        if only_checks:
+            return None
+        program = await asyncio.to_thread(visit.socket)
+        async with asyncio.timeout(_ACCEPT_WITHIN_S):
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(program, (visit.listener.address, port))
+    except (OSError, subprocess.SubprocessError) as error:
+        if program is not None:
+            program.close()
+        words = getattr(error, "strerror", None) or str(error) or "no answer"
+        raise ServiceUnreachable(words) from error
+    except BaseException:
+        if program is not None:
+            program.close()
+        raise
+    return program
+
+
+async def connect(run_folder: Path, service: str, clock: Clock) -> socket.socket:
+    """A connection to what listens on `tunnel/SERVICE` below `run_folder`, a socket that never blocks.
+
+    No link is followed: programs write in that folder.
+
+    Raises:
+        ServiceUnreachable: there is no such socket, or nobody accepts.
+    """
+    program = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        program.settimeout(0)
+        with _socket_file(run_folder, service) as descriptor:
+            await _accepted(program, path_of(descriptor), clock)
+    except OSError as error:
+        program.close()
+        raise ServiceUnreachable(f"tunnel/{service}: {error.strerror or error}") from error
+    except BaseException:
+        program.close()
+        raise
+    return program
+
+
+@contextmanager
+def _socket_file(run_folder: Path, service: str) -> Iterator[int]:
+    """A descriptor of the very socket, whatever takes its name meanwhile."""
+    if not _SERVICE.fullmatch(service):
+        raise ServiceUnreachable("not a name of a service")
+    with open_folder(run_folder, ["tunnel"]) as folder:
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # a umask may have taken the right to connect
+            allow(service, folder, stat.S_IRUSR | stat.S_IWUSR)
+        descriptor = os.open(service, flags, dir_fd=folder)
+        owner = os.fstat(folder).st_uid
+    try:
+        facts = os.fstat(descriptor)
+        # Another name of the socket would be somewhere that the program may not connect to, and so
+        # would be that of somebody else.
+        is_own = facts.st_nlink == 1 and facts.st_uid == owner
+        if not stat.S_ISSOCK(facts.st_mode) or not is_own:
+            raise ServiceUnreachable(f"tunnel/{service} is no socket of its own")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _accepted(program: socket.socket, path: Path, clock: Clock) -> None:
+    """Connect; a full queue of the listener is waited for."""
+    give_up_at = clock.monotonic() + _ACCEPT_WITHIN_S
+    while True:
+        try:
+            program.connect(str(path))
+        except BlockingIOError:
+            if clock.monotonic() >= give_up_at:
+                raise
+            await clock.sleep(_BUSY_PAUSE_S)
+        else:
+            return
+
+
+class _Relay:
+    """Bytes between a program's connection and a call; what is slow holds the other back."""
+
+    def __init__(self, program: UserConnection, call: Any, clock: Clock) -> None:
+        self._program = program
+        self._call = call
+        self._clock = clock
+        self._is_unwanted = False
+
+    async def run(self) -> None:
+        """Until the call is over."""
+        async with TaskGroup() as group:
+            giving = group.create_task(self._give())
+            await self._take()
+            giving.cancel()
+
+    async def _give(self) -> None:
+        """Pass on what the program says, and close the stream when it is gone."""
+        while data := await self._program.receive():
+            await self._call.write(pb.TunnelRequest(data=data))
+        await self._call.write(pb.TunnelRequest(end=True))
+        pause_s, longest_s = _LOOK_S
+        while not self._is_unwanted and not self._program.is_gone():
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+        await self._call.done_writing()
+
+    async def _take(self) -> None:
+        """Pass on what comes for the program, until the call is over.
+
+        A program that takes nothing more may still speak: what comes for it is dropped then.
+        """
+        takes = True
+        while (frame := await self._call.read()) is not _EOF:
+            if takes:
+                try:
+                    await self._program.send(frame.data)
+                except OSError:
+                    takes = False
+            if frame.end:
+                self._program.shut(socket.SHUT_WR)
+            if frame.gone:
+                self._is_unwanted = True
+                self._program.shut(socket.SHUT_RD)
+
+
+async def _drain(call: Any) -> None:
+    """Wait for the end of a call whatever still comes, so that what was written is delivered."""
+    while await call.read() is not _EOF:
+        pass

@@ -1,0 +1,1 @@
+"""Networks of sessions: namespaces, rules between them, and what gangs are told."""

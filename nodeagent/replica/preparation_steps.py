@@ -1,0 +1,487 @@
+"""The steps before a replica's program starts: each safe alone, and to be repeated.
+
+resume  what an attempt after the first goes on from is known
+port    in the node's network: the port at which others find the replica is free
+data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
+code    a working copy of the bundle is in app/
+python  the environment that the code's requirements ask for exists, where there are no containers
+image   what the session or its code asks for exists as an image, where there are
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from nodeagent.engine.client import EngineUnreachable
+from nodeagent.engine.watch import EngineWatch
+from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.requirements import read_requirements
+from nodeagent.environments.virtualenvs import Environments
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.link.outbox import replica_of
+from nodeagent.machine.accounts import Accounts, AccountsError
+from nodeagent.network.gang_network import (
+    GangNetwork,
+    gang_variables,
+    launcher_variables,
+    own_port,
+)
+from nodeagent.network.host_network import shares_ports
+from nodeagent.replica.assignments import note_use, owner_of
+from nodeagent.replica.preparation_log import PreparationLog
+from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment
+from nodeagent.safe_paths import open_folder
+from nodeagent.storage.datasets import Trees
+from nodeagent.storage.transfer import uninterrupted
+from nsml.client.errors import ClientError
+from nsml.clock import Offload
+from nsml.content.errors import ContentError
+from nsml.folders import is_one_name
+from nsml.packages.requirements import Requirements
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+from nsml.view.units import ago, counted
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from nodeagent.environments.build_queue import Waits
+    from nodeagent.environments.image_names import ImageNames
+    from nodeagent.environments.images import Images
+    from nsml.packages.requirements import ReadSetup
+
+T = TypeVar("T")
+
+_OLD_S = 24 * 3600.0
+"""What was built longer ago may have other packages than if it was built now."""
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+
+
+class PreparationFailed(Exception):
+    """A replica that cannot be started; the message is for its user."""
+
+    def __init__(self, cause: sessions.Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the hooks have made so far for one replica; `log` is the beginning of its output."""
+
+    assignment: pb.Assignment
+    folder: ReplicaFolder
+    log: PreparationLog
+    mounts: list[Mount] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    python: PythonEnvironment | None = None
+    image: str | None = None
+    image_name: str = ""
+    """What was asked for, as it was written."""
+    pinned_image: str = ""
+    """By its digest."""
+    names: Mapping[str, bytes] = field(default_factory=dict)
+    """Its files with names of users and groups, by path."""
+    waits: Callable[[str], None] = lambda _: None
+    """Tells what it waits for on this node, from any thread; "": it goes on."""
+    resumes_from: str = ""
+    """The checkpoint from which the attempt goes on; "": it begins anew."""
+
+
+class Hook(Protocol):
+    """One step of the preparation."""
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Whether a session of that spec needs the step."""
+        ...
+
+    async def prepare(self, draft: Draft) -> None:
+        """Do it; raises PreparationFailed. May be cancelled, and may be called again after."""
+        ...
+
+
+class ResumeHook:
+    """The name of what earlier attempts of the session saved last.
+
+    `newest` gives it for a replica; "" when there is nothing.
+    """
+
+    def __init__(self, newest: Callable[[ReplicaId], Awaitable[str]]) -> None:
+        self._newest = newest
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """All: any may be a later attempt."""
+        del spec
+        return True
+
+    async def prepare(self, draft: Draft) -> None:
+        """Ask for it, where there was an attempt before."""
+        replica = replica_of(draft.assignment.replica)
+        if replica.attempt > 1:
+            draft.resumes_from = await self._newest(replica)
+
+
+class DataHook:
+    """Datasets from the node's cache."""
+
+    def __init__(self, trees: Trees, accounts: Accounts | None, run: Offload) -> None:
+        self._trees = trees
+        self._accounts = accounts
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with a dataset."""
+        return bool(spec.datasets)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have every dataset here, and mount it."""
+        for dataset in draft.assignment.spec.datasets:
+            if not is_one_name(dataset_name(dataset)):
+                text = f"{dataset.name!r} is no name of a dataset"
+                raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text)
+            try:
+                tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
+                await self._admit(tree, draft)
+            except (AccountsError, ClientError, ContentError, OSError) as error:
+                text = f"dataset {dataset.name} could not be fetched: {error}"
+                raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+            draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
+
+    async def _admit(self, tree: Path, draft: Draft) -> None:
+        """Let this replica read the tree, where not everybody may."""
+        if self._accounts is not None:
+            group = await self._run(partial(self._accounts.admit, tree))
+            if group is not None:
+                draft.groups.append(group)
+
+
+class CodeHook:
+    """A working copy of the bundle."""
+
+    def __init__(self, trees: Trees, run: Offload) -> None:
+        self._trees = trees
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with a bundle."""
+        return bool(spec.bundle_digest)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Fill app/ with files that the program may change."""
+        digest, owner = draft.assignment.spec.bundle_digest, owner_of(draft.assignment)
+        try:
+            tree = await self._trees.get(digest, owner)
+            async with self._trees.room_for_copy(digest, owner) as room:
+                copy = partial(_copy, tree, draft.folder, room.look)
+                await uninterrupted(self._run, copy, cancel=room.cancel)
+        except (ClientError, ContentError, OSError) as error:
+            text = f"the code could not be fetched: {error}"
+            raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+
+
+class SetupReader(Protocol):
+    """Makes what reads a user's `setup.py`; see Setups.reader."""
+
+    def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> ReadSetup:
+        """What reads it."""
+        ...
+
+
+class PythonHook:
+    """The Python environment that the code asks for, where programs run without an image.
+
+    An entry always has one, a plain command line where it calls Python or comes with requirements.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        run: Offload,
+        reader: SetupReader,
+    ) -> None:
+        self._environments = environments
+        self._run = run
+        self._reader = reader
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with an entry, with code, or with Python on the command line."""
+        return _calls_python(spec) or bool(spec.bundle_digest)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have the environment here, if there is to be one."""
+        try:
+            wanted = await _required(self._run, self._reader, draft)
+            for note in (*wanted.notes, *_not_honoured(wanted)):
+                await self._run(partial(draft.log.note, f"note: {note}"))
+            if wanted.lines or _calls_python(draft.assignment.spec):
+                owner = owner_of(draft.assignment)
+                provide = partial(self._environments.provide, wanted, owner=owner)
+                draft.python = await _provided(self._run, provide, draft, "environment", wanted)
+        except (AccountsError, EnvironmentFailed, OSError) as error:
+            text = f"the environment could not be made: {error}"
+            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
+            raise PreparationFailed(cause, text) from error
+
+
+class ImageHook:
+    """The image that the session or its code asks for, where programs run in containers."""
+
+    def __init__(
+        self,
+        images: Images,
+        names: ImageNames,
+        run: Offload,
+        reader: SetupReader,
+        engine: EngineWatch,
+    ) -> None:
+        self._images = images
+        self._names = names
+        self._run = run
+        self._reader = reader
+        self._engine = engine
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """All: a container is made of an image."""
+        del spec
+        return True
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have the image here, with what the code requires upon it."""
+        try:
+            wanted = await _required(self._run, self._reader, draft, may_build=True)
+            asked = draft.assignment.spec.image
+            reference, note = self._images.resolve(asked, wanted.image)
+            draft.image_name = asked or wanted.image or reference
+            for one in (*wanted.notes, *([note] if note else [])):
+                await self._run(partial(draft.log.note, f"note: {one}"))
+            owner = owner_of(draft.assignment)
+            provide = partial(
+                self._images.provide,
+                reference,
+                wanted,
+                owner=owner,
+                pinned=partial(setattr, draft, "pinned_image"),
+            )
+
+            async def made() -> None:
+                draft.image = await _provided(self._run, provide, draft, "image", wanted)
+                draft.names = await self._named(draft, draft.image)
+
+            waits = partial(_waits, draft)
+            await self._engine.through(made, waits=lambda why: self._run(partial(waits, why)))
+        except EngineUnreachable as error:
+            raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, str(error)) from error
+        except (EnvironmentFailed, OSError) as error:
+            text = f"the environment could not be made: {error}"
+            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
+            raise PreparationFailed(cause, text) from error
+
+    async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
+        """Its files with names of users and groups; given up when cancelled."""
+        cancelled = threading.Event()
+        read = partial(
+            self._names.of,
+            image,
+            owner=owner_of(draft.assignment),
+            waits=partial(_waits, draft),
+            cancelled=cancelled,
+        )
+        return await uninterrupted(self._run, read, cancel=cancelled.set)
+
+
+def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
+    """Why a replica was not started: a full disk is its node's fault, and a later attempt may find room.
+
+    So is what the node does not give any more: it is placed on another one.
+    """
+    if isinstance(error, AccountsError | NodeRefused):
+        return sessions.CAUSE_NODE_REFUSED
+    has_no_room = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return sessions.CAUSE_DATA_FAILED if has_no_room else otherwise
+
+
+async def _required(
+    run: Offload, reader: SetupReader, draft: Draft, *, may_build: bool = False
+) -> Requirements:
+    """What the code of a draft asks for; given up when cancelled."""
+    cancelled = threading.Event()
+    read_setup = reader(
+        owner=owner_of(draft.assignment), waits=partial(_waits, draft), cancelled=cancelled
+    )
+    read = partial(read_requirements, draft.folder.app, may_build=may_build, read_setup=read_setup)
+    return await uninterrupted(run, read, cancel=cancelled.set)
+
+
+async def _provided(
+    run: Offload, provide: Callable[..., T], draft: Draft, kind: str, wanted: Requirements
+) -> T:
+    """What `provide` finds or makes: told in the log, noted as used, given up when cancelled."""
+    cancelled = threading.Event()
+    return await uninterrupted(
+        run,
+        lambda: provide(
+            draft.log.write,
+            cancelled,
+            waits=partial(_waits, draft),
+            use=lambda key: note_use(draft.folder, f"{kind} {key}"),
+            built_after=_seconds(draft.assignment.built_after),
+            built=partial(_tell_age, draft, wanted),
+        ),
+        cancel=cancelled.set,
+    )
+
+
+def _seconds(at: Timestamp) -> float:
+    return at.seconds + at.nanos / 1e9
+
+
+def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
+    """Say in the log how old it is, where it would have other packages if it was built now."""
+    age_s = time.time() - built_at
+    if built_at and age_s > _OLD_S and not wanted.are_pinned:
+        draft.log.note(
+            f"environment: built {ago(age_s)} from unpinned requirements; nsml run --refresh builds it anew"
+        )
+
+
+def _waits(draft: Draft, reason: str) -> None:
+    """Tell its user what a draft waits for, in its log and where it is listed; "": it goes on."""
+    draft.waits(reason)
+    if reason:
+        draft.log.note(reason)
+
+
+def _not_honoured(wanted: Requirements) -> list[str]:
+    """What a node without containers passes over, a sentence each."""
+    notes = []
+    if wanted.packages:
+        count = counted(len(wanted.packages), "system package")
+        notes.append(
+            f"nsml_package.txt: not installed ({count}): this node runs programs without containers"
+        )
+    if wanted.image is not None:
+        notes.append(
+            f"image {wanted.image} is not used: this node runs programs without containers"
+        )
+    return notes
+
+
+class PortHook:
+    """The port of the node at which a replica may be reached is nobody's.
+
+    `earlier` gives the replicas of this node that began before the given one and have not ended:
+    theirs may be taken without anybody listening there yet.
+    """
+
+    def __init__(
+        self,
+        earlier: Callable[[ReplicaId], Iterable[ReplicaId]],
+        is_free: Callable[[int], bool],
+        run: Offload,
+    ) -> None:
+        self._earlier = earlier
+        self._is_free = is_free
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Gangs, whose others would meet nobody, or a stranger; and sessions that ask for the node's network."""
+        return shares_ports(spec)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Look; a further attempt has other ports."""
+        replica = replica_of(draft.assignment.replica)
+        port = own_port(replica)
+        holder = next((one for one in self._earlier(replica) if own_port(one) == port), None)
+        if holder is not None or not await self._run(partial(self._is_free, port)):
+            whose = "another program" if holder is None else "another session"
+            text = f"port {port} of the node, at which it is to be reached, is taken by {whose}"
+            raise PreparationFailed(sessions.CAUSE_PORT_TAKEN, text)
+
+
+def _calls_python(spec: sessions.SessionSpec) -> bool:
+    return not spec.argv or _PYTHON.fullmatch(spec.argv[0]) is not None
+
+
+def argv_of(spec: sessions.SessionSpec) -> list[str]:
+    """The command line of a session's program."""
+    if spec.argv:
+        return list(spec.argv)
+    entry = spec.entry or "main.py"
+    # Python would take -x.py for options of its own.
+    return ["python", "-u", f"./{entry}" if entry.startswith("-") else entry, *spec.args]
+
+
+def environment_of(
+    assignment: pb.Assignment,
+    replica: ReplicaId,
+    grants: Sequence[DeviceGrant],
+    network: GangNetwork | None,
+) -> dict[str, str]:
+    """The variables that tell a program who it is; the runtime adds folders and devices.
+
+    `network` is what the replica shares with others; None: its own.
+    """
+    hosts = list(assignment.hosts)
+    if network is not None:
+        hosts = network.hosts(replica, hosts)
+    hosts = hosts or ["127.0.0.1"]
+    world = max(len(hosts), assignment.spec.replica_count, 1)
+    names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
+    gang = gang_variables(replica, hosts, world, len(grants))
+    env = {
+        **launcher_variables(gang, world, len(grants)),
+        **(network.environment if network else {}),
+        **assignment.spec.environment,
+    }
+    env.update(
+        {
+            "NSML_SESSION_NAME": assignment.session_name,
+            "NSML_GPU_NUM": str(len(grants)),
+            "NSML_DATASET_NAME": os.pathsep.join(names),
+            **gang,
+        }
+    )
+    simulated = [grant.uuid for grant in grants if grant.simulated]
+    if simulated:
+        env["NSML_DEVICES"] = ",".join(simulated)
+        env["NSML_SIMULATED"] = "1"
+    return env
+
+
+def dataset_name(dataset: sessions.DatasetReference) -> str:
+    """NAME of a reference OWNER/NAME."""
+    return dataset.name.rsplit("/", 1)[-1]
+
+
+def _copy(tree: Path, folder: ReplicaFolder, look: Callable[[], object]) -> None:
+    """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced.
+
+    `look` is called for each file, and may raise to end it. That try may have begun the program just before its agent died: no link in app/ is followed.
+    """
+    folder.create()
+    for base, _, files in os.walk(tree):
+        with open_folder(folder.app, Path(base).relative_to(tree).parts, create=True) as target:
+            for name in files:
+                look()
+                _copy_file(Path(base, name), name, target)
+
+
+def _copy_file(source: Path, name: str, target: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    copy = os.open(name, flags, 0o600, dir_fd=target)
+    with open(copy, "wb") as written, source.open("rb") as read:  # noqa: PTH123 - a descriptor
+        shutil.copyfileobj(read, written)
+        os.fchmod(copy, 0o755 if source.stat().st_mode & 0o100 else 0o644)

@@ -1,0 +1,385 @@
+"""What user code may ask the agent for: one JSON line each way over the replica's socket.
+
+`{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
+`{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
+`{"ok": false, "error": CODE, "message": TEXT}`; with `"resume": true` it is what the attempt goes on from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
+agent has made that checkpoint its own, as far as it can. Whatever a client sends or leaves out, only its own
+connection suffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from nodeagent.collect.pace import Pace
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.replica.user_sockets import (
+    UserConnection,
+    close_user_listener,
+    close_user_socket,
+)
+from nodeagent.safe_paths import give, open_folder, path_of, remove_tree
+from nodeagent.storage.datasets import Trees
+from nodeagent.storage.sealed_checkpoints import NotKept, keep
+from nodeagent.storage.transfer import uninterrupted
+from nsml.client.errors import ClientError, NotFound, Unavailable
+from nsml.client.rpc import Rpc
+from nsml.clock import Offload, inline
+from nsml.concurrency import to_its_end
+from nsml.content.errors import ContentError
+from nsml.v1 import checkpoints_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_LONGEST_LINE = 64 << 10
+_LONGEST_TEXT = 1024
+_MOST_CLIENTS = 16
+_SILENT_S = 30.0
+_NOT_ACCEPTED_S = 1.0
+"""Until another connection is accepted where one could not be."""
+_RESERVED = ("spool", "checkpoints", "socket", "tunnel")
+_DEEPEST = 4
+_TRIES = 3
+
+log = structlog.get_logger()
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error; `code` is the contract's word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Loads:
+    """Fetches checkpoints into the folder that a replica shares with its agent.
+
+    Args:
+        trees: fetches the files.
+        staging: folder on the same file system as the replicas, the agent's own.
+        rpc: gives the connection of the moment.
+        run: for the disk.
+        pause: awaited before something is tried again.
+    """
+
+    def __init__(
+        self,
+        trees: Trees,
+        staging: Path,
+        *,
+        rpc: Callable[[], Rpc],
+        run: Offload,
+        pause: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._trees = trees
+        self._staging = staging
+        self._rpc = rpc
+        self._run = run
+        self._pause = pause
+
+    def create(self) -> None:
+        """An empty staging folder."""
+        remove_tree(self._staging)
+        self._staging.mkdir(mode=0o700, parents=True)
+
+    async def load(
+        self, replica: ReplicaId, run_folder: Path, request: dict[str, Any], user: str = ""
+    ) -> str:
+        """Carry out one request, for a session of `user`; the folder below `run_folder` where the files are.
+
+        Raises RequestRefused.
+        """
+        name = _text(request, "checkpoint")
+        session = _text(request, "session") if request.get("session") else replica.session_id
+        parts = _target(_text(request, "target"))
+        staged = self._staging / secrets.token_hex(8)
+        try:
+            # Without a name it is what the attempt goes on from, whatever is saved under that name meanwhile.
+            is_resuming = bool(request.get("resume")) and not request.get("session")
+            find = partial(self._find, replica, session, "" if is_resuming else name)
+            before = 0 if request.get("session") else replica.attempt
+            await self._fetch(find, staged, user, before=before)
+            return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
+        except ClientError as error:
+            raise RequestRefused(error.reason or "FAILED", error.message) from error
+        except (ContentError, OSError) as error:
+            raise RequestRefused("FAILED", str(error)) from error
+        finally:
+            await uninterrupted(self._run, partial(remove_tree, staged))
+
+    async def newest(self, replica: ReplicaId) -> str:
+        """The name of the checkpoint from which another attempt of the replica's session goes on, or ""."""
+        try:
+            return (await self._find(replica, replica.session_id, "")).name
+        except RequestRefused as refused:
+            log.info("resume.nothing", replica=str(replica), reason=str(refused))
+            return ""
+
+    async def _fetch(
+        self,
+        find: Callable[[], Awaitable[pb.Checkpoint]],
+        staged: Path,
+        user: str,
+        *,
+        before: int,
+    ) -> None:
+        """Lay out what is found, from whichever control plane is there.
+
+        Each knows by itself what it has shown to whom: one that took over meanwhile is asked, too.
+        """
+        tries_left = _TRIES
+        while True:
+            checkpoint = await find()
+            if (problem := _unreadable(checkpoint, before)) is not None:
+                raise problem
+            tries_left -= 1
+            try:
+                return await self._trees.fetch(checkpoint.digest, staged, user)
+            except NotFound:
+                if not tries_left:
+                    raise
+
+    async def _find(self, replica: ReplicaId, session: str, name: str) -> pb.Checkpoint:
+        """As the owner of the replica's session may see it: others' programs run here too."""
+        request = pb.GetCheckpointRequest(
+            session=session, name=name, for_session=replica.session_id
+        )
+        method = "CheckpointService/GetCheckpoint"
+        while True:
+            try:
+                answer = await self._rpc().unary(method, request, pb.GetCheckpointResponse)
+            except Unavailable:
+                await self._pause()
+            except NotFound as error:
+                raise RequestRefused("NOT_FOUND", error.message) from error
+            except ClientError as error:
+                raise RequestRefused(error.reason or "FAILED", error.message) from error
+            else:
+                return answer.checkpoint
+
+
+class RequestServer:
+    """Listens on the socket of one replica, of a session of `user`."""
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        folder: ReplicaFolder,
+        loads: Loads,
+        user: str = "",
+        *,
+        pace: Pace | None = None,
+        run: Offload = inline,
+    ) -> None:
+        self._replica = replica
+        self._pace = pace
+        self._run = run
+        self._user = user
+        self._folder = folder
+        self._loads = loads
+        self._clients: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Answer requests while the context lasts."""
+        listener = _listen(self._folder.run)
+        accepting = asyncio.create_task(self._accept(listener))
+        try:
+            yield
+        finally:
+            for client in (accepting, *self._clients):
+                client.cancel()
+            await to_its_end(_close(listener, accepting))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                program, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:  # as of too many open files
+                log.warning("requests.not_accepted", replica=str(self._replica), error=str(error))
+                await asyncio.sleep(_NOT_ACCEPTED_S)
+                continue
+            if len(self._clients) >= _MOST_CLIENTS:
+                await close_user_socket(program)
+                continue
+            connection = UserConnection(program)
+            client = asyncio.create_task(self._serve(connection))
+            self._clients.add(client)
+            client.add_done_callback(self._clients.discard)
+            # of one that was cancelled before it began
+            client.add_done_callback(lambda _, one=connection: one.give_up())  # type: ignore[misc]
+
+    async def _serve(self, connection: UserConnection) -> None:
+        try:
+            await self._answer_all(connection)
+        except (OSError, TimeoutError) as error:
+            log.debug("request.broken", replica=str(self._replica), error=str(error))
+        finally:
+            await connection.close()
+
+    async def _answer_all(self, connection: UserConnection) -> None:
+        received = bytearray()
+        while True:
+            line = await asyncio.wait_for(_line(connection, received), _SILENT_S)
+            if len(line) > _LONGEST_LINE:
+                await _say(connection, _refusal("INVALID", "the request is too long"))
+                return
+            if not line:
+                return
+            if self._pace is not None:
+                await self._pace.wait()
+            try:
+                answer = await self._answer(line, connection)
+            except RequestRefused as refused:
+                answer = _refusal(refused.code, str(refused))
+            await _say(connection, answer)
+
+    async def _answer(self, line: bytes, connection: UserConnection) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RequestRefused("INVALID", "the request is not JSON") from error
+        if not isinstance(request, dict) or request.get("v") != 1:
+            raise RequestRefused("INVALID", 'the request is not an object with "v": 1')
+        match request.get("op"):
+            case "load":
+                folder = await self._loads.load(
+                    self._replica, self._folder.run, request, self._user
+                )
+                return {"ok": True, "folder": folder}
+            case "keep":
+                if connection.sends_no_more():  # it was saved meanwhile, and may have changed since
+                    raise RequestRefused("FAILED", "nobody waits for it any more")
+                return {"ok": True, "kept": await self._keep(_text(request, "folder"))}
+            case operation:
+                text = f"this agent does not know {str(operation)[:40]!r}"
+                raise RequestRefused("UNSUPPORTED", text)
+
+    async def _keep(self, checkpoint: str) -> bool:
+        """Whether the program cannot change the checkpoint any more."""
+        try:
+            await uninterrupted(self._run, partial(keep, self._folder, checkpoint))
+        except NotKept as error:
+            if error.errno == errno.EOPNOTSUPP and os.geteuid():
+                raise RequestRefused("UNSUPPORTED", "it takes root, or Btrfs or XFS") from error
+            return False
+        except (OSError, ValueError) as error:
+            raise RequestRefused("FAILED", str(error)) from error
+        return True
+
+
+def _listen(run_folder: Path) -> socket.socket:
+    """A socket at `run/socket`; a longer path than the kernel takes is no hindrance."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with open_folder(run_folder, []) as descriptor:
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.lstat("socket", dir_fd=descriptor).st_mode):
+                    os.unlink("socket", dir_fd=descriptor)
+            # by descriptor: a program that runs on can put a link in the place of what is bound
+            os.fchmod(listener.fileno(), 0o600)
+            listener.bind(str(path_of(descriptor) / "socket"))
+            facts = os.fstat(descriptor)
+            give("socket", descriptor, facts.st_uid, facts.st_gid)
+        listener.listen()
+        listener.settimeout(0)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _target(text: str) -> list[str]:
+    """The parts of a folder below `run/` that a request may name."""
+    parts = text.split("/")
+    is_plain = all(part not in {"", ".", ".."} and "\0" not in part for part in parts)
+    if not is_plain or len(parts) > _DEEPEST or parts[0] in _RESERVED:
+        raise RequestRefused("INVALID", f"not a folder for files: {text[:80]!r}")
+    return parts
+
+
+def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
+    """Put the files where they are wanted, or beside it; the place below `run/`.
+
+    A request whose answer was lost comes again, and what it names is then there already.
+    """
+    *above, name = parts
+    with (
+        open_folder(run_folder, above, create=True) as target,
+        open_folder(staged.parent, []) as source,
+    ):
+        facts = run_folder.stat()
+        give(staged.name, source, facts.st_uid, facts.st_gid)
+        move = partial(os.rename, staged.name, src_dir_fd=source, dst_dir_fd=target)
+        try:
+            move(name)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            name = staged.name
+            move(name)
+    return "/".join([*above, name])
+
+
+def _unreadable(checkpoint: pb.Checkpoint, before: int) -> RequestRefused | None:
+    """Why it cannot be loaded as it was saved; None for one that can.
+
+    Of the session's own attempts before the attempt `before` whatever can be read will do, if need be an
+    earlier save of that name: there is nothing better to go on from.
+    """
+    which = f"checkpoint {checkpoint.name} of {checkpoint.session}"
+    is_earlier = 0 < checkpoint.attempt < before
+    is_itself = checkpoint.state not in {pb.CHECKPOINT_STATE_SAVED, pb.CHECKPOINT_STATE_LOST}
+    if checkpoint.digest and (is_itself or is_earlier):
+        return None
+    if checkpoint.state == pb.CHECKPOINT_STATE_LOST:
+        return RequestRefused("LOST", f"{which} is lost: {checkpoint.why_lost}")
+    return RequestRefused("NOT_FOUND", f"{which} is not durable yet")
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT:
+        raise RequestRefused("INVALID", f"{key} is missing or not a text")
+    if not value.isascii() and value.encode(errors="replace").decode() != value:
+        raise RequestRefused("INVALID", f"{key} has half a character")
+    return value
+
+
+def _refusal(code: str, message: str) -> dict[str, Any]:
+    return {"ok": False, "error": code, "message": message}
+
+
+async def _close(listener: socket.socket, accepting: asyncio.Task[None]) -> None:
+    await asyncio.wait([accepting])
+    await close_user_listener(listener)
+
+
+async def _line(connection: UserConnection, received: bytearray) -> bytes:
+    """The next line, taken from what was received; b"" when none comes, and all of one that is too long."""
+    while (end := received.find(b"\n") + 1) == 0 and len(received) <= _LONGEST_LINE:
+        if not (data := await connection.receive()):
+            return b""
+        received += data
+    line = bytes(received[: end or None])
+    del received[: len(line)]
+    return line
+
+
+async def _say(connection: UserConnection, answer: dict[str, Any]) -> None:
+    await asyncio.wait_for(connection.send(json.dumps(answer).encode() + b"\n"), _SILENT_S)

@@ -1,0 +1,521 @@
+"""One replica's life on its node: prepare, start, watch, collect, and, once all is known, destroy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import structlog
+
+from nodeagent.collect.spool import text_of
+from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
+from nodeagent.link.outbox import Outbox
+from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
+from nodeagent.machine.accounts import Accounts, AccountsError
+from nodeagent.network.gang_network import GangNetwork
+from nodeagent.network.host_network import NetworkOffer, network_of
+from nodeagent.replica.assignments import note_unstarted, owner_of, read_unstarted
+from nodeagent.replica.preparation_log import PreparationLog
+from nodeagent.replica.preparation_steps import (
+    Draft,
+    Hook,
+    PreparationFailed,
+    argv_of,
+    cause_of,
+    environment_of,
+)
+from nodeagent.replica.progress import LOOKS_S, TOLD_EVERY_S, Looks, Progress, read_progress
+from nodeagent.replica.secrets import GivenSecrets
+from nodeagent.runtimes.interface import (
+    DeviceGrant,
+    EngineGone,
+    ExitRecord,
+    ImageGone,
+    Isolation,
+    ReplicaFacts,
+    ReplicaSpec,
+    ReplicaState,
+    RuntimeDriver,
+    StartRefused,
+)
+from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
+from nodeagent.safe_paths import open_folder
+from nodeagent.storage.checkpoints import Uploads
+from nsml.clock import Clock, Offload
+from nsml.concurrency import TaskGroup
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+_LINGER_S = 0.15
+"""A program that ends within this time costs one report, not three: nobody could see it run."""
+_STOP_AGAIN_S = 1.0
+_WARNING_S, _WARNING_SHARE = 60.0, 0.1
+"""How long before its time limit a program is told of it: at most so long, and such a part of it."""
+_ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
+
+log = structlog.get_logger()
+
+
+class Collection(Protocol):
+    """What a replica writes, on its way to the control plane."""
+
+    def finish(self) -> None:
+        """The program has ended: what is written now is all."""
+        ...
+
+    async def finished(self) -> None:
+        """Return, after `finish`, once everything is acknowledged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a replica may use that asked for nothing; 0: as much as there is. Sizes in bytes."""
+
+    shm_bytes: int = 1 << 30
+    disk_bytes: int = 0
+    process_count: int = 0
+
+
+Collect = Callable[
+    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None]],
+    AbstractAsyncContextManager[Collection],
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What all runners of a node share.
+
+    `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
+    a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
+    its request socket, for its owner; `reachable` lets tunnels lead to its program; `run_long` is
+    for work that the program can make last; `mps_folder` holds the pipes of the machine's MPS, if it
+    is used.
+    """
+
+    runtime: RuntimeDriver
+    hooks: Sequence[Hook]
+    outbox: Outbox
+    isolation: Isolation
+    accounts: Accounts | None
+    gangs: GangNetwork
+    networks: NetworkOffer
+    mps_folder: Path | None
+    sdk_folder: Path | None
+    grants: Callable[[Sequence[str]], list[DeviceGrant]]
+    uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
+    collect: Collect
+    listen: Callable[[ReplicaId, ReplicaFolder, str], AbstractAsyncContextManager[None]]
+    reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
+    folder: Callable[[ReplicaId], ReplicaFolder]
+    clock: Clock
+    run: Offload
+    run_long: Offload
+    defaults: Defaults = Defaults()
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs one assignment; `work` is its life, everything else may be called at any time."""
+
+    place: Place
+    replica_id: ReplicaId
+    assignment: pb.Assignment
+    folder: ReplicaFolder = field(init=False)
+    """Where the replica lives."""
+    phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
+    exit: pb.ReplicaExit | None = None
+    stop_order: pb.StopOrder | None = None
+    secrets: GivenSecrets = field(default_factory=GivenSecrets)
+    started_at: float = 0.0
+    """Unix seconds; 0: its program has not started."""
+    has_collected: bool = False
+    """Whether cursors of what it wrote may have been kept."""
+    _since: float = 0.0
+    _waiting: str = ""
+    _image: str = ""
+    progress: Progress = field(default_factory=Progress)
+    """What the control plane is to know of what it would lose; of rank 0 alone."""
+    _looks: Looks = field(default_factory=Looks)
+    _told_at: float = float("-inf")
+    _is_started: bool = False
+    _preparing: asyncio.Task[PreparationFailed | None] | None = None
+    _finalized: asyncio.Event = field(default_factory=asyncio.Event)
+    _unlisted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Note where the replica lives: paths take time to put together."""
+        self.folder = self.place.folder(self.replica_id)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds its devices."""
+        return self.phase not in _ENDED
+
+    def report(self) -> pb.ReplicaReport:
+        """Where it is now."""
+        return report_of(
+            self.replica_id,
+            self.phase,
+            at=self._since or self.place.clock.time(),
+            end=self.exit,
+            waiting=self._waiting if self.phase == pb.REPLICA_PHASE_PREPARING else "",
+            image=self._image,
+        )
+
+    def introduction(self) -> pb.ReplicaReport:
+        """Where it is now, for a control plane that may never have heard of it."""
+        report = self.report()
+        if self.is_running:
+            report.placed_as.CopyFrom(placed_as(self.assignment, started_at=self.started_at))
+        return report
+
+    def finalized(self) -> None:
+        """The control plane knows its end and that nothing more comes."""
+        self._finalized.set()
+
+    def unlisted(self) -> None:
+        """The orders do not name it any more."""
+        self._unlisted.set()
+
+    async def stop(self, order: pb.StopOrder) -> None:
+        """Order the end, or shorten an earlier order's grace; nothing for what has ended."""
+        if self.stop_order == order or not self.is_running:
+            return
+        before, self.stop_order = self.stop_order, order
+        try:
+            if self._is_started:
+                await self._order_stop(order)
+            elif self._preparing is not None:
+                self._preparing.cancel()
+        except OSError:
+            self.stop_order = before  # the same order, repeated, is not obeyed yet
+            raise
+
+    async def work(self, facts: ReplicaFacts | None = None) -> None:
+        """Live from where `facts` say it is (None: not begun) until its folder is gone."""
+        if facts is not None and facts.exit is not None:
+            await self._collect(exit_of(facts.exit, self.stop_order))
+        else:
+            owner = owner_of(self.assignment)
+            async with self.place.listen(self.replica_id, self.folder, owner):
+                await self._live(facts)
+        await self._destroy()
+
+    async def _live(self, facts: ReplicaFacts | None) -> None:
+        """From the start, or from where it was found running, to its last record."""
+        is_new = facts is None or facts.state is ReplicaState.PREPARED
+        failure = await self._start(is_again=facts is not None) if is_new else None
+        self.secrets.forget()
+        if failure is not None:
+            await self._collect(failure)
+            return
+        self._is_started = True
+        self.started_at = self.started_at or self.place.clock.time()
+        if self.stop_order is not None:
+            await self._insist_on_stop(self.stop_order)
+        record = await self._linger()
+        if record is None:
+            await self._collect(None)
+        elif is_new and self._left_nothing(record):
+            self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order))
+        else:
+            await self._collect(exit_of(record, self.stop_order))
+
+    async def _start(self, *, is_again: bool) -> pb.ReplicaExit | None:
+        """Prepare and start; the end of one that could not be, else None.
+
+        `is_again`: an earlier agent began, and may have noted that it cannot be.
+        """
+        if is_again:
+            noted = await self.place.run(lambda: read_unstarted(self.folder))
+            if noted is not None:
+                return noted
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        words = PreparationLog(self.folder, lambda: loop.call_soon_threadsafe(told.set))
+        try:
+            return await self._prepare_and_start(words, told)
+        except ImageGone as error:
+            # another agent's disk was short between the two
+            log.warning("image.gone", replica=str(self.replica_id), reason=str(error))
+        try:
+            return await self._prepare_and_start(words, told)
+        except ImageGone as error:
+            draft = Draft(self.assignment, self.folder, words)
+            return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
+
+    async def _prepare_and_start(
+        self, words: PreparationLog, told: asyncio.Event
+    ) -> pb.ReplicaExit | None:
+        """As `_start`; raises ImageGone when what was prepared was removed before it started."""
+        draft = Draft(self.assignment, self.folder, words, waits=self._waits_from_thread())
+        problem = self.secrets.problem(self.assignment.spec.secrets)
+        if problem and self.stop_order is None:
+            return await self._fail(draft, sessions.CAUSE_START_FAILED, problem)
+        hooks = [hook for hook in self.place.hooks if hook.applies(self.assignment.spec)]
+        if hooks and self.stop_order is None:
+            failure = await self._prepare(hooks, draft, told)
+            if failure is not None:
+                return await self._fail(draft, failure.cause, str(failure))
+        if self.stop_order is not None:
+            cause = self.stop_order.cause or sessions.CAUSE_STOP_REQUESTED
+            return await self._unstarted(
+                cause, self.stop_order.reason or "stopped before it started"
+            )
+        try:
+            uid = await self._uid()
+            spec = self._spec(draft, uid)
+            folder = self.place.mps_folder
+            if folder is not None and is_kept_by_mps(spec):
+                pipes = await self.place.run(partial(mps_mount, folder))
+                spec = replace(spec, mps_pipes=pipes)
+            await self.place.runtime.start(spec)
+        except ImageGone:
+            raise
+        except EngineGone as error:
+            return await self._fail(draft, sessions.CAUSE_NODE_REFUSED, str(error))
+        except (AccountsError, StartRefused, OSError, ValueError) as error:
+            cause = cause_of(error, sessions.CAUSE_START_FAILED)
+            return await self._fail(draft, cause, str(error))
+        return None
+
+    async def _prepare(
+        self, hooks: Sequence[Hook], draft: Draft, told: asyncio.Event
+    ) -> PreparationFailed | None:
+        async with TaskGroup() as group:
+            telling = group.create_task(self._tell(told))
+            preparing = self._preparing = group.create_task(_run_hooks(hooks, draft))
+            await asyncio.wait([preparing])
+            telling.cancel()
+        self._preparing = None
+        self._image = draft.pinned_image
+        return None if preparing.cancelled() else preparing.result()
+
+    async def _tell(self, told: asyncio.Event) -> NoReturn:
+        """Pass on what the preparation says, from its first word on, while it says it.
+
+        Who collects the whole goes on at what is acknowledged: what was only sent is sent again.
+        """
+        await told.wait()
+        self.has_collected = True
+        uploads = self.place.uploads(self.replica_id, self.folder)
+        async with self.place.collect(self.replica_id, self.folder, uploads, self._paused):
+            await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _uid(self) -> int | None:
+        """Whom its program runs as on this machine; None: the agent's own user."""
+        accounts = self.place.accounts
+        owner = owner_of(self.assignment)
+        if accounts is None:
+            return None
+        known = accounts.known(owner)
+        return await self.place.run(lambda: accounts.of_user(owner)) if known is None else known
+
+    def _spec(self, draft: Draft, uid: int | None) -> ReplicaSpec:
+        spec = self.assignment.spec
+        grants = self.place.grants(self.assignment.device_uuids)
+        given, limits = self.assignment.resources, spec.limits
+        network = network_of(spec, self.place.gangs, self.place.networks)
+        defaults = self.place.defaults
+        return ReplicaSpec(
+            replica_id=self.replica_id,
+            argv=argv_of(spec),
+            secrets=self.secrets.values,
+            env={
+                **environment_of(self.assignment, self.replica_id, grants, network),
+                **({"NSML_RESUME": draft.resumes_from} if draft.resumes_from else {}),
+            },
+            mounts=draft.mounts,
+            devices=grants,
+            device_share=given.gpu_thousandths / 1000 / max(len(grants), 1) or 1.0,
+            time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
+            warning_s=min(_seconds(spec.time_limit) * _WARNING_SHARE, _WARNING_S),
+            leaves_at_limit=spec.retry_count > 0,
+            grace_s=_seconds(spec.grace),
+            lost_after_s=_seconds(spec.lost_after) if spec.HasField("lost_after") else None,
+            isolation=self.place.isolation,
+            memory_bytes=given.memory_bytes or None,
+            cpus=given.cpu_thousandths / 1000 or None,
+            shm_bytes=limits.shm_bytes or defaults.shm_bytes,
+            disk_bytes=limits.disk_bytes or defaults.disk_bytes or None,
+            process_count=limits.process_count or defaults.process_count or None,
+            sdk_folder=self.place.sdk_folder,
+            python=draft.python,
+            uid=uid,
+            gid=uid,
+            groups=draft.groups,
+            image=draft.image,
+            image_name=draft.image_name,
+            names=draft.names,
+            gang=network,
+        )
+
+    async def _linger(self) -> ExitRecord | None:
+        """The end of a program that ends at once; None for one that runs."""
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                return await self.place.runtime.wait(self.replica_id)
+        except TimeoutError:
+            return None
+
+    async def _collect(self, end: pb.ReplicaExit | None) -> None:
+        """Pass on what the replica writes while it runs (`end` is None) and what it left."""
+        self.has_collected = True
+        uploads = self.place.uploads(self.replica_id, self.folder)
+        await uploads.restore()
+        collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
+        async with collecting as collection, TaskGroup() as group:
+            uploading = group.create_task(uploads.work())
+            if end is None:
+                end = await self._watch(group)
+            self._end(pb.REPLICA_PHASE_EXITED, end)
+            await self._free()
+            collection.finish()
+            await collection.finished()
+            await uploads.finished()
+            uploading.cancel()
+        self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    async def _free(self) -> None:
+        """Give back the room of what nobody needs any more: it may be what the rest waits for."""
+        try:
+            await self.place.run_long(self.folder.free)
+        except OSError as error:
+            log.warning("replica.not_freed", replica=str(self.replica_id), error=str(error))
+
+    async def _watch(self, group: TaskGroup) -> pb.ReplicaExit:
+        following = group.create_task(self._follow_progress())
+        with self.place.reachable(self.replica_id, self.folder):
+            self._say(pb.REPLICA_PHASE_RUNNING)
+            record = await self.place.runtime.wait(self.replica_id)
+        following.cancel()
+        await self._note_progress(is_last=True)
+        return exit_of(record, self.stop_order)
+
+    async def _follow_progress(self) -> NoReturn:
+        pause_s, longest_s = LOOKS_S
+        while True:
+            await self.place.clock.sleep(pause_s)
+            await self._note_progress()
+            pause_s = min(2 * pause_s, longest_s)
+
+    async def _note_progress(self, *, is_last: bool = False) -> None:
+        """Look what it would lose, and have that told where it is another thing than before."""
+        if self.replica_id.rank:
+            return
+        try:
+            found = await self.place.run(lambda: read_progress(self.folder.run))
+        except OSError:
+            return
+        known, clock = self.progress, self.place.clock
+        now = clock.monotonic()
+        found = self._looks.found(found, wall=clock.time(), steady=now)
+        is_first = found.is_resumable != known.is_resumable or not known.saved_at
+        is_rare = is_first or now >= self._told_at + TOLD_EVERY_S
+        if found != known and (is_rare or is_last):
+            self.progress, self._told_at = found, now
+            self.place.outbox.wake.set()
+
+    async def _destroy(self) -> None:
+        """Wait until nobody asks for it any more, then leave nothing behind.
+
+        While the orders name it, its folder says to this agent and the next that it has ended.
+        """
+        await self._finalized.wait()
+        await self._unlisted.wait()
+        await self.place.runtime.remove(self.replica_id)
+        log.info("replica.removed", replica=str(self.replica_id))
+
+    async def _fail(self, draft: Draft, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
+        """The end of a replica that could not be started, told in its log too."""
+        log.warning("replica.preparation_failed", replica=str(self.replica_id), error=message)
+        try:
+            await self.place.run(lambda: draft.log.note(message))
+        except OSError as error:
+            log.warning("replica.log_not_written", replica=str(self.replica_id), error=str(error))
+        return await self._unstarted(cause, message)
+
+    async def _unstarted(self, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
+        end = exit_without_start(cause, message, at=self.place.clock.time())
+        try:
+            await self.place.run(lambda: note_unstarted(self.folder, end))
+        except OSError as error:
+            # The next agent would try to start it again, which harms nobody: it never ran.
+            log.warning("replica.end_not_noted", replica=str(self.replica_id), error=str(error))
+        return end
+
+    async def _order_stop(self, order: pb.StopOrder) -> None:
+        grace = order.grace if order.HasField("grace") else self.assignment.spec.grace
+        await self.place.runtime.stop(
+            self.replica_id,
+            grace_s=_seconds(grace),
+            reason=order.reason,
+            notice_s=_seconds(order.notice),
+        )
+
+    async def _insist_on_stop(self, order: pb.StopOrder) -> None:
+        while True:
+            try:
+                return await self._order_stop(order)
+            except OSError as error:
+                log.warning("replica.stop_failed", replica=str(self.replica_id), error=str(error))
+                await self.place.clock.sleep(_STOP_AGAIN_S)
+
+    def _left_nothing(self, record: ExitRecord) -> bool:
+        """Whether the program wrote neither output nor records, and left their places as they were."""
+        try:
+            with open_folder(self.folder.run, ["spool"]) as spool, os.scandir(spool) as files:
+                has_reported = any(file.name != FIRST_LOST for file in islice(files, 2))
+                is_whole = not has_reported and not text_of(FIRST_LOST, spool).strip()
+                return record.output_bytes == 0 and is_whole
+        except OSError:
+            return False
+
+    def _paused(self, is_paused: bool) -> None:
+        if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
+            self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
+
+    def _waits_from_thread(self) -> Callable[[str], None]:
+        """What tells, from any thread, what the preparation waits for; "": it goes on."""
+        loop = asyncio.get_running_loop()
+
+        def wait_for(reason: str) -> None:
+            if self.phase == pb.REPLICA_PHASE_PREPARING and reason != self._waiting:
+                self._waiting = reason
+                self._say(self.phase)
+
+        def wait_from_thread(reason: str) -> None:
+            loop.call_soon_threadsafe(wait_for, reason)
+
+        return wait_from_thread
+
+    def _end(self, phase: pb.ReplicaPhase, end: pb.ReplicaExit) -> None:
+        self.exit = end
+        self._say(phase)
+
+    def _say(self, phase: pb.ReplicaPhase) -> None:
+        self.phase = phase
+        self._since = self.place.clock.time()
+        self.place.outbox.put(self.replica_id, self.report())
+
+
+async def _run_hooks(hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
+    try:
+        for hook in hooks:
+            await hook.prepare(draft)
+    except PreparationFailed as failure:
+        return failure
+    return None
+
+
+def _seconds(duration: object) -> float:
+    return duration.ToNanoseconds() / 1e9  # type: ignore[attr-defined, no-any-return]

@@ -1,0 +1,446 @@
+"""Checkpoints of one replica on their way to the object store.
+
+The SDK saves a checkpoint as a folder and then says so in a record. The record is noted here, on
+disk, before it is passed on, so that an agent that dies in between finds what it still has to send.
+Of several checkpoints of one name only the newest is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import structlog
+
+from nodeagent.collect.pace import CountedLog, Patience
+from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.safe_paths import open_folder, path_of, remove_folder
+from nodeagent.storage.media import MediaUploads
+from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened
+from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
+from nsml._copies import seal
+from nsml._path_text import recorded_name
+from nsml.client.errors import ClientError
+from nsml.client.rpc import Rpc
+from nsml.clock import Clock, Offload, SystemClock
+from nsml.concurrency import TaskGroup
+from nsml.content.beneath import beneath
+from nsml.content.errors import ContentError
+from nsml.content.packing import Packed, pack_files
+from nsml.content.paths import native_parts
+from nsml.v1 import checkpoints_pb2 as pb
+
+_LARGEST = 16 << 40
+_LONGEST_NAME = 512
+_LONGEST_SEAL = 128
+_HELD_BYTES = 1 << 20
+"""So much is held of what is pending, about, and the one that goes over it."""
+_LONGEST_REASON = 500
+_MOST_MISSING = 10
+"""Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
+_MOST_UNNOTED = 64
+_FILE_BYTES = 100
+"""What a path in a list holds beyond its letters."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """What a record says of a checkpoint.
+
+    `folder` is relative to the replica's checkpoints, `files` to the folder, as text (`nsml._path_text`). `seal` shows whether they were
+    changed since; "" from an older SDK.
+    """
+
+    name: str
+    folder: str
+    saved_at: float
+    files: tuple[str, ...]
+    seal: str = ""
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
+        """The checkpoint of a record, or None for one that no SDK writes."""
+        name, folder, saved_at = record.get("name"), record.get("folder"), record.get("time")
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            return None
+        if not isinstance(folder, str) or not folder:
+            return None
+        if isinstance(saved_at, bool) or not isinstance(saved_at, int | float):
+            return None
+        match record.get("files"):
+            case [*files] if all(_is_file(file) for file in files):
+                paths = tuple(path for path, _ in files)
+            case _:
+                return None
+        seal = record.get("seal", "")
+        if not 0 <= saved_at < 1 << 33 or not isinstance(seal, str) or len(seal) > _LONGEST_SEAL:
+            return None
+        return cls(
+            name=recorded_name(name),
+            folder=folder,
+            saved_at=float(saved_at),
+            files=paths,
+            seal=seal,
+        )
+
+
+_NOT_SENDABLE = (ContentError, OSError, ValueError)
+"""What files, and paths that a program wrote, can raise."""
+
+
+class CheckpointChanged(ValueError):
+    """Its files are not those any more that were saved."""
+
+
+class Uploads:
+    """Sends the checkpoints of one replica, one after the other, and beside them its media.
+
+    Args:
+        replica_id: whose.
+        folder: its folder.
+        rpc: gives the connection of the moment.
+        run: for the disk.
+        pause: awaited before something is tried again.
+        clock: by which lines of the log are counted.
+    """
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        *,
+        rpc: Callable[[], Rpc],
+        run: Offload,
+        pause: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._said = CountedLog(str(replica_id), clock)
+        self._patience = Patience(clock)
+        self._replica_id = replica_id
+        self._folder = folder
+        self._rpc = rpc
+        self._run = run
+        self._pause = pause
+        self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause, clock=clock)
+        self._pending: dict[str, SavedCheckpoint] = {}
+        self._held = 0
+        self._unnoted = 0
+        self._changed = asyncio.Event()
+        self._fewer = asyncio.Event()
+        self._noting = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def _noted(self) -> Path:
+        return self._folder.path / "uploads.json"
+
+    async def restore(self) -> None:
+        """Take up what an earlier agent noted and did not finish."""
+        self.media.look()
+        try:
+            noted = json.loads(await self._run(self._noted.read_bytes))
+        except FileNotFoundError:
+            return
+        except ValueError as error:  # cut short by a power loss
+            log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
+            return
+        self._pending = {
+            item["name"]: SavedCheckpoint(**{**item, "files": tuple(item["files"])})
+            for item in noted
+        }
+        self._held = sum(map(_size, self._pending.values()))
+        self._tell()
+
+    async def existing(self, checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
+        """Those with a folder, one for each: the SDK gives every checkpoint its own before it reports it.
+
+        The others are false reports, or older than one of their name that was sent: nothing of them is to be sent.
+        """
+        newest = {one.folder: one for one in checkpoints}
+        missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
+        lost = [(newest.pop(folder), error) for folder, error in missing.items()]
+        for checkpoint, error in lost:
+            self._log("checkpoint.lost", checkpoint, error)
+        # A program removes one or two; of many false ones the platform hears at the attempt's end.
+        with suppress(ClientError):  # as of the many where the platform does not answer
+            for checkpoint, error in lost[-_MOST_MISSING:]:
+                await self._report_loss(checkpoint, error)
+        return list(newest.values())
+
+    def _missing(self, folders: Iterable[str]) -> dict[str, Exception]:
+        """Why each of these cannot be opened, now or later."""
+        found: dict[str, Exception] = {}
+        for folder in folders:
+            try:
+                with opened(self._folder, folder):
+                    continue
+            except _NOT_SENDABLE as error:
+                if not is_passing(error):
+                    found[folder] = error
+        return found
+
+    async def add(self, *checkpoints: SavedCheckpoint) -> None:
+        """Note checkpoints; on return the next agent knows of them, whatever ends this one.
+
+        Waits while others hold too much: whoever saves faster than can be sent is heard later.
+        """
+        is_noted = True
+        for checkpoint in checkpoints:
+            await self._keep(checkpoint)
+            before = self._pending.get(checkpoint.name)
+            while self._held - (_size(before) if before else 0) >= _HELD_BYTES:
+                if not is_noted:
+                    await self._note()
+                    is_noted = True
+                    self._tell()
+                    continue
+                self._fewer.clear()
+                await self._fewer.wait()
+                before = self._pending.get(checkpoint.name)
+            self._drop(checkpoint.name)
+            self._pending[checkpoint.name] = checkpoint
+            self._held += _size(checkpoint)
+            is_noted = False
+        if not is_noted:
+            await self._note()
+        self._tell()
+
+    async def work(self) -> None:
+        """Send what is pending, for ever."""
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self.media.work())
+                await self._send_checkpoints()
+        finally:
+            self._said.close()
+
+    async def _send_checkpoints(self) -> NoReturn:
+        while True:
+            await self._changed.wait()
+            for checkpoint in tuple(self._pending.values()):
+                if self._pending.get(checkpoint.name) is checkpoint:
+                    await self._send(checkpoint)
+            if self._unnoted:
+                await self._note_ends()
+            self._changed.clear()
+            self._tell()
+
+    async def finished(self) -> None:
+        """Return once nothing is pending: every checkpoint is durable, overwritten or broken, all media sent."""
+        await self._idle.wait()
+        await self.media.finished()
+
+    async def _send(self, checkpoint: SavedCheckpoint) -> None:
+        is_durable = True
+        try:
+            await self._upload(checkpoint)
+        except (ClientError, *_NOT_SENDABLE) as error:
+            if is_passing(error):
+                self._log("checkpoint.delayed", checkpoint, error)
+                await self._patience.wait(error, self._pause)
+                return
+            self._log("checkpoint.lost", checkpoint, error)
+            is_durable = False
+            try:
+                await self._report_loss(checkpoint, error)
+            except ClientError as away:
+                self._log("checkpoint.delayed", checkpoint, away)
+                await self._patience.wait(away, self._pause)
+                return
+        self._patience.reset()
+        if self._pending.get(checkpoint.name) is checkpoint:
+            self._drop(checkpoint.name)
+            self._fewer.set()
+            self._unnoted += 1
+            # What is lost costs a successor a look; what is durable, reading all of it.
+            if is_durable or self._unnoted >= _MOST_UNNOTED:
+                await self._note_ends()
+
+    async def _note_ends(self) -> None:
+        try:
+            await self._note()
+        except OSError as error:  # a successor sends it again, which changes nothing
+            self._said.say("checkpoint.end_not_noted", error=str(error))
+
+    def _drop(self, name: str) -> None:
+        before = self._pending.pop(name, None)
+        if before is not None:
+            self._held -= _size(before)
+
+    async def _upload(self, checkpoint: SavedCheckpoint) -> None:
+        # Opened for as long as it is read: what user code puts in its place is another folder.
+        with ExitStack() as stack:
+            opening = opened(self._folder, checkpoint.folder)
+            found = await uninterrupted(self._run, partial(stack.enter_context, opening))
+            owner = os.geteuid() if found.is_kept else self._folder.run.stat().st_uid
+            packing = partial(_packed, found, checkpoint, owner)
+            packed = await uninterrupted(self._run, packing)
+            digest = await put_tree(
+                self._rpc(), packed, self._run, session_id=self._replica_id.session_id
+            )
+        await self._commit(
+            checkpoint,
+            digest=digest,
+            size_bytes=packed.manifest.size,
+            file_count=len(packed.manifest.entries),
+        )
+        self._log("checkpoint.durable", checkpoint, None)
+        await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+
+    async def _commit(self, checkpoint: SavedCheckpoint, **outcome: Any) -> None:
+        request = pb.CommitCheckpointRequest(
+            session_id=self._replica_id.session_id,
+            attempt=self._replica_id.attempt,
+            name=checkpoint.name,
+            **outcome,
+        )
+        request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
+        await self._rpc().unary(
+            "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
+        )
+
+    async def _report_loss(self, checkpoint: SavedCheckpoint, error: Exception) -> None:
+        """Tell the platform, and through it the owner; raises what may pass."""
+        try:
+            await self._commit(checkpoint, why_lost=_reason(error)[:_LONGEST_REASON])
+        except ClientError as refused:
+            if is_passing(refused):
+                raise
+            self._log("checkpoint.loss_not_reported", checkpoint, refused)
+
+    async def _keep(self, checkpoint: SavedCheckpoint) -> None:
+        """Take it from the program, where the SDK could not have that done when it was saved."""
+        try:
+            await uninterrupted(self._run, partial(_keep_unchanged, self._folder, checkpoint))
+        except _NOT_SENDABLE as error:  # then it is looked at when it is sent
+            log.debug("checkpoint.not_kept", replica=str(self._replica_id), error=str(error))
+
+    def _remove_older(self, folder: str) -> None:
+        """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
+        number, dash, escaped = folder.split("/", maxsplit=1)[0].partition("-")
+        if not dash or not number.isdecimal():
+            return
+        for root, parts in ((self._folder.run, ["checkpoints"]), (self._folder.kept, [])):
+            with (
+                suppress(FileNotFoundError),
+                open_folder(root, parts) as checkpoints,
+                os.scandir(checkpoints) as found,
+            ):
+                for entry in found:
+                    other, _, name = entry.name.partition("-")
+                    if name == escaped and other.isdecimal() and int(other) < int(number):
+                        with suppress(OSError):
+                            remove_folder(entry.name, checkpoints)
+
+    async def _note(self) -> None:
+        # one at a time: what is written last must be what is pending now
+        async with self._noting:
+            pending, self._unnoted = tuple(self._pending.values()), 0
+            await uninterrupted(self._run, partial(_write_note, self._noted, pending))
+
+    def _tell(self) -> None:
+        if self._pending:
+            self._idle.clear()
+            self._changed.set()
+        else:
+            self._idle.set()
+
+    def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
+        told = {} if error is None else {"error": str(error)}
+        self._said.say(event, checkpoint=checkpoint.name, **told)
+
+
+def _reason(error: Exception) -> str:
+    """Why a checkpoint is lost, for its owner."""
+    match error:
+        case ClientError():
+            return error.message
+        case FileNotFoundError() | NotADirectoryError():
+            return "its folder was removed after it was saved"
+        case OSError():
+            return error.strerror or str(error)
+    return _sendable(str(error)) or type(error).__name__
+
+
+def _sendable(text: str) -> str:
+    """Text that is UTF-8: what programs write as JSON need not be."""
+    return text.encode(errors="replace").decode()
+
+
+def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
+    content = json.dumps([asdict(item) for item in pending]).encode()
+    # The record is passed on after this: a loss of power must not leave it the only one that knows.
+    write_atomically(path, content, is_durable=True)
+
+
+def _size(checkpoint: SavedCheckpoint) -> int:
+    return sum(_FILE_BYTES + len(path) for path in (checkpoint.name, *checkpoint.files))
+
+
+def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
+    """Describe its files; raises CheckpointChanged where they are not those that were saved.
+
+    What is larger than all that the disk holds has holes, and could take days to read.
+    """
+    root = path_of(found.descriptor)
+    most = min(_LARGEST, shutil.disk_usage(root).used)
+    _check_seal(found, checkpoint)
+    packed = pack_files(root, checkpoint.files, max_bytes=most, owner=owner)
+    _check_seal(found, checkpoint)
+    return packed
+
+
+def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:
+    """Raises CheckpointChanged, OSError. Of files that the agent touched only their content's time counts."""
+    if not checkpoint.seal:
+        return
+    found = []
+    with beneath(path_of(place.descriptor)) as folder:
+        for path in checkpoint.files:
+            try:
+                found.append((path, folder.lstat(native_parts(path))))
+            except FileNotFoundError as error:
+                raise CheckpointChanged(f"{path} was removed after it was saved") from error
+    if place.is_kept and any(is_copy(facts) for _, facts in found):
+        return  # with inodes and times of their own
+    half = len(checkpoint.seal) // 2
+    start = half if place.is_kept or place.is_touched else 0
+    if seal(found)[start:] != checkpoint.seal[start:]:
+        what = max(found, key=lambda one: one[1].st_ctime_ns)[0] if found else checkpoint.folder
+        raise CheckpointChanged(f"{what} was changed after it was saved")
+
+
+def _keep_unchanged(folder: ReplicaFolder, checkpoint: SavedCheckpoint) -> None:
+    """Raises OSError, ValueError where it cannot be kept, or was changed."""
+    if not checkpoint.seal:
+        keep(folder, checkpoint.folder)
+        return
+    with opened(folder, checkpoint.folder) as found:
+        if found.is_kept:
+            return
+        _check_seal(found, checkpoint)
+        keep(folder, checkpoint.folder)
+        try:
+            _check_seal(found._replace(is_touched=True), checkpoint)
+        except BaseException:
+            forget(folder, checkpoint.folder)
+            raise
+
+
+def _is_file(file: object) -> bool:
+    match file:
+        case [str(), int()]:
+            return True
+    return False

@@ -1,0 +1,300 @@
+"""Media of one replica on their way to the object store.
+
+The SDK puts each file in place and then says so in a record. The folder of the files is the list of
+what is to be sent: a file leaves it once the platform has it, or knows that it will not come. So an
+agent that dies leaves to the next one exactly what is not done, and whatever was done twice changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NoReturn
+
+import structlog
+
+from nodeagent.collect.pace import CountedLog, Pace, Patience
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.safe_paths import open_file, open_folder, path_of
+from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
+from nsml.client.errors import ClientError
+from nsml.client.rpc import Rpc
+from nsml.clock import Clock, Offload, SystemClock
+from nsml.content.errors import ContentError
+from nsml.content.media import FILE_NAME, MOST_BYTES
+from nsml.content.packing import Packed, pack_files
+from nsml.v1 import media_pb2 as pb
+
+FOLDER: Final = "media"
+_FILES_AT_ONCE: Final = 256
+_BYTES_AT_ONCE: Final = MOST_BYTES
+_FILES_PER_S: Final = 100.0
+_BURST_S: Final = 10.0
+"""Files of one replica that are sent while it runs, and messages about lost ones; a session has 100,000 at most."""
+_MOST_REMEMBERED: Final = 100_000
+_MISSING: Final = "the file is missing"
+_READ_BYTES: Final = 1 << 20
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Found:
+    """Files of one look into the folder: those to send, and why others are lost."""
+
+    whole: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.whole) + len(self.lost)
+
+
+def file_in(record: Mapping[str, Any]) -> str | None:
+    """The file that a record of kind `media` names, or None for a record that no SDK writes."""
+    name = record.get("file")
+    return name if isinstance(name, str) and FILE_NAME.fullmatch(name) else None
+
+
+class MediaUploads:
+    """Sends what lies in the folder, some files at a time.
+
+    Args:
+        replica_id: whose.
+        folder: its folder.
+        rpc: gives the connection of the moment.
+        run: for the disk.
+        pause: awaited before something is tried again.
+        clock: by which it is measured how fast files come.
+    """
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        *,
+        rpc: Callable[[], Rpc],
+        run: Offload,
+        pause: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._said = CountedLog(str(replica_id), clock)
+        self._patience = Patience(clock)
+        self._pace = Pace(_FILES_PER_S, clock, burst_s=_BURST_S)
+        self._replica_id = replica_id
+        self._folder = folder
+        self._rpc = rpc
+        self._run = run
+        self._pause = pause
+        self._told: set[str] = set()  # by records, and not sent yet
+        self._sent: set[str] = set()  # before their records were read
+        self._stuck: set[str] = set()  # could not be removed
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+
+    def look(self) -> None:
+        """There may be files: those of an earlier agent, or of a program that has ended."""
+        self._idle.clear()
+        self._changed.set()
+
+    def add(self, file: str) -> None:
+        """A record tells of this file."""
+        if file in self._sent:
+            self._sent.discard(file)
+        elif file not in self._stuck and len(self._told) < _MOST_REMEMBERED:
+            self._told.add(file)
+            self.look()
+
+    async def work(self) -> None:
+        """Send what is there, for ever."""
+        try:
+            await self._work()
+        finally:
+            self._said.close()
+
+    async def _work(self) -> NoReturn:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            told = frozenset(self._told)
+            while (found := await self._look(told & self._told)).count:
+                # What is lost is one message, however many files it names.
+                await self._pace.wait(len(found.whole) + bool(found.lost))
+                failed = await self._send(found)
+                if failed is None:
+                    self._patience.reset()
+                    await self._forget([*found.whole, *found.lost])
+                else:
+                    await self._patience.wait(failed, self._pause)
+            if not self._changed.is_set():
+                self._idle.set()
+
+    async def finished(self) -> None:
+        """Return, after the end of the program, once a look that began after this call has found nothing more to send."""
+        self._pace.lift()
+        self.look()
+        await self._idle.wait()
+
+    async def _look(self, told: frozenset[str]) -> _Found:
+        while True:
+            try:
+                return await uninterrupted(self._run, partial(self._found, told))
+            except FileNotFoundError:
+                return _Found(lost=dict.fromkeys(_some(told), _MISSING))
+            except (OSError, ValueError) as error:
+                if not is_passing(error):  # a link or a file where the folder was
+                    self._log("media.unreadable", error=str(error))
+                    return _Found(lost=dict.fromkeys(_some(told), "their folder cannot be read"))
+                self._log("media.delayed", error=str(error))
+            await self._pause()
+
+    def _found(self, told: frozenset[str]) -> _Found:
+        found, size = _Found(), 0
+        owner = self._folder.run.stat().st_uid
+        with open_folder(self._folder.run, [FOLDER]) as folder:
+            there = set()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not FILE_NAME.fullmatch(entry.name) or entry.name in self._stuck:
+                        continue
+                    there.add(entry.name)
+                    if len(there) >= _FILES_AT_ONCE:
+                        break
+            is_all = len(there) < _FILES_AT_ONCE
+            for name in sorted(there):
+                try:
+                    size += _checked(name, folder, owner)
+                except (OSError, ValueError) as error:
+                    if is_passing(error):
+                        raise
+                    found.lost[name] = str(error)
+                    continue
+                if size > _BYTES_AT_ONCE and found.whole:
+                    break
+                found.whole.append(name)
+        if is_all and not found.count:
+            missing = _some(told - there)
+            found.lost = dict.fromkeys(missing, _MISSING)
+        return found
+
+    async def _send(self, found: _Found) -> Exception | None:
+        """Send and say so; the error where it is worth to be tried again."""
+        try:
+            root = await self._upload(found)
+            await self._commit(root, found)
+        except (ClientError, ContentError, OSError) as error:
+            if is_passing(error):
+                self._log("media.delayed", files=found.count, error=str(error))
+                return error
+            # The platform wants none of it: the session was removed, or never was this node's.
+            self._log("media.lost", files=found.count, error=str(error))
+        else:
+            self._log("media.durable", files=len(found.whole), lost=len(found.lost))
+        return None
+
+    async def _upload(self, found: _Found) -> str:
+        """Send the files; those that cannot be sent, now or later, are lost."""
+        try:
+            return await self._put(found) if found.whole else ""
+        except (ClientError, ContentError, OSError, ValueError) as error:
+            if is_passing(error):
+                raise
+            found.lost.update(dict.fromkeys(found.whole, str(error)))
+            found.whole.clear()
+            return ""
+
+    async def _put(self, found: _Found) -> str:
+        """What changes or vanishes meanwhile is lost, and costs no other."""
+        owner = self._folder.run.stat().st_uid
+        with open_folder(self._folder.run, [FOLDER]) as descriptor:
+            while found.whole:
+                packing = partial(_packed, descriptor, tuple(found.whole), owner)
+                try:
+                    packed = await uninterrupted(self._run, packing)
+                    return await put_tree(
+                        self._rpc(), packed, self._run, session_id=self._replica_id.session_id
+                    )
+                except ContentError as error:
+                    path = getattr(error, "path", "")
+                    if path not in found.whole or is_passing(error):
+                        raise
+                    found.whole.remove(path)
+                    found.lost[path] = str(error)
+        return ""
+
+    async def _commit(self, root: str, found: _Found) -> None:
+        files = [pb.MediaContent(file=name) for name in found.whole]
+        files += [pb.MediaContent(file=name, why_lost=why) for name, why in found.lost.items()]
+        request = pb.CommitMediaRequest(
+            session_id=self._replica_id.session_id,
+            attempt=self._replica_id.attempt,
+            rank=self._replica_id.rank,
+            root=root,
+            files=files,
+        )
+        await self._rpc().unary("MediaService/CommitMedia", request, pb.CommitMediaResponse)
+
+    async def _forget(self, names: Sequence[str]) -> None:
+        """The platform knows of them: their files can go, and are not missing when records tell of them."""
+        left = await uninterrupted(self._run, partial(self._remove, names))
+        early = set(names) - self._told
+        self._told.difference_update(names)
+        self._stuck |= left
+        if len(self._sent) < _MOST_REMEMBERED:
+            self._sent |= early - left
+
+    def _remove(self, names: Sequence[str]) -> set[str]:
+        """Those that are there still."""
+        left = set()
+        with suppress(OSError, ValueError), open_folder(self._folder.run, [FOLDER]) as folder:
+            for name in names:
+                try:
+                    os.unlink(name, dir_fd=folder)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    left.add(name)
+        return left
+
+    def _log(self, event: str, **told: object) -> None:
+        self._said.say(event, **told)
+
+
+def _some(names: Iterable[str]) -> list[str]:
+    return sorted(names)[:_FILES_AT_ONCE]
+
+
+def _checked(name: str, folder: int, owner: int) -> int:
+    """The size of a file that is what its name says.
+
+    Raises OSError where it cannot be read, ValueError where it is something else.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = open_file(name, folder, flags)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner:
+            raise ValueError("it is no regular file of the program's")
+        if facts.st_size > MOST_BYTES:
+            raise ValueError(f"{facts.st_size} bytes are more than the {MOST_BYTES} of one file")
+        digest, left = hashlib.sha256(), MOST_BYTES
+        while left > 0 and (part := os.read(descriptor, min(_READ_BYTES, left))):
+            digest.update(part)
+            left -= len(part)
+    finally:
+        os.close(descriptor)
+    if digest.hexdigest() != name[:64]:
+        raise ValueError("its bytes are not those that were shown")
+    return facts.st_size
+
+
+def _packed(descriptor: int, names: Sequence[str], owner: int) -> Packed:
+    return pack_files(path_of(descriptor), names, max_bytes=2 * _BYTES_AT_ONCE, owner=owner)

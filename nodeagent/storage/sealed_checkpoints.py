@@ -1,0 +1,246 @@
+"""Checkpoints that programs cannot change any more: `kept/<number>-<name>/`, beside what they write.
+
+An agent with root makes the files its own: they are linked into its folder, belong to it, and nobody has
+them open for writing; the program reads them at their old place. Elsewhere, and for files that are still
+open for writing or have other names, the file system must be able to share blocks (Btrfs, XFS): then the
+agent takes a copy. Where neither works the program could change them, and `checkpoints.py` looks whether it did.
+
+Blocking. A checkpoint has its name in `kept/` once it is whole; what was begun is in `.begun-<entry>`, and
+is undone by whoever finds it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from nodeagent.folders import ReplicaFolder
+from nodeagent.safe_paths import open_folder, path_of, remove_folder
+from nsml._copies import has_no_writer, share_blocks
+from nsml.content.paths import MAX_DEPTH
+
+_BEGUN = ".begun-"
+_MOST_ENTRIES = 10_000
+"""Files and folders of one checkpoint: a request takes some tenths of a second at most."""
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Opened(NamedTuple):
+    """The folder of a checkpoint, to be read.
+
+    `is_kept`: nobody can change it; `is_touched`: the agent itself changed when its files were last changed.
+    """
+
+    descriptor: int
+    is_kept: bool
+    is_touched: bool
+
+
+class NotKept(OSError):
+    """The files stay as they are: this file system, or what has them open, does not allow it."""
+
+
+def keep(folder: ReplicaFolder, checkpoint: str) -> None:
+    """Take the files of `checkpoint` (relative to the replica's checkpoints) from the program.
+
+    Harmless when that is done already. Raises NotKept; OSError and ValueError as for any other folder that
+    is not there or not as it should be.
+    """
+    entry, *inner = _parts(checkpoint)
+    parts = ["checkpoints", entry, *inner]
+    with open_folder(folder.run, parts) as source, _turn(folder) as kept:
+        if _is_there(entry, kept):
+            return
+        owner = _owner(folder)
+        _undo(entry, kept, owner)
+        taking = _Taking(source, owner)
+        taking.look(kept)
+        with open_folder(path_of(kept), [f"{_BEGUN}{entry}", *inner], create=True) as draft:
+            try:
+                taking.take(draft)
+                os.fsync(draft)
+            except OSError:
+                _undo(entry, kept, owner)
+                raise
+        os.rename(f"{_BEGUN}{entry}", entry, src_dir_fd=kept, dst_dir_fd=kept)
+        os.fsync(kept)
+
+
+@contextmanager
+def opened(folder: ReplicaFolder, checkpoint: str) -> Iterator[Opened]:
+    """Open `checkpoint` where it is safest. Raises OSError, ValueError."""
+    entry, *inner = _parts(checkpoint)
+    with _turn(folder) as kept:
+        is_kept = _is_there(entry, kept)
+        is_touched = not is_kept and _undo(entry, kept, _owner(folder))
+    root, parts = (folder.kept, [entry]) if is_kept else (folder.run, ["checkpoints", entry])
+    with open_folder(root, [*parts, *inner]) as descriptor:
+        yield Opened(descriptor, is_kept, is_touched)
+
+
+def is_copy(facts: os.stat_result) -> bool:
+    """Whether a file that is kept is a copy, and not the program's own file."""
+    return not facts.st_mode & stat.S_IROTH
+
+
+def forget(folder: ReplicaFolder, checkpoint: str) -> None:
+    """Remove what is kept of it. Raises OSError."""
+    with _turn(folder) as kept, suppress(FileNotFoundError):
+        remove_folder(_parts(checkpoint)[0], kept)
+
+
+class _Taking:
+    """Files below the open folder `source`, which belong to `owner` (uid, gid), on their way to the agent."""
+
+    def __init__(self, source: int, owner: tuple[int, int]) -> None:
+        self._source = source
+        self._owner = owner
+        self._can_own = os.geteuid() == 0 != owner[0]
+
+    def look(self, kept: int) -> None:
+        """Raise NotKept before anything is changed, where that can be seen."""
+        for name, folder, _ in self._files():
+            with _open(name, folder) as file:
+                if not (self._can_own and self._is_free(file)):
+                    _check_clones(file, kept)
+
+    def take(self, target: int) -> None:
+        """Link or copy each of them into the open folder `target`."""
+        for name, folder, parts in self._files():
+            with (
+                _open(name, folder) as file,
+                open_folder(path_of(target), parts, create=True) as place,
+            ):
+                if self._can_own and self._is_free(file):
+                    os.link(path_of(file), name, dst_dir_fd=place, follow_symlinks=True)
+                    if _own(file):
+                        continue
+                    os.unlink(name, dir_fd=place)
+                    os.fchown(file, *self._owner)
+                self._copy(file, name, place)
+
+    def _is_free(self, file: int) -> bool:
+        """Whether it is the owner's, has one name, and nobody has it open or mapped for writing."""
+        facts = os.fstat(file)
+        return facts.st_uid == self._owner[0] and facts.st_nlink == 1 and bool(has_no_writer(file))
+
+    def _copy(self, file: int, name: str, place: int) -> None:
+        if os.fstat(file).st_uid != self._owner[0]:
+            raise NotKept(errno.EPERM, f"{name} belongs to another user")
+        mode = 0o500 if os.fstat(file).st_mode & stat.S_IXUSR else 0o400
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        copy = os.open(name, flags, mode, dir_fd=place)
+        try:
+            _share(file, copy)
+            os.fsync(copy)
+        finally:
+            os.close(copy)
+
+    def _files(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """Each regular file: its name, its open folder and the names that lead there."""
+        count = 0
+        for base, folders, names, here in os.fwalk(".", dir_fd=self._source):
+            count += len(folders) + len(names)
+            parts = tuple(part for part in base.split("/") if part != ".")
+            if count > _MOST_ENTRIES or len(parts) > MAX_DEPTH:
+                raise NotKept(
+                    errno.E2BIG, f"more than {_MOST_ENTRIES} files and folders, or too deep"
+                )
+            for name in names:
+                if stat.S_ISREG(os.lstat(name, dir_fd=here).st_mode):
+                    yield name, here, parts
+
+
+def _parts(checkpoint: str) -> list[str]:
+    """Raises ValueError for what is no folder of a checkpoint."""
+    parts = checkpoint.split("/")
+    if not parts[0].partition("-")[0].isdecimal():
+        raise ValueError(f"not a checkpoint: {checkpoint[:80]!r}")
+    return parts
+
+
+@contextmanager
+def _turn(folder: ReplicaFolder) -> Iterator[int]:
+    """The open folder of what is kept, for one thread at a time."""
+    folder.kept.mkdir(mode=0o700, exist_ok=True)
+    with open_folder(folder.path, [folder.kept.name]) as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        yield kept
+
+
+@contextmanager
+def _open(name: str, folder: int) -> Iterator[int]:
+    file = os.open(name, _FILE, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise NotKept(errno.EINVAL, f"{name} is no regular file")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _owner(folder: ReplicaFolder) -> tuple[int, int]:
+    facts = folder.run.stat()
+    return facts.st_uid, facts.st_gid
+
+
+def _is_there(entry: str, kept: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(entry, dir_fd=kept).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _own(file: int) -> bool:
+    """Take it from its owner; False where somebody has opened it for writing meanwhile."""
+    is_executable = os.fstat(file).st_mode & stat.S_IXUSR
+    os.fchown(file, os.geteuid(), os.getegid())
+    os.fchmod(file, 0o555 if is_executable else 0o444)
+    return bool(has_no_writer(file))
+
+
+def _check_clones(file: int, kept: int) -> None:
+    """Raises NotKept where the file system shares no blocks between files."""
+    try:
+        copy = os.open(path_of(kept), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise NotKept(error.errno, error.strerror) from error
+    try:
+        _share(file, copy)
+    finally:
+        os.close(copy)
+
+
+def _share(file: int, copy: int) -> None:
+    if not share_blocks(file, copy):
+        raise NotKept(errno.EOPNOTSUPP, "this file system shares no blocks between files")
+
+
+def _undo(entry: str, kept: int, owner: tuple[int, int]) -> bool:
+    """Give back what was taken of a checkpoint that is not whole; whether anything was begun.
+
+    Its folder stays, empty: it says that the times of the files are the agent's doing.
+    """
+    try:
+        draft = os.open(
+            f"{_BEGUN}{entry}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=kept
+        )
+    except FileNotFoundError:
+        return False
+    try:
+        for _, folders, names, here in os.fwalk(".", topdown=False, dir_fd=draft):
+            for name in names:
+                with _open(name, here) as file:
+                    if os.fstat(file).st_nlink > 1:  # a copy of the agent's own has one name
+                        os.fchown(file, *owner)
+                os.unlink(name, dir_fd=here)
+            for name in folders:
+                os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(draft)
+    return True

@@ -1,0 +1,826 @@
+"""The real parts of an agent: processes, files, sockets, devices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import structlog
+
+from nodeagent.collect.file_watcher import Writes
+from nodeagent.config import Settings, SettingsError
+from nodeagent.dependencies import Machine, MakeImageOrders, Parts
+from nodeagent.engine.client import Engine, EngineError
+from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
+from nodeagent.environments.downloads import Downloads
+from nodeagent.environments.image_names import ImageNames
+from nodeagent.environments.images import Images, ImageSettings, build_prefix
+from nodeagent.environments.sandbox import BuildLimits, Sandbox
+from nodeagent.environments.setups import Setups
+from nodeagent.environments.virtualenvs import Environments
+from nodeagent.folders import ReplicaFolders, write_atomically
+from nodeagent.image_orders import ImageOrders
+from nodeagent.journal import Journal
+from nodeagent.link.renewal import Renew
+from nodeagent.machine.accounts import (
+    Accounts,
+    AccountsError,
+    IdRange,
+    build_ids,
+    range_on_this_machine,
+)
+from nodeagent.machine.addresses import interface_of, reachable_host
+from nodeagent.machine.meter import HeldDevices, NodeMeter, ReplicaMeter
+from nodeagent.network.container_networks import ContainerNetworks
+from nodeagent.network.gang_network import HOST, NONE, GangNetwork, interface_variables
+from nodeagent.network.host_network import NetworkOffer
+from nodeagent.network.pasta import probe_pasta
+from nodeagent.network.rules import NetworkRules, NoNetwork
+from nodeagent.network.session_network import (
+    Firewall,
+    NetworkFacts,
+    Networks,
+    SessionNetwork,
+    probe_network,
+)
+from nodeagent.probes.host import HostFacts, HostProbe
+from nodeagent.probes.interface import DeviceProbe
+from nodeagent.probes.simulated import SimulatedProbe
+from nodeagent.replica.assignments import used_things
+from nodeagent.replica.preparation_steps import Hook, ImageHook, PythonHook
+from nodeagent.runtimes.containment import (
+    PULLED_WITHIN_S,
+    NoContainers,
+    containers_at_start,
+    engine_mark,
+    probe_containers,
+    pull_default_image,
+    tried_in_time,
+)
+from nodeagent.runtimes.docker import DockerDriver, EnginePlace
+from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.isolation import (
+    IsolationFacts,
+    probe_isolation,
+    strongest,
+    with_containers,
+)
+from nodeagent.runtimes.launch import Machine as ReplicaMachine
+from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
+from nodeagent.runtimes.process import ProcessDriver
+from nodeagent.runtimes.shims import ShimDriver
+from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
+from nodeagent.storage.eviction import (
+    KeepFree,
+    Store,
+    is_full,
+    lacks_files,
+    relieve,
+    room_for_builds,
+)
+from nsml._install import sdk_digest, write_sdk
+from nsml.client.channel import Channel
+from nsml.client.contexts import is_local
+from nsml.client.rpc import HASTY, pinging
+from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
+from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
+from nsml.private_files import read_private
+from nsml.private_folders import make_data_folder
+from nsml.program_logs import write_json_lines
+from nsml.v1 import resources_pb2 as resources
+
+log = structlog.get_logger()
+
+_ON_THE_WAY = ("", "replicas", "datasets", "environments", "builds", "sdk")
+"""Folders of the agent that lead to what programs may read, where they see the machine's files."""
+_NOBODYS_WAY = ("bundles", "downloads", "staging", "trial")
+_RULES_LOOKED_AT_S = 30.0
+"""Whatever loads a firewall anew (nftables.service, firewalld) may drop the rules of others."""
+_KEEPING = {
+    Keeping.NONE: resources.KEEPING_NONE,
+    Keeping.WATCHED: resources.KEEPING_WATCHED,
+    Keeping.GROUP: resources.KEEPING_GROUP,
+}
+_Pull = Callable[[threading.Event], None]
+"""Fetches the default image until the event is set."""
+# A control plane that stopped without a word, or a cut cable, is noticed by pings: soon where there is
+# another one to go to; else a machine that is busy for a moment would only be made busier.
+_PATIENT = pinging(every_s=10, within_s=5)
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+)
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+
+
+@asynccontextmanager
+async def real_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts for these settings, while the context lasts.
+
+    Raises:
+        SettingsError: a file is missing, or what is asked for does not work on this machine.
+        JournalLocked: another agent uses the data folder.
+        JournalError: the journal cannot be used.
+    """
+    write_json_lines(file=settings.log_file, most_bytes=settings.log_file_bytes)
+    # Who may read what is said where it is made; what programs are given, others read by default.
+    os.umask(0o022)
+    make_data_folder(settings.data, SettingsError)
+    journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    writes = Writes.here()
+    try:
+        token = None if settings.token_file is None else partial(_token, settings.token_file)
+        clock = SystemClock()
+        held = HeldDevices(clock)
+        probe = _probe(settings, clock, held)
+        isolation = await in_thread(lambda: _isolation(settings))
+        alone = isolation
+        containers = _containers_probe(settings, isolation)
+        pull = _pull(settings)
+        isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
+        accounts = await in_thread(lambda: _accounts(settings, isolation))
+        limits = await in_thread(lambda: _limits(settings))
+        networks = await in_thread(lambda: _networks(settings, isolation, engine_place))
+        # only now: programs are given the limit that was found
+        _open_as_many_files_as_allowed()
+        host = HostProbe(settings.data)
+        folders = ReplicaFolders(settings.data / "replicas")
+        isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
+        of_builds = build_limits(settings, host.facts().memory_bytes)
+        sandbox = await in_thread(
+            lambda: _sandbox(settings, of_builds, alone, isolation.machine, networks.network)
+        )
+        downloads = Downloads(settings.data / "downloads")
+        environments = Environments(settings.data / "environments", sandbox, downloads, accounts)
+        stores = [
+            Store(kind="downloads", cache=downloads, place=settings.data),
+            Store(kind="environment", cache=environments, place=environments.folder),
+        ]
+        reader = Setups(sandbox).reader
+        hook: Hook = PythonHook(environments, in_own_thread, reader)
+        images: Images | None = None
+        watch: EngineWatch | None = None
+        if engine_place is not None:
+            images = await _images(settings, of_builds, engine_place, limits.disk_floor_bytes)
+            stores.append(Store(kind="image", cache=images, place=engine_place.root))
+            watch = EngineWatch(engine_place.engine, clock=clock, run_long=in_own_thread)
+            names = _image_names(engine_place, sandbox)
+            hook = ImageHook(images, names, in_own_thread, reader, watch)
+        keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
+        async with (
+            _rules_kept(networks, folders, clock),
+            _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
+        ):
+            yield Parts(
+                clock=clock,
+                rng=random.Random(),  # noqa: S311 - the jitter of pauses
+                run=in_thread,
+                channel_factory=ChannelMaker(settings),
+                runtime=runtime,
+                journal=journal,
+                machine=_machine(settings, host.facts(), isolation, limits, networks),
+                probe=probe,
+                load=held.update,
+                meter=NodeMeter(host, settings.data),
+                measure=ReplicaMeter(clock, host.facts().boot_id).samples,
+                token=token,
+                renew=_renewal(settings, clock),
+                run_long=in_own_thread,
+                hooks=[hook],
+                relieve=lambda trees: relieve(
+                    [*stores, *trees], keep, partial(used_things, folders)
+                ),
+                disk_floor_bytes=limits.disk_floor_bytes,
+                sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
+                accounts=accounts,
+                images=None if images is None else images.listed,
+                image_orders=None
+                if images is None
+                else _image_orders(settings, images, folders, clock),
+                writes=writes,
+                engine=watch,
+                has_grown=_has_containers_now(containers, pull)
+                if engine_place is None and settings.isolation == "auto"
+                else None,
+            )
+    finally:
+        # an agent that starts anew in this process finds what this one found
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+        if writes is not None:
+            writes.close()
+        journal.close()
+
+
+class ChannelMaker:
+    """Makes channels as the settings say: TLS with an authority, plaintext only on this machine.
+
+    Without a certificate only to the servers that they name: whatever else an agent is told of asks
+    for one, and any of those servers passes on what the leader is to hear.
+
+    The files are read for each channel, since certificates are renewed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        if settings.authority_file is not None:
+            self._credentials(settings.authority_file)
+        for server in settings.servers:
+            if settings.authority_file is None and not is_local(server):
+                raise SettingsError(
+                    f"{server} is another machine: plaintext is for this one only."
+                    " Join with `nsml join`, or name an authority_file"
+                )
+
+    def __call__(self, address: str, *, is_hasty: bool = False, is_own: bool = False) -> Channel:
+        """See ChannelFactory."""
+        settings = self._settings
+        authority, certificate = settings.authority_file, settings.certificate_file
+        if None in {authority, certificate} and address not in settings.servers:
+            raise SettingsError(f"{address} is for certificates, and this node has none")
+        options = (*_OPTIONS, *(HASTY if is_hasty else _PATIENT))
+        options += _OWN_CONNECTION if is_own else ()
+        if authority is not None:
+            # only listeners of the platform have that name, whatever their hosts are called here
+            named = ("grpc.ssl_target_name_override", SERVER_NAME)
+            return grpc.aio.secure_channel(
+                address, self._credentials(authority), options=(*options, named)
+            )
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def _credentials(self, authority: Path) -> grpc.ChannelCredentials:
+        key, certificate = self._settings.key_file, self._settings.certificate_file
+        return grpc.ssl_channel_credentials(
+            _read(authority),
+            None if key is None else _read_secret(key),
+            None if certificate is None else _read(certificate),
+        )
+
+
+def _renewal(settings: Settings, clock: Clock) -> Renew | None:
+    """Renews the certificate of a joined node; None for an agent that has none."""
+    key, certificate, authority = (
+        settings.key_file,
+        settings.certificate_file,
+        settings.authority_file,
+    )
+    if key is None or certificate is None or authority is None:
+        return None
+    files = NodeFiles(key=key, certificate=certificate, authority=authority)
+
+    async def renew(address: str) -> bool:
+        return await renew_when_due(address, settings.node, files, now=clock.time())
+
+    return renew
+
+
+def _open_as_many_files_as_allowed() -> None:
+    """Each program may hold a few of the agent's descriptors, and there are many programs."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _token(path: Path) -> str:
+    return _read_secret(path).decode().strip()
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        return read_private(str(path))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _isolation(settings: Settings) -> IsolationFacts:
+    trial_id, obstacle = _trial_id(settings)
+    found = probe_isolation(
+        settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
+    )
+    no_user = obstacle or found.user_reason
+    user_words = no_user and f"level user does not work: {no_user}"
+    reasons = "; ".join(filter(None, [found.reason, user_words]))
+    if settings.isolation in {"auto", "container"}:
+        return replace(found, reason=reasons if _misses_user(found) else found.reason)
+    wanted = Isolation(settings.isolation)
+    if wanted not in found.levels:
+        why = no_user if wanted is Isolation.USER else reasons
+        raise SettingsError(f"isolation {wanted.value} does not work here: {why}")
+    # what a stronger level lacks is of no interest to who chose another
+    return replace(found, level=wanted, reason=found.reason if wanted is found.level else "")
+
+
+def _misses_user(found: IsolationFacts) -> bool:
+    """Whether it matters to this machine that level `user` does not work."""
+    if found.level is Isolation.NONE:
+        return True
+    # to keep users apart it would be there, if anything was
+    return os.geteuid() == 0 and not found.with_accounts
+
+
+def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
+    """Whom users are on this machine; also opens the way to what they may read, or closes it."""
+    is_user = isolation.level is Isolation.USER
+    for name in (*_ON_THE_WAY, *_NOBODYS_WAY):
+        folder = settings.data / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o711 if is_user and name in _ON_THE_WAY else 0o700)
+    if isolation.level not in isolation.with_accounts:
+        return None
+    try:
+        return Accounts(settings.data, _ids(settings), by_group=is_user)
+    except AccountsError as error:
+        raise SettingsError(str(error)) from error
+
+
+def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
+    """The limits of builds on a machine with so much memory."""
+    each, count = settings.build_memory_bytes, settings.builds_at_once
+    limits = BuildLimits(
+        memory_bytes=each,
+        cpus=settings.build_cpus,
+        disk_bytes=settings.build_disk_bytes,
+        files=settings.build_files,
+        kept_bytes=settings.build_cache_bytes,
+        time_s=settings.build_time_limit_s,
+        at_once=count,
+        per_owner=settings.user_builds_at_once,
+        together_bytes=settings.builds_memory_bytes or memory_bytes // 2,
+    )
+    return replace(limits, together_bytes=min(limits.together_bytes, limits.most_together_bytes))
+
+
+def _sandbox(
+    settings: Settings,
+    limits: BuildLimits,
+    alone: IsolationFacts,
+    machine: ReplicaMachine,
+    network: Networks | None,
+) -> Sandbox:
+    """Where environments are built: by what works here without an engine, whatever sessions get."""
+    level = strongest(alone)
+    ids: list[int] = []
+    if level in alone.with_accounts:
+        try:
+            ids = build_ids(settings.data, _ids(settings))
+        except AccountsError as error:
+            raise SettingsError(str(error)) from error
+    sandbox = Sandbox(
+        settings.data / "builds",
+        machine=machine,
+        level=level,
+        ids=ids,
+        # without root builds keep the machine's, with the indexes on its loopback
+        network=network
+        if level is Isolation.NAMESPACE and isinstance(network, SessionNetwork)
+        else None,
+        limits=limits,
+        room=partial(room_for_builds, settings.data, machine.limits.disk_floor_bytes),
+    )
+    sandbox.tidy()
+    return sandbox
+
+
+def _trial_id(settings: Settings) -> tuple[int | None, str]:
+    """The id to try with whether users can have some of their own; None, and why they cannot."""
+    is_root = os.geteuid() == 0
+    obstacle = range_on_this_machine(_ids(settings)) if is_root else "the agent is not root"
+    return (None if obstacle else _ids(settings).trial), obstacle
+
+
+def _ids(settings: Settings) -> IdRange:
+    return IdRange(settings.uid_first, settings.uid_count)
+
+
+def _only_owner(isolation: IsolationFacts) -> str:
+    """Why this node takes its owner's sessions alone; empty when it keeps users apart."""
+    if isolation.level is Isolation.NONE:
+        return "it runs sessions without isolation"
+    if isolation.level is Isolation.CONTAINER or isolation.level in isolation.with_accounts:
+        return ""
+    if os.geteuid():
+        return "its agent has neither root nor a container engine"
+    return "its agent has root and cannot run users under ids of their own"
+
+
+def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[], EnginePlace]:
+    """Tries containers as the settings say; blocking, raises NoContainers."""
+    _, most_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    trial_id, obstacle = _trial_id(settings)
+
+    def probe() -> EnginePlace:
+        place = probe_containers(
+            Engine(settings.engine_socket),
+            found.machine,
+            settings.data / "trial",
+            node=settings.node,
+            mark=engine_mark(settings.data),
+            default_image=settings.default_image,
+            most_open_files=most_open_files,
+            container_network=settings.container_network,
+            trial_id=trial_id,
+        )
+        if place.network_reason:
+            log.warning(
+                "containers.no_own_network",
+                reason=place.network_reason,
+                sessions=place.container.network,
+                builds=settings.build_network or place.container.network,
+            )
+        if os.geteuid() == 0 and obstacle:
+            log.warning("containers.run_as_root", reason=obstacle)
+        return place
+
+    return probe
+
+
+def _pull(settings: Settings) -> _Pull | None:
+    """Fetches the default image that an administrator chose; None: there is none to fetch."""
+    if not settings.names_default_image:
+        return None
+
+    def pull(cancelled: threading.Event) -> None:
+        pull_default_image(
+            Engine(settings.engine_socket),
+            settings.default_image,
+            credentials=settings.registry_config,
+            cancelled=cancelled,
+        )
+
+    return pull
+
+
+async def _containers(
+    settings: Settings,
+    found: IsolationFacts,
+    probe: Callable[[], EnginePlace],
+    pull: _Pull | None,
+    clock: Clock,
+) -> tuple[IsolationFacts, EnginePlace | None]:
+    """What was found with containers, and where they are made; else why there are none.
+
+    Raises:
+        SettingsError: containers are asked for, and do not work.
+    """
+    if settings.isolation not in {"auto", "container"}:
+        return found, None
+    starting = settings.data / "starting.json"
+
+    def tell(awaits: str, within_s: float) -> None:
+        """To `nsml up`, which waits for this agent."""
+        words = {"pid": os.getpid(), "awaits": awaits, "within_s": within_s}
+        write_atomically(starting, json.dumps(words).encode())
+
+    def tell_and_pull(fetch: _Pull, cancelled: threading.Event) -> None:
+        tell(f"pulling image {settings.default_image}", PULLED_WITHIN_S)
+        fetch(cancelled)
+
+    try:
+        place = await containers_at_start(
+            probe,
+            settings.data,
+            awaits=lambda why, s: tell(f"sessions ran in containers here, and {why}", s),
+            clock=clock,
+            run_long=in_own_thread,
+            pull=pull and partial(tell_and_pull, pull),
+        )
+    except NoContainers as reason:
+        if settings.isolation == "container":
+            raise SettingsError(f"isolation container does not work here: {reason}") from reason
+        reasons = [f"no containers: {reason}", found.reason]
+        found = replace(found, reason="; ".join(filter(None, reasons)))
+        if not settings.names_default_image:
+            log.info("containers.unused", reason=str(reason))
+            return found, None
+        log.warning("containers.unused", reason=str(reason), default_image=settings.default_image)
+        return replace(found, unmet=f"default_image is set, and no containers: {reason}"), None
+    finally:
+        starting.unlink(missing_ok=True)
+    found = with_containers(found, trial_id=_trial_id(settings)[0])
+    if place.network_reason and not settings.container_network:
+        why = f"sessions have no network: {place.network_reason} (container_network chooses one)"
+        found = replace(found, reason="; ".join(filter(None, [found.reason, why])))
+    return found, place
+
+
+def _has_containers_now(
+    probe: Callable[[], EnginePlace], pull: _Pull | None
+) -> Callable[[], Awaitable[bool]]:
+    """Looks whether they work by now."""
+
+    async def look() -> bool:
+        try:
+            await tried_in_time(probe, in_own_thread, pull=pull)
+        except NoContainers:
+            return False
+        return True
+
+    return look
+
+
+def _networks(
+    settings: Settings, isolation: IsolationFacts, place: EnginePlace | None = None
+) -> NetworkFacts:
+    """The networks of sessions and the rules about them, which are there from now on.
+
+    Raises:
+        SettingsError: networks of their own are asked for, and do not work.
+    """
+    is_wanted = settings.session_network != "host" and isolation.level is Isolation.NAMESPACE
+    if os.geteuid() == 0:
+        has_ids = isolation.level in isolation.with_accounts
+        ids = _ids(settings)
+        containers = place and ContainerNetworks(place.engine, settings, place.own_network)
+        found = probe_network(
+            settings.data,
+            rules=NetworkRules(
+                uids=(ids.first, ids.trial) if has_ids else None,
+                metadata=settings.metadata_addresses,
+                ports=settings.session_ports,
+                connections=settings.session_connections,
+            ),
+            subnet=settings.session_subnet,
+            nameservers=settings.session_nameservers,
+            is_wanted=is_wanted,
+            engines=containers.bridges if containers else tuple,
+        )
+        if containers and found.firewall is not None:
+            found = replace(found, open_reason=containers.open_reason(has_ids=has_ids))
+    elif is_wanted:
+        found = probe_pasta(
+            settings.data,
+            subnet=settings.session_subnet,
+            nameservers=settings.session_nameservers,
+            metadata=settings.metadata_addresses,
+        )
+    else:
+        reason = "the agent is not root"
+        found = NetworkFacts(reason=reason, open_reason=reason)
+    is_engines = isolation.level is Isolation.CONTAINER  # whose networks are their own, too
+    if settings.session_network == "own" and found.network is None and not is_engines:
+        why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
+        raise SettingsError(f"session_network own does not work here: {why}")
+    # without root a node takes its owner's sessions alone: nobody has to act
+    tell = log.info if os.geteuid() and not is_engines else log.warning
+    if is_wanted and found.network is None:
+        tell("network.shared", reason=found.reason)
+    if settings.metadata_addresses and found.open_reason:
+        tell("network.metadata_open", reason=found.open_reason)
+    return found
+
+
+def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkFacts) -> str:
+    """What administrators should know of the networks of sessions here."""
+    words = []
+    if isolation.level is Isolation.NAMESPACE and found.network is None:
+        is_chosen = settings.session_network == "host" or not found.reason
+        why = "session_network = host" if is_chosen else found.reason
+        words.append(f"sessions share the machine's network: {why}")
+    elif isolation.level is Isolation.NAMESPACE and os.geteuid():
+        words.append("sessions have networks of their own, by pasta")
+    if _only_owner(isolation):
+        return "; ".join(words)  # all sessions are one person's, whose metadata these are
+    if settings.metadata_addresses and found.open_reason:
+        whom = "containers" if isolation.level is Isolation.CONTAINER else "them"
+        words.append(f"metadata services are open to {whom}: {found.open_reason}")
+    return "; ".join(words)
+
+
+@asynccontextmanager
+async def _rules_kept(
+    found: NetworkFacts, folders: ReplicaFolders, clock: Clock
+) -> AsyncIterator[None]:
+    """Keep the rules about networks; remove all of it at the end, unless sessions are left."""
+
+    async def keep(firewall: Firewall) -> None:
+        while True:
+            await clock.sleep(_RULES_LOOKED_AT_S)
+            try:
+                await in_thread(firewall.restore)
+            except NoNetwork as error:
+                log.warning("firewall.not_restored", reason=str(error))
+
+    keeping = None if found.firewall is None else asyncio.create_task(keep(found.firewall))
+    try:
+        yield
+    finally:
+        if keeping is not None:
+            keeping.cancel()
+        if found.network is not None:
+            found.network.close()
+        if all(folders.of(one).exit.exists() for one in folders.ids()):
+            try:
+                await in_thread(found.remove)
+            except OSError as error:
+                log.warning("network.not_removed", reason=str(error))
+
+
+def _runtime(
+    folders: ReplicaFolders,
+    isolation: IsolationFacts,
+    network: Networks | None,
+    place: EnginePlace | None,
+    clock: Clock,
+) -> ShimDriver:
+    if place is None:
+        return ProcessDriver(
+            folders,
+            machine=isolation.machine,
+            levels=isolation.levels,
+            launcher=Launcher(in_thread),
+            clock=clock,
+            run=in_thread,
+            run_long=in_own_thread,
+            network=network,
+        )
+    return DockerDriver(
+        folders,
+        machine=isolation.machine,
+        place=place,
+        launcher=Launcher(in_thread),
+        clock=clock,
+        run=in_thread,
+        run_long=in_own_thread,
+    )
+
+
+async def _images(
+    settings: Settings, limits: BuildLimits, place: EnginePlace, floor_bytes: int
+) -> Images:
+    """The images of this agent; what builds of an earlier one left is removed."""
+    images = Images(
+        settings.data / "images",
+        place.engine,
+        ImageSettings(
+            default=settings.default_image,
+            aliases=settings.image_aliases,
+            always_pulls=settings.image_pull == "always",
+            credentials=settings.registry_config,
+            allowed=settings.allowed_images,
+            image_bytes=settings.image_bytes,
+            pull_time_limit_s=settings.image_pull_time_limit_s,
+            network=settings.build_network or place.container.network,
+            disk_bytes=limits.disk_bytes,
+            memory_bytes=limits.memory_bytes,
+            cpus=limits.cpus,
+            time_limit_s=limits.time_s,
+        ),
+        mark=place.container.mark,
+        is_full=lambda: is_full(place.root, floor_bytes) or lacks_files(place.root),
+        queue=limits.queue(partial(room_for_builds, place.root, floor_bytes)),
+    )
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
+            await in_own_thread(images.tidy)
+    except (EngineError, OSError, TimeoutError) as error:
+        log.warning("images.not_tidied", error=str(error))
+    return images
+
+
+def _image_orders(
+    settings: Settings, images: Images, folders: ReplicaFolders, clock: Clock
+) -> MakeImageOrders:
+    def make(answered: Callable[[], object], changed: Callable[[], object]) -> ImageOrders:
+        return ImageOrders(
+            images,
+            most=(settings.builds_at_once, settings.user_builds_at_once),
+            is_used=lambda key: f"image {key}" in used_things(folders),
+            answered=answered,
+            changed=changed,
+            clock=clock,
+            run_long=in_own_thread,
+        )
+
+    return make
+
+
+def _image_names(place: EnginePlace, sandbox: Sandbox) -> ImageNames:
+    mark = place.container.mark
+    return ImageNames(place.engine, sandbox, prefix=f"{build_prefix(mark)}names-", mark=mark)
+
+
+def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
+    if settings.simulate_gpus:
+        events = settings.data / "simulated-gpus"
+        return SimulatedProbe(
+            settings.node, settings.simulate_gpus, clock, held.loads, events=events
+        )
+    from nodeagent.probes.nvml import NvmlProbe  # noqa: PLC0415 - not for simulated devices
+
+    return NvmlProbe()
+
+
+def _limits(settings: Settings) -> LimitFacts:
+    return probe_limits(
+        settings.data,
+        disk_floor_bytes=settings.disk_floor_bytes,
+        with_groups=settings.control_groups,
+        unit=settings.replicas_unit,
+    )
+
+
+def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
+    """What the node says of its limits; an engine keeps those of containers by groups of its own."""
+    if isolation is Isolation.CONTAINER:
+        memory = cpus = processes = resources.KEEPING_GROUP
+        note = ""
+    else:
+        memory, cpus, processes = (_KEEPING[limits.keeping(one)] for one in (MEMORY, CPU, PIDS))
+        note = limits.reason
+    return resources.KeptLimits(
+        memory=memory, cpus=cpus, processes=processes, disk=resources.KEEPING_WATCHED, note=note
+    )
+
+
+def _machine(
+    settings: Settings,
+    facts: HostFacts,
+    isolation: IsolationFacts,
+    limits: LimitFacts,
+    networks: NetworkFacts,
+) -> Machine:
+    host = settings.host or reachable_host(settings.servers[0], facts.host)
+    interface = interface_of(host)
+    gangs = _gangs(settings, isolation.level, interface)
+    return Machine(
+        boot_id=facts.boot_id,
+        host=host,
+        isolation=isolation.level,
+        only_owner=_only_owner(isolation),
+        gangs=gangs,
+        networks=_offer(settings, isolation.level, networks, gangs, interface),
+        isolation_note="; ".join(
+            filter(None, [isolation.reason, _network_note(settings, isolation, networks)])
+        ),
+        setting_note=isolation.unmet,
+        capacity=resources.Resources(
+            cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
+            memory_bytes=settings.memory_bytes or facts.memory_bytes,
+        ),
+        limits=_kept(isolation.level, limits),
+    )
+
+
+def _gangs(settings: Settings, isolation: Isolation, interface: str) -> GangNetwork:
+    mode = NONE if settings.gang_network == NONE else HOST
+    if isolation is Isolation.CONTAINER:
+        mode = settings.gang_network or NONE
+    return GangNetwork(
+        mode=mode,
+        devices=settings.gang_devices,
+        unlimited_memlock=settings.gang_memlock,
+        environment={
+            **interface_variables(mode, interface),
+            **dict(one.split("=", 1) for one in settings.gang_environment),
+        },
+    )
+
+
+def _offer(
+    settings: Settings,
+    isolation: Isolation,
+    found: NetworkFacts,
+    gangs: GangNetwork,
+    interface: str,
+) -> NetworkOffer:
+    """What sessions that are no gangs may ask for: the host network where it is allowed, or all have it."""
+    if isolation is Isolation.CONTAINER:
+        has_own = settings.container_network != HOST
+    else:
+        has_own = isolation is Isolation.NAMESPACE and found.network is not None
+    if settings.host_network == "never":
+        return NetworkOffer(has_own=has_own, host=None if has_own else GangNetwork(mode=HOST))
+    # those for an overlay name interfaces that the machine has not
+    chosen = {} if gangs.is_overlay else gangs.environment
+    environment = {**interface_variables(HOST, interface), **chosen}
+    return NetworkOffer(has_own=has_own, host=replace(gangs, mode=HOST, environment=environment))
+
+
+def _sdk(folder: Path) -> Path:
+    """This version's SDK; programs that run keep the one they began with."""
+    place = folder / sdk_digest()
+    write_sdk(place)
+    for path in (place, *place.rglob("*")):  # also what an earlier agent kept to itself
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return place
