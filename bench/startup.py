@@ -1,6 +1,6 @@
 """How long whole processes take: `nsml ps` on a running platform, `import nsml`.
 
-`nsml ps` goes the short way of `cli/listing.py`, `nsml ps -a` the one of all other commands.
+`nsml ps` goes the short way of `cli/sessions/listing.py`, `nsml ps -a` the one of all other commands.
 The peers are measured in the same run, in turn with ours: `python -c pass`, and `docker ps` where an
 engine answers.
 """

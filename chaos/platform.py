@@ -24,8 +24,8 @@ from chaos.hosts import CLIENT, Hosts
 from chaos.processes import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
 from chaos.reaper import Reaper, end_all
 from cli.exits import CommandError
-from cli.local import toml
-from cli.processes import program, read_json
+from cli.local.data_folder import toml
+from cli.local.processes import program, read_json
 from nsml.client.contexts import Context, write_private
 from nsml.client.trust import SERVER_NAME
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chaos.processes import MARK, processes_with
-from cli.processes import find, recorded, signal_program
+from cli.local.processes import find, recorded, signal_program
 
 if TYPE_CHECKING:
-    from cli.processes import Program
+    from cli.local.processes import Program
 
 _WITHIN_S: Final = 90.0
 _QUIET_S: Final = 0.5

@@ -305,7 +305,7 @@ class App:
         import asyncio
         import gc
 
-        from cli.patience import Patience
+        from cli.retry import Patience
 
         async def bounded() -> T:
             async with asyncio.timeout(self.flags.timeout_s), self.connect() as client:
@@ -416,7 +416,7 @@ def _start_here(servers: Sequence[str]) -> str:
     """How the platform of this machine is started: by its unit, unless a folder of `nsml up` is asked."""
     from pathlib import Path
 
-    from cli.units import CONTROL_PLANE_UNIT, is_installed
+    from cli.local.units import CONTROL_PLANE_UNIT, is_installed
 
     sockets = [Path(one.removeprefix("unix:")) for one in servers if one.startswith("unix:")]
     is_of_up = any((one.parent.parent / "local.json").exists() for one in sockets)
@@ -449,7 +449,7 @@ def _awaits(servers: Sequence[str]) -> str:
     """What a control plane of this machine that is starting waits for; "" where none does."""
     from pathlib import Path
 
-    from cli import processes
+    from cli.local import processes
 
     for server in servers:
         if server.startswith("unix:"):

@@ -584,7 +584,7 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
     """The references with every glob replaced by the full names that it fits; each once.
 
     For commands that read, where a glob means all that the user may see, and as a short form their own; those
-    that change something use `cli.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    that change something use `cli.sessions.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
     """
     from nsml.v1.sessions_pb2 import SessionFilter
 

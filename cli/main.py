@@ -12,9 +12,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cli import listing
 from cli.app import App
 from cli.exits import ExitCode
+from cli.sessions import listing
 from nsml.resolving import bound_resolvers
 
 if TYPE_CHECKING:

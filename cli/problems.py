@@ -156,7 +156,7 @@ def _instead(error: click.BadParameter, path: str) -> list[str]:
 
 def _moved_behind(context: click.Context) -> str:
     """`nsml run train.py -- --lr 0.1` for `nsml run train.py --lr 0.1`; "" where that cannot be known."""
-    from cli.program_words import corrected
+    from cli.sessions.program_words import corrected
 
     return corrected(context.meta.get("typed") or (), context.meta.get("words") or ())
 

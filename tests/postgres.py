@@ -29,7 +29,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.said import last_line
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.said import last_line
 
 KEYS: Mapping[str, str] = {

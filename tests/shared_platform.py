@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import pytest
 
-from cli.local import toml
-from cli.processes import program
+from cli.local.data_folder import toml
+from cli.local.processes import program
 from controlplane.store.etcd_process import EtcdProcess
 from tests.in_process import look, only_looks
 from tests.s3 import KEYS, S3Server

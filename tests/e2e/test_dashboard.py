@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.chromium import chromium, colours
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.platform import PROGRAMS, ROOT
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.e2e.platforms import contained_platform, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform

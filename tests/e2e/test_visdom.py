@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.e2e.programs import wait_for, write_program
 from tests.in_process import Platform
 from tests.visdoms import required_visdom

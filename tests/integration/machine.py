@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import processes
-from cli.processes import Program
+from cli.local import processes
+from cli.local.processes import Program
 from tests.in_process import look, only_looks
 from tests.said import words_of
 

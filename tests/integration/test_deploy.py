@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
+from cli.local.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 

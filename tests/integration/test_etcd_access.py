@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cli.ports import Held
+from cli.local.ports import Held
 from controlplane.store import etcd_members
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_members import Login, Tls

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from cli.ports import Held
+from cli.local.ports import Held
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from tests.etcd import require_etcd
 from tests.integration.machine import until

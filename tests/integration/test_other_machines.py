@@ -13,9 +13,9 @@ import socket
 import subprocess
 from pathlib import Path
 
-from cli import processes
-from cli.ports import Held
-from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT
+from cli.local import processes
+from cli.local.ports import Held
+from cli.local.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT
 from controlplane.access.authority import open_authority
 from nsml.client.trust import NodeFiles, needs_renewal, signing_request
 from nsml.clock import SystemClock

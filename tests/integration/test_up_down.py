@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import processes
-from cli.ports import Held
-from cli.processes import Program
+from cli.local import processes
+from cli.local.ports import Held
+from cli.local.processes import Program
 from tests.integration.machine import Machine, machine, until
 from tests.living_folders import files_below
 
@@ -220,7 +220,7 @@ def takes(thief: socket.socket, port: int) -> bool:
 
 SEES_IT_FREE = """
 import os
-from cli import ports, up
+from cli.local import ports, up
 from cli.main import main
 up.DEFAULT_HTTP_PORT = int(os.environ["HTTP_PORT"])
 ports.obstacle = lambda host, port: ''
@@ -269,7 +269,7 @@ def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> No
 
 ASKS_FOR_WHAT_WAS_CHOSEN = """
 import socket
-from cli.bringup import BringUp
+from cli.local.bringup import BringUp
 from cli.main import main
 real, kept = BringUp.ensure, []
 def ensure(self, name, settings):

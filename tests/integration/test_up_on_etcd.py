@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cli import processes
+from cli.local import processes
 from controlplane.access.files import write_private
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_etcd_access import Authority, tls_etcd

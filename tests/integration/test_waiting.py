@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.etcd import etcd_in
 from tests.postgres import PostgresServer
 from tests.proxy import Proxy

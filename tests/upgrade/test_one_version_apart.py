@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from cli import processes
-from cli.ports import Held
+from cli.local import processes
+from cli.local.ports import Held
 from nsml._version import VERSION
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.backup import _keys_of
+from cli.cluster.backup import _keys_of
 
 
 @pytest.mark.parametrize("of_platform", ["ours", "another"])

@@ -7,9 +7,9 @@ import shlex
 import click
 import pytest
 
-import cli.sessions
-from cli import units
+import cli.sessions.ps
 from cli.exits import CommandError, ExitCode, code_of
+from cli.local import units
 from cli.root import COMMANDS, SYNONYMS, root
 from nsml.client import errors
 from nsml.client.trust import TrustError
@@ -528,7 +528,7 @@ def test_a_defect_is_told_as_one(nsml, monkeypatch):
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("here")
 
-    monkeypatch.setattr(cli.sessions, "wanted", broken)
+    monkeypatch.setattr(cli.sessions.ps, "wanted", broken)
     result = nsml("ps", check=False)
     assert result.code == 1
     assert "a defect of nsml itself: ZeroDivisionError: here" in result.stderr

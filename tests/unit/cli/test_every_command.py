@@ -113,7 +113,7 @@ def everything(everything, state):
 
 def test_every_variable_is_told():
     folders = [Path(cli_package.__file__).parent, Path(client_package.__file__).parent]
-    texts = [file.read_text() for folder in folders for file in folder.glob("*.py")]
+    texts = [file.read_text() for folder in folders for file in folder.rglob("*.py")]
     read = {name for text in texts for name in re.findall(r'environ(?:\.get\(|\[)"(\w+)"', text)}
     ours = {name for name in read if name.startswith("NSML_")}
     assert {"NSML_SERVER", "NSML_DATA"} <= ours

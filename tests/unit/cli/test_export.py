@@ -12,7 +12,7 @@ import stat
 import pyarrow.parquet as pq
 import pytest
 
-from cli import points
+from cli.results import points
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -209,8 +209,8 @@ def test_a_session_that_reported_nothing(nsml, state):
 
 
 def test_metrics_beyond_the_listed_ones_are_exported(nsml, reported, monkeypatch):
-    monkeypatch.setattr("cli.export.MOST_LISTED", 1)
-    monkeypatch.setattr("cli.export._total", _nothing_listed)
+    monkeypatch.setattr("cli.results.export.MOST_LISTED", 1)
+    monkeypatch.setattr("cli.results.export._total", _nothing_listed)
     shown = nsml("export", "@last", "-m", "train/*")
     assert len(shown.stdout.splitlines()) == 8
     assert "7 points of 1 session" in shown.stderr
@@ -223,5 +223,5 @@ async def _nothing_listed(*_):
 def test_whether_a_metric_is_there_is_not_known_where_not_all_are_listed(
     nsml, reported, monkeypatch
 ):
-    monkeypatch.setattr("cli.export.MOST_LISTED", 1)
+    monkeypatch.setattr("cli.results.export.MOST_LISTED", 1)
     assert nsml("export", "@last", "-m", "train/los").stderr == "0 points of 1 session\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from tests.in_process import look
 
 
@@ -12,7 +12,7 @@ def test_a_platform_that_says_that_a_part_is_away_is_not_asked_by_a_program(
     async def gives_up(_patience: object, error: Exception) -> None:
         raise error
 
-    monkeypatch.setattr("cli.patience.Patience.wait", gives_up)
+    monkeypatch.setattr("cli.retry.Patience.wait", gives_up)
     state.refuses["ListSessions"] = 1
     done = look(["ps", "-a"], environ)
     assert done is not None

@@ -16,7 +16,7 @@ def asked(monkeypatch):
         asked.append((method, answer is not None))
         return answer
 
-    monkeypatch.setattr("cli.listing.ask", ask)
+    monkeypatch.setattr("cli.sessions.listing.ask", ask)
     return asked
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli import logs
+from cli.sessions import logs
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import overwriting
 from nsml.view.text import width

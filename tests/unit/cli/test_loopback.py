@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli.loopback import MOST_HEAD_BYTES, may_pass, owner_in, refusal, user_at
+from cli.sessions.loopback import MOST_HEAD_BYTES, may_pass, owner_in, refusal, user_at
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
 LINE = (

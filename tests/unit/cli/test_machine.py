@@ -2,8 +2,8 @@
 
 import pytest
 
-from cli.local import Choices, DataFolder
-from cli.machine import node_lines, open_way
+from cli.local.common import node_lines, open_way
+from cli.local.data_folder import Choices, DataFolder
 
 CHOICES = Choices(node="gpu-7", admin="kim")
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from cli.exits import CommandError
-from cli.local import Choices
-from cli.ports import LOOPBACK, Held, obstacle, parse_http
-from cli.up import DEFAULT_HTTP_PORT, with_http
+from cli.local.data_folder import Choices
+from cli.local.ports import LOOPBACK, Held, obstacle, parse_http
+from cli.local.up import DEFAULT_HTTP_PORT, with_http
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux alone")
 
@@ -39,7 +39,7 @@ def test_a_held_port_is_taken_by_who_names_it_and_is_a_server() -> None:
 TEN_PORTS = """
 import json, socket
 from pathlib import Path
-from cli.ports import LOOPBACK, Held
+from cli.local.ports import LOOPBACK, Held
 
 Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40009")
 
@@ -104,7 +104,7 @@ def test_where_http_is_answered_is_a_host_and_a_port() -> None:
 def test_http_is_on_the_loopback_where_nothing_else_was_asked_for(monkeypatch) -> None:
     with Held() as held, listening(held.free()) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr("cli.up.DEFAULT_HTTP_PORT", port)
+        monkeypatch.setattr("cli.local.up.DEFAULT_HTTP_PORT", port)
         chosen = with_http(Choices(), held, is_fixed=False)
         assert chosen.http_address.startswith(f"{LOOPBACK}:")
         assert chosen.http_address != f"{LOOPBACK}:{port}", "that is another program's"

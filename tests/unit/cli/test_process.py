@@ -71,7 +71,13 @@ def test_ps_loads_what_it_needs_alone(environ, everything):
     services = {name for name in modules if name.startswith("nsml.v1.") and "pb2" in name}
     assert services == {"nsml.v1.resources_pb2", "nsml.v1.sessions_pb2"}
     mine = {name for name in modules if name.startswith("cli.")}
-    assert not mine & {"cli.run", "cli.logs", "cli.models", "cli.datasets", "cli.admin"}
+    assert not mine & {
+        "cli.sessions.run",
+        "cli.sessions.logs",
+        "cli.results.models",
+        "cli.data.datasets",
+        "cli.accounts.users",
+    }
 
 
 def test_a_reader_who_leaves_is_no_error(environ, state):

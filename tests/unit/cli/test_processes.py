@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from cli import local, processes
 from cli.app import App
-from cli.bringup import LEAST_ROOM_BYTES, BringUp, stop_program, too_full
 from cli.exits import CommandError
-from cli.local import Choices, DataFolder
-from cli.processes import Program, StartFailed
+from cli.local import data_folder as local
+from cli.local import processes
+from cli.local.bringup import LEAST_ROOM_BYTES, BringUp, stop_program, too_full
+from cli.local.data_folder import Choices, DataFolder
+from cli.local.processes import Program, StartFailed
 from nsml import log_files
 
 
@@ -198,7 +199,7 @@ def test_who_waits_for_something_else_is_granted_that_time_and_says_so(
     monkeypatch.setattr(
         processes, "program", lambda _: [sys.executable, "-c", script, str(tmp_path)]
     )
-    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 2.0)
+    monkeypatch.setattr("cli.local.bringup.READY_WITHIN_S", 2.0)
     folder = DataFolder(tmp_path)
     (tmp_path / "agent").mkdir()
     folder.starting("agent").write_text(json.dumps({"pid": 1, "within_s": 600, "awaits": "stale"}))
@@ -228,7 +229,7 @@ def test_who_waits_without_an_end_is_told_of_and_not_waited_for(
     monkeypatch.setattr(
         processes, "program", lambda _: [sys.executable, "-c", script, str(tmp_path)]
     )
-    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 3.0)
+    monkeypatch.setattr("cli.local.bringup.READY_WITHIN_S", 3.0)
     folder = DataFolder(tmp_path)
     (tmp_path / "controlplane").mkdir()
     bring_up = BringUp(App(environ=os.environ), folder)

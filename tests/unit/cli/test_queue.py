@@ -6,7 +6,7 @@ import click
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cli.supposing import WHAT_IF
+from cli.sessions.what_if import WHAT_IF
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import queue, tables

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from cli.app import App
-from cli.logs import LogReader
 from cli.main import run
+from cli.sessions.logs import LogReader
 from nsml.clock import SystemClock
 from nsml.folders import folder_name
 from nsml.v1 import checkpoints_pb2

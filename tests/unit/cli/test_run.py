@@ -66,7 +66,7 @@ def test_a_run_that_was_answered_has_succeeded_whoever_answers_then(
     async def gone(*_):
         raise Unavailable("nobody answers")
 
-    monkeypatch.setattr("cli.run._waits", lambda _: True)
+    monkeypatch.setattr("cli.sessions.run._waits", lambda _: True)
     monkeypatch.setattr("nsml.client.calls.Sessions.get", gone)
     result = nsml("run", "-o", "name")
     assert result.stdout == "kim/None/1\n"
@@ -76,7 +76,7 @@ def test_an_interrupt_after_the_answer_leaves_the_session(nsml, state, project, 
     async def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cli.run._settled", interrupted)
+    monkeypatch.setattr("cli.sessions.run._settled", interrupted)
     result = nsml("run", check=False)
     assert (result.code, result.stdout) == (130, "")
     assert result.stderr.endswith("\nsession kim/None/1 goes on: nsml logs -f kim/None/1\n")

@@ -3,7 +3,7 @@ import shlex
 
 import pytest
 
-from cli.run import run as submit
+from cli.sessions.run import run as submit
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.nsml.client.contract_server import EPOCH

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.teardown import FINALIZED_WITHIN_S, STOPPED_WITHIN_S, _stop_and_wait
+from cli.local.teardown import FINALIZED_WITHIN_S, STOPPED_WITHIN_S, _stop_and_wait
 from nsml.v1 import sessions_pb2 as pb
 
 

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from cli.app import App, Format
-from cli.choosing import Choosing
-from cli.redrawing import Redrawn
-from cli.watching import Watched
+from cli.live_table import Redrawn
+from cli.sessions.list_options import Choosing
+from cli.sessions.live_list import Watched
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import FixedClock, Stream

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli.export import _paths
-from cli.media import _path_of
-from cli.points import FileFormat
+from cli.results.export import _paths
+from cli.results.media import _path_of
+from cli.results.points import FileFormat
 from nodeagent.link.outbox import replica_of
 from nodeagent.replica.preparation_steps import DataHook, PreparationFailed
 from nsml.client.checkpoints import folder_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from controlplane.access.authority import SERVER_NAME, make_authority
 from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import Address, host_for_others, names_of_this_host

@@ -7,7 +7,7 @@ import shlex
 import pytest
 from hypothesis import event, given, settings
 
-from cli.run import run
+from cli.sessions.run import run
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import Isolation, Network, Node
 from controlplane.operations.unfit import MOST_DEVICES, Nearest, refusal_of

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
 from controlplane.domain.errors import NotLeader

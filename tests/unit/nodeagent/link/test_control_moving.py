@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from cli.ports import Held
+from cli.local.ports import Held
 from nodeagent.config import SettingsError
 from nodeagent.link.channels import Link
 from nodeagent.link.control import Control

@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from cli.ports import Held
+from cli.local.ports import Held
 from controlplane.services.convert.sessions import shorten
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode

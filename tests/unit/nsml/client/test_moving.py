@@ -10,7 +10,7 @@ from contextlib import aclosing
 import grpc
 import pytest
 
-from cli.ports import Held
+from cli.local.ports import Held
 from nsml.client import errors
 from nsml.client.connect import connect
 from nsml.client.content import download, upload

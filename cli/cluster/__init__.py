@@ -1,0 +1,1 @@
+"""Commands about the platform: nodes, images, views, audit trail, backups."""

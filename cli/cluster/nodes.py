@@ -1,0 +1,428 @@
+"""gpustat, status, node: the machines, and what administrators do with them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.app import App
+from cli.arguments import NODE, SESSION
+from cli.cluster.node_targets import chosen_nodes, names_of, nodes_argument, nodes_words
+from cli.confirmation import confirm_names, confirmed
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, Group, command, near, not_there_yet, pass_app, to_try
+from cli.output import table_lines, write_list, write_one
+from cli.sessions.what_if import WHAT_IF, Change, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.nodes_pb2 import FenceNodeResponse, GetNodeResponse, Node
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+
+
+@command(
+    "gpustat",
+    reads=True,
+    examples=["nsml gpustat", "nsml gpustat -w", "nsml gpustat --free", "nsml gpustat gpu-014 -j"],
+)
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--free", is_flag=True, help="Only GPUs that nothing holds and that are offered.")
+@click.option("-w", "--watch", is_flag=True, help="Stay, and show it as it changes.")
+@not_there_yet("--model")
+@not_there_yet("--user")
+@pass_app
+def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> None:
+    """Show every GPU: its load, its memory and the sessions on it."""
+    from nsml.view import nodes as view
+    from nsml.view.text import visible
+
+    if watch:
+        _watch_gpus(app, nodes, free=free)
+        return
+    found = _chosen(app.call(lambda client: client.nodes.every()), nodes)
+    devices = view.devices(found)
+    if free:
+        devices = [item for item in devices if view.is_free(item)]
+    write_list(
+        app,
+        devices,
+        columns=view.DEVICE_COLUMNS,
+        record=view.device_record,
+        name="uuid",
+        none="no free GPUs" if free else "no GPUs",
+    )
+    for node in found:
+        if app.is_for_people and (note := view.note(node)):
+            app.say(f"{node.name}: {visible(note)}")
+
+
+def _watch_gpus(app: App, names: Sequence[str], *, free: bool) -> None:
+    from cli.live_table import Redrawn
+    from cli.results.telemetry import LOOKS_EVERY_S, check_drawing
+    from nsml.view import nodes as view
+
+    check_drawing(
+        app, "nsml gpustat" if app.is_for_people else f"nsml gpustat -o {app.format.value}"
+    )
+    screen = Redrawn(app)
+    none = "no free GPUs" if free else "no GPUs"
+
+    async def follow(client: Client) -> None:
+        from nsml.client.streams import look_again
+
+        looking = look_again(client, client.nodes.every, every_s=LOOKS_EVERY_S, on_link=screen.link)
+        async with aclosing(looking):
+            async for nodes in looking:
+                devices = view.devices(_chosen(nodes, names))
+                shown = [item for item in devices if not free or view.is_free(item)]
+                screen.show(table_lines(app, shown, view.DEVICE_COLUMNS) if shown else [none])
+
+    app.call(follow)
+
+
+def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
+    known = [node.name for node in nodes]
+    for name in names:
+        if name not in known:
+            raise CommandError(
+                f"no such node: {name}",
+                code=ExitCode.NOT_FOUND,
+                advice=to_try("nsml gpustat", near(name, known)) or "nsml node ls",
+            )
+    return [node for node in nodes if not names or node.name in names]
+
+
+@command(
+    "status",
+    reads=True,
+    examples=[
+        "nsml status",
+        "nsml status --explain @last",
+        "nsml status --explain mnist/3 --what-if gpus=4,priority=high,time-limit=1h",
+        "nsml status --queue",
+        "nsml status --history --window 7d",
+        "nsml status -j",
+    ],
+)
+@click.option("--explain", "session", type=SESSION, metavar="SESSION", help="Why does it wait?")
+@click.option(
+    "--what-if",
+    type=WHAT_IF,
+    metavar="K=V,...",
+    help="With --explain: and if it asked for this? Nothing is changed.",
+)
+@click.option("--queue", is_flag=True, help="The queue: same as nsml queue.")
+@click.option("--history", is_flag=True, help="How the GPUs were used over time.")
+@click.option(
+    "--window",
+    type=DURATION,
+    metavar="TIME",
+    help="With --history: the last so much; default: a day.",
+)
+@not_there_yet("--services", is_flag=True)
+@not_there_yet("-w", "--watch", is_flag=True)
+@pass_app
+def status(
+    app: App,
+    *,
+    session: str | None,
+    what_if: Change | None,
+    queue: bool,
+    history: bool,
+    window: float | None,
+) -> int:
+    """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
+
+    --explain says of a session that waits its place, the reason, who holds what it waits for and until when
+    at most, and when enough is free. --what-if takes gpus, cpus, memory, nodes, priority, time-limit,
+    gpu-model, pod and network.
+
+    What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
+    code 0 when all is well or there are notices alone, 1 when something is wrong, 3 when no control plane
+    answers. The term of a leader is a number that grows with each election.
+    """
+    from nsml.view.text import visible
+
+    if what_if is not None and session is None:
+        raise click.UsageError("--what-if needs --explain SESSION")
+    if window is not None and not history:
+        raise click.UsageError("--window needs --history")
+    if (session is not None) + history + queue > 1:
+        raise click.UsageError("one of --explain, --history and --queue at a time")
+    if session is not None:
+        _explain(app, session, what_if)
+        return ExitCode.OK
+    if history:
+        from cli.results.telemetry import show_history
+
+        show_history(app, window)
+        return ExitCode.OK
+    if queue:
+        from cli.sessions.queue import show_queue
+
+        show_queue(app)
+        return ExitCode.OK
+    from nsml.view import nodes as view
+
+    cluster = app.cluster()
+    lines = view.cluster_lines(cluster, server=app.context.places)
+    if conditions := view.condition_lines(cluster):
+        lines += ["", *conditions]
+    write_one(app, view.cluster_record(cluster), [visible(line) for line in lines], name="version")
+    is_wrong = not all(map(view.is_notice, cluster.conditions))
+    return ExitCode.FAILED if is_wrong else ExitCode.OK
+
+
+def _explain(app: App, reference: str, change: Change | None) -> None:
+    from nsml.view import explained
+    from nsml.view import queue as view
+    from nsml.view.sessions import record
+    from nsml.view.text import visible
+
+    what_if = message_of(change) if change is not None else None
+    answer = app.call(lambda client: client.sessions.explain(reference, what_if))
+    session, now = answer.session, app.clock.time()
+    shown = record(session)
+    waiting = answer.waiting if answer.HasField("waiting") else None
+    lines = explained.lines(session, waiting, now)
+    if change is not None:
+        lines += view.what_if_lines(answer.what_if, change.text, now)
+    fields = (
+        "name",
+        "id",
+        "state",
+        "waiting",
+        "stop",
+        "attempt",
+        "attempts",
+        "replicas",
+        "end",
+        "usage",
+        "episodes",
+        "simulated",
+    )
+    whole = {key: shown[key] for key in fields} | view.explained_record(answer)
+    write_one(app, whole, [visible(line) for line in lines])
+
+
+@click.group("node", cls=Group)
+def node() -> None:
+    """Nodes: the machines that run sessions. Administrators drain, resume, fence and remove them."""
+
+
+@command("ls", reads=True, examples=["nsml node ls", "nsml node ls -o wide"])
+@pass_app
+def ls(app: App) -> None:
+    """List the nodes."""
+    from nsml.v1 import nodes_pb2
+    from nsml.view import nodes as view
+
+    found = app.call(lambda client: client.nodes.every())
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no nodes yet · nsml join HOST",
+        blank=nodes_pb2.Node(),
+    )
+
+
+def _node_argument() -> Callable[[F], F]:
+    return click.argument("name", type=NODE, metavar="NODE")
+
+
+REASON = click.option("--reason", default="", metavar="TEXT", help="Shown wherever it matters.")
+
+
+@command("show", reads=True, examples=["nsml node show gpu-7", "nsml node show gpu-7 -j"])
+@_node_argument()
+@pass_app
+def show(app: App, *, name: str) -> None:
+    """Show one node: what it is, and what runs there."""
+    from nsml.view import nodes as view
+    from nsml.view.text import visible
+
+    answer = app.call(lambda client: client.nodes.get(name))
+    lines = view.shown_lines(answer, app.clock.time())
+    write_one(app, view.shown_record(answer), [visible(line) for line in lines])
+
+
+@command(
+    "drain",
+    examples=[
+        "nsml node drain gpu-7",
+        "nsml node drain gpu-7 --move-after 2h --reason 'new disks'",
+        "nsml node drain gpu-7 --move-after 0s",
+        "nsml node drain 'rack2-*' gpu-7 --reason 'power work'",
+    ],
+)
+@nodes_argument()
+@click.option(
+    "--move-after",
+    type=DURATION,
+    metavar="TIME",
+    help="Then stop what still runs there, and run it elsewhere; default: never.",
+)
+@REASON
+@confirmed
+@pass_app
+def drain(app: App, *, names: tuple[str, ...], move_after: float | None, reason: str) -> None:
+    """Let nodes take no new sessions; administrators.
+
+    What runs there ends by itself, or is moved: SIGTERM, its grace in which it can save, and the next
+    attempt elsewhere, whatever its --retry. A gang is moved as a whole. With --move-after it asks first
+    where sessions are on the node. Undo: nsml node resume.
+    """
+    from nsml.view.units import duration_text
+
+    found = chosen_nodes(app, names)
+    moved = _sessions_on(found) if move_after is not None else []
+    last = f"after {duration_text(move_after)}" if moved and move_after else ""
+    first = f"drain {nodes_words([one.node.name for one in found])}"
+    if not confirm_names(app, "node drain", moved, noun="session", first=first, last=last):
+        return
+    for one in found:
+        drained = partial(_drained, name=one.node.name, move_after_s=move_after, reason=reason)
+        _told(app, app.call(drained))
+
+
+async def _drained(client: Client, *, name: str, move_after_s: float | None, reason: str) -> Node:
+    return await client.nodes.drain(name, move_after_s=move_after_s, reason=reason)
+
+
+def _sessions_on(found: Sequence[GetNodeResponse]) -> list[str]:
+    """The sessions of nodes, each once, with those whose names are hidden from the user."""
+    names = dict.fromkeys(name for one in found for name in one.sessions)
+    return [*names, *["a session of another user"] * sum(one.hidden_sessions for one in found)]
+
+
+@command(
+    "resume",
+    examples=[
+        "nsml node resume gpu-7",
+        "nsml node resume gpu-7 -y",
+        "nsml node resume 'rack2-*'",
+    ],
+)
+@nodes_argument()
+@confirmed
+@pass_app
+def resume(app: App, *, names: tuple[str, ...]) -> None:
+    """Let nodes take sessions again: drained, or held; administrators.
+
+    A node is held when the control plane's store was restored from a copy that is older than what the
+    node was ordered. What it runs and the platform does not know is stopped then; it asks first.
+    """
+    from nsml.view.nodes import foreign_replicas
+    from nsml.view.text import visible
+
+    found = [one.node for one in chosen_nodes(app, names)]
+    held = [one for one in found if not one.hold.lifted_by]
+    stops = {one.name: foreign_replicas(one, app.clock.time()) for one in held}
+    aside = "\n".join(
+        f"node {one.name}: {visible(one.hold.why)}" for one in held if stops[one.name]
+    )
+    first = f"resume {nodes_words([one.name for one in found])}"
+    every = [replica for replicas in stops.values() for replica in replicas]
+    if confirm_names(app, "node resume", every, noun="replica", first=first, aside=aside):
+        for one in found:
+            _told(app, app.call(partial(_resumed, name=one.name)))
+
+
+async def _resumed(client: Client, *, name: str) -> Node:
+    return await client.nodes.resume(name)
+
+
+@command(
+    "fence",
+    examples=[
+        "nsml node fence gpu-7 --reason 'power supply burnt'",
+        "nsml node fence gpu-7 --force -y",
+        "nsml node fence 'rack2-*' --reason 'water'",
+    ],
+)
+@nodes_argument()
+@REASON
+@click.option("--force", is_flag=True, help="Although its agent is still heard.")
+@confirmed
+@pass_app
+def fence(app: App, *, names: tuple[str, ...], reason: str, force: bool) -> None:
+    """Say that what ran on silent nodes is gone; administrators. Asks first where sessions are there.
+
+    Their sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
+    in the same boot, it ends whatever it still runs before the node takes anything.
+    """
+    from nsml.view.text import visible
+
+    found = chosen_nodes(app, names)
+    for one in found:
+        if one.HasField("fence_refusal") and not force:
+            refusal = one.fence_refusal
+            raise CommandError(
+                refusal.message, code=ExitCode.CONFLICT, why=refusal.why, advice=refusal.attempt
+            )
+    fenced = [one.node.name for one in found]
+    state = f" ({_state(found[0].node)})" if len(found) == 1 else ""
+    first = f"fence {nodes_words(fenced)}{state}"
+    if not confirm_names(app, "node fence", _sessions_on(found), noun="session", first=first):
+        return
+    for name in fenced:
+        answer = app.call(partial(_fenced, name=name, reason=reason, force=force))
+        _told(app, answer.node)
+        for session in answer.sessions:
+            app.write(f"  ended {visible(session)}")
+
+
+async def _fenced(client: Client, *, name: str, reason: str, force: bool) -> FenceNodeResponse:
+    return await client.nodes.fence(name, reason=reason, force=force)
+
+
+@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 --revoke -y"])
+@nodes_argument()
+@click.option(
+    "--revoke",
+    is_flag=True,
+    help="Also bar its key for ever, and cut off its agent: a stolen machine.",
+)
+@confirmed
+@pass_app
+def rm(app: App, *, names: tuple[str, ...], revoke: bool) -> None:
+    """Forget an empty node, its name and key; administrators. Asks first.
+
+    Its certificate is void at once. The machine, or another one, joins under the name again with a new join
+    token (nsml admin join-token). Its agent must be stopped first, except with --revoke.
+    """
+    found = app.call(lambda client: names_of(client, names))
+    if confirm_names(app, "node rm", found, noun="node"):
+        for name in found:
+            app.call(partial(_removed, name=name, revoke=revoke))
+            app.say(f"removed node {name}" + (" and barred its key" if revoke else ""))
+
+
+async def _removed(client: Client, *, name: str, revoke: bool) -> None:
+    await client.nodes.remove(name, revoke=revoke)
+
+
+def _state(node: Node) -> str:
+    from nsml.view.nodes import state_text
+
+    return state_text(node)
+
+
+def _told(app: App, node: Node) -> None:
+    from nsml.view.nodes import why_closed
+    from nsml.view.text import visible
+
+    why = why_closed(node, app.clock.time())
+    app.write(visible(f"{node.name}  {_state(node)}{f'  {why}' if why else ''}"))
+
+
+for _command in (ls, show, drain, resume, fence, rm):
+    node.add_command(_command)

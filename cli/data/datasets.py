@@ -1,0 +1,194 @@
+"""dataset: push, list, describe, remove."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App
+from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
+from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.exits import CommandError
+from cli.group import Group, command, not_there_yet, pass_app
+from cli.output import write_list, write_one
+from cli.sessions.file_names import files_text
+from cli.sessions.upload import made_of, pack_folder, send
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.client.content import Uploaded
+    from nsml.content.packing import Packed
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse
+
+
+@click.group("dataset", cls=Group)
+def dataset() -> None:
+    """Datasets: names for immutable, numbered versions of files."""
+
+
+@command(
+    "push",
+    reads=True,
+    examples=[
+        "nsml dataset push mnist ./mnist",
+        "nsml dataset push mnist ./mnist --team --message 'with test split'",
+    ],
+)
+@click.argument("name")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@visibility_options
+@click.option("-m", "--message", default="", metavar="TEXT", help="What this version is.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out, as in .nsmlignore.")
+@click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@not_there_yet("-l", "--leaderboard", is_flag=True)
+@not_there_yet("-e", "--evaluation")
+@not_there_yet("-f", "--force", is_flag=True)
+@not_there_yet("--dry-run", is_flag=True)
+@not_there_yet("--jobs")
+@pass_app
+def push(
+    app: App,
+    *,
+    name: str,
+    path: Path,
+    visibility: str | None,
+    message: str,
+    exclude: tuple[str, ...],
+    max_size: int | None,
+) -> None:
+    """Make the files of PATH the newest version of your dataset NAME.
+
+    PATH is a folder or one file. Only what is new travels.
+    """
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
+    from nsml.view.datasets import record
+    from nsml.view.sessions import visibility_named
+    from nsml.view.units import size_text
+
+    wanted = visibility_named(visibility) if visibility else None
+    request = CreateDatasetVersionRequest(name=name, message=message, visibility=wanted)
+    app.call(lambda client: client.datasets.check(request))
+    packed = _pack(app, path, exclude, max_size)
+
+    async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
+        sent = await send(app, client, packed, await _version_before(client, name))
+        request.digest = sent.digest
+        return sent, await made_of(
+            app, client, packed, lambda: client.datasets.create_version(request)
+        )
+
+    sent, answer = app.call(make)
+    made = answer.dataset
+    app.say(
+        f"packing   {files_text(len(packed.manifest.entries))} {size_text(packed.manifest.size)}"
+        f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
+    )
+    words = "is" if answer.created else "already is"
+    text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
+    write_one(app, {**record(made), "created": answer.created}, [text])
+
+
+async def _version_before(client: Client, name: str) -> tuple[str, ...]:
+    """The digest of the newest version, of which nothing is sent again; () where there is none."""
+    from nsml.client.errors import InvalidRequest, NotFound
+
+    try:
+        return ((await client.datasets.get(name)).digest,)
+    except (NotFound, InvalidRequest):
+        return ()
+
+
+def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> Packed:
+    from nsml.content.errors import TooLarge
+    from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
+    from nsml.content.manifest import DEFAULT_LIMITS
+
+    folder = path.parent if path.is_file() else path
+    rules = rules_for(folder, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
+    try:
+        return pack_folder(app, path, ignore=rules, max_bytes=max_size or DEFAULT_LIMITS.bytes)
+    except TooLarge as error:
+        raise CommandError(
+            str(error),
+            reason="FOLDER_TOO_LARGE",
+            advice="--exclude PATTERN    to leave out what is not needed\n"
+            "--max-size SIZE      to send it all the same",
+        ) from error
+
+
+@command(
+    "ls", reads=True, examples=["nsml dataset ls", "nsml dataset ls 'kin_*'", "nsml dataset ls -j"]
+)
+@click.argument("glob", required=False, default="")
+@pass_app
+def ls(app: App, *, glob: str) -> None:
+    """List the datasets that you may use. GLOB narrows by name."""
+    from nsml.v1 import datasets_pb2
+    from nsml.view import datasets as view
+
+    found = app.call(lambda client: client.datasets.every(glob))
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no datasets yet · nsml dataset push NAME PATH",
+        blank=datasets_pb2.Dataset(),
+    )
+
+
+@command(
+    "info", reads=True, examples=["nsml dataset info mnist", "nsml dataset info kim/mnist@2 -j"]
+)
+@click.argument("name", type=DATASET)
+@pass_app
+def info(app: App, *, name: str) -> None:
+    """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
+    from nsml.view.datasets import COLUMNS, record
+    from nsml.view.text import visible
+
+    plain, version = split_dataset(name)
+    found = app.call(lambda client: client.datasets.get(plain, version))
+    cells = {column.title: column.cell(found, app.clock.time()) for column in COLUMNS}
+    lines = [f"{title:<15}{visible(cell)}" for title, cell in cells.items() if cell]
+    write_one(app, record(found), lines)
+
+
+@command("rm", examples=["nsml dataset rm mnist@2", "nsml dataset rm mnist -y"])
+@click.argument("name", type=DATASET)
+@confirmed
+@pass_app
+def rm(app: App, *, name: str) -> None:
+    """Remove a dataset, or with @N one version of it.
+
+    Asks first. Running and queued sessions that use it go on. The object store gives its room back within minutes.
+    """
+    from nsml.view.confirmation import Plan, Target
+    from nsml.view.units import counted
+
+    plain, version = split_dataset(name)
+    found = app.call(lambda client: client.datasets.get(plain, version))
+    full = f"{found.owner}/{found.name}"
+    target = Target(f"{full}@{version}" if version else full, found.owner)
+    plan = Plan(
+        rule=rule_of("dataset rm"),
+        targets=[target],
+        noun="dataset",
+        loses=[] if version else ["all its versions"],
+        user=app.call(lambda client: client.accounts.caller()).user.name,
+    )
+    if not go_ahead(app, plan):
+        return
+    answer = app.call(lambda client: client.datasets.remove(full, version))
+    text = f"removed {counted(answer.removed, 'version')} of {full}"
+    if answer.live_sessions:
+        text += f"; {counted(answer.live_sessions, 'live session')} can use it until the end"
+    app.say(text)
+
+
+dataset.add_command(push)
+dataset.add_command(rm)
+dataset.add_command(ls)
+dataset.add_command(info)

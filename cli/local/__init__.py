@@ -1,0 +1,1 @@
+"""Commands about this machine: start, stop and join a platform, examine the machine."""

@@ -1,0 +1,175 @@
+"""Starting programs of a data folder, all or none: `nsml up` and `nsml join`."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from cli.exits import CommandError, ExitCode
+from cli.local import processes
+from cli.local.data_folder import TITLES, DataFolder
+from cli.local.processes import StartFailed
+from nsml.view.text import visible
+from nsml.view.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from cli.app import App
+
+READY_WITHIN_S = 60.0
+END_WITHIN_S = 15.0
+LEAST_ROOM_BYTES = 64 << 20
+"""etcd's first log file; a program that finds less may end with words that do not name it."""
+
+
+class BringUp:
+    """Starts what does not run yet; see `undoing`.
+
+    Attributes:
+        started: names of the programs that were started here, in that order.
+    """
+
+    def __init__(self, app: App, folder: DataFolder) -> None:
+        self._app = app
+        self._folder = folder
+        self.started: list[str] = []
+
+    @contextlib.contextmanager
+    def undoing(self) -> Iterator[None]:
+        """End what was started inside the block if the block fails, and nothing else."""
+        try:
+            yield
+        except BaseException:
+            for name in reversed(self.started):
+                self._app.say(f"{TITLES[name]:<14} stopping again")
+                stop_program(self._folder, name)
+            raise
+
+    def check(self, name: str, settings: Mapping[str, object]) -> None:
+        """Look at what the machine's administrator set for a program, before anything is started.
+
+        Raises:
+            CommandError: the program would not start with it.
+        """
+        folder = self._folder
+        site, prefix = folder.site_settings(name), f"NSML_{name.upper()}_"
+        is_set = site.exists() or any(key.startswith(prefix) for key in self._app.environ)
+        if not is_set or folder.running(name) is not None:
+            return  # ours alone are sound
+        file = folder.write_settings(name, settings)
+        reason = processes.refusal(name, file, environ=self._app.environ)
+        if reason:
+            raise CommandError(
+                f"the {TITLES[name]} would not start with its settings",
+                why=reason,
+                advice=f"mend {site if site.exists() else prefix + '... in the environment'}",
+            )
+
+    def ensure(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
+        """Make sure that a program runs; what it says when it is ready.
+
+        Raises:
+            CommandError: it does not start; the reason is its own last words.
+        """
+        if self._folder.running(name) is None:
+            return self._start(name, settings)
+        said = self._folder.said(name)
+        if said:
+            return said
+        return self._adopt(name)
+
+    def _start(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
+        folder, title = self._folder, TITLES[name]
+        clear_leftovers(folder, name)
+        log = processes.log_of(name, folder.path)
+        file = folder.write_settings(name, {**settings, "log_file": log})
+        self._app.say(f"{title:<14} starting")
+        launched = processes.launch(
+            name, ["--config", str(file)], folder=folder.path, environ=self._app.environ
+        )
+        if name not in self.started:
+            self.started.append(name)
+        try:
+            return launched.wait_ready(
+                folder.ready(name), deadline_s=READY_WITHIN_S, more_s=self._patience(name)
+            )
+        except StartFailed as error:
+            raise _did_not_start(title, str(error), folder, name) from error
+
+    def _adopt(self, name: str) -> Mapping[str, Any]:
+        """Wait for a program that somebody started and that is not ready."""
+        self._app.say(f"{TITLES[name]:<14} runs, waiting until it is ready")
+        try:
+            return processes.wait_until(
+                lambda: self._folder.said(name),
+                alive=lambda: self._folder.running(name) is not None,
+                deadline_s=READY_WITHIN_S,
+                more_s=self._patience(name),
+            )
+        except StartFailed as error:
+            raise _did_not_start(TITLES[name], str(error), self._folder, name) from error
+
+    def _patience(self, name: str) -> Callable[[], float]:
+        """Tells what a program's start waits for, and grants it the seconds that it says that takes."""
+        granted_s, told = 0.0, set[str]()
+
+        def more_s() -> float:
+            nonlocal granted_s
+            said = self._folder.awaits(name)
+            awaits, within_s = str(said.get("awaits", "")), said.get("within_s")
+            if awaits and awaits not in told:
+                told.add(awaits)
+                bound = ""
+                if isinstance(within_s, int | float):
+                    granted_s += within_s
+                    bound = f" up to {within_s:g} s"
+                self._app.say(f"{'':<14} waits{bound}: {visible(awaits)}")
+            return granted_s
+
+        return more_s
+
+
+def stop_program(folder: DataFolder, name: str) -> bool:
+    """End a program and what it left; False when it had to be killed. Nothing when it is gone."""
+    program = folder.running(name)
+    is_orderly = program is None or processes.end(program, grace_s=END_WITHIN_S)
+    clear_leftovers(folder, name)
+    return is_orderly
+
+
+def clear_leftovers(folder: DataFolder, name: str) -> None:
+    """End what a program that was killed has left running, and remove its records."""
+    record = folder.path / f"{name}.pid"
+    leader = processes.read_json(record).get("pid")
+    if isinstance(leader, int) and folder.running(name) is None:
+        processes.end_orphans(leader, folder.path)
+    record.unlink(missing_ok=True)
+    with contextlib.suppress(NotADirectoryError):  # the program itself will tell
+        folder.ready(name).unlink(missing_ok=True)
+        folder.starting(name).unlink(missing_ok=True)
+
+
+def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:
+    free = shutil.disk_usage(folder.path).free
+    advice = f"read {folder.path / name}.log"
+    said = folder.awaits(name)
+    if "awaits" in said:
+        reason = f"it still waits: {said['awaits']}"
+        if "within_s" not in said:
+            advice = f"start it, or mend the way to it; then nsml up\n{advice}"
+    return CommandError(
+        f"the {title} did not start",
+        code=ExitCode.FAILED,
+        why="\n".join(filter(None, (too_full(folder.path, free), reason))),
+        advice=advice,
+    )
+
+
+def too_full(path: Path, free_bytes: int) -> str:
+    """That the disk of a data folder has no room for its programs; empty where it has."""
+    if free_bytes >= LEAST_ROOM_BYTES:
+        return ""
+    return f"the disk of {path} is full: {size_text(free_bytes)} are free"

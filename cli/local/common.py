@@ -1,0 +1,129 @@
+"""What up, down and join have in common: options, settings that a running program rules out, words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.arguments import WholeRange
+from cli.exits import CommandError, ExitCode
+from cli.local.data_folder import AGENT, CONTROL_PLANE
+from nsml.view.shell import shell_word
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.app import App
+    from cli.local.data_folder import Choices, DataFolder
+
+DATA = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The data folder; default: NSML_DATA, else your own.",
+)
+SIMULATE = click.option(
+    "--simulate-gpus",
+    type=WholeRange(0, 64),
+    metavar="N",
+    help="Offer N simulated GPUs instead of the machine's own; every screen says so.",
+)
+
+ISOLATION = click.option(
+    "--isolation",
+    type=click.Choice(["auto", "container", "namespace", "user", "none"]),
+    help="How sessions are separated; auto: as far as this machine allows.",
+)
+
+
+def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, object]:
+    """What every agent that is started from here is told of this machine."""
+    settings: dict[str, object] = {
+        "simulate_gpus": choices.simulate_gpus,
+        "isolation": choices.isolation,
+    }
+    engine = environ.get("DOCKER_HOST", "")
+    if engine.startswith("unix:///"):
+        settings["engine_socket"] = engine.removeprefix("unix://")
+    return settings
+
+
+def certificate_settings(folder: DataFolder) -> dict[str, object]:
+    """By what an agent with a certificate is known."""
+    from nsml.client.trust import NodeFiles
+
+    files = NodeFiles.within(folder.trust)
+    return {
+        "authority_file": files.authority,
+        "certificate_file": files.certificate,
+        "key_file": files.key,
+    }
+
+
+def open_way(folder: DataFolder, choices: Choices) -> None:
+    """At level `user` let users' programs pass the data folder, to what is theirs below; not list it.
+
+    Nothing else in it is for others: its files and folders are their owner's.
+    """
+    if choices.isolation == "user" and choices.has_agent:
+        folder.path.chmod(0o711)
+
+
+def start_again(folder: DataFolder, choices: Choices) -> str:
+    """The command that starts what lives in the folder once more."""
+    command = f"nsml join {choices.server}" if choices.is_joined else "nsml up"
+    return f"{command} --data {shell_word(str(folder.path))}"
+
+
+def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
+    """Refuse a change of settings that a running program already has."""
+    pairs = [
+        (CONTROL_PLANE, "--port", before.port, after.port),
+        (CONTROL_PLANE, "--listen", before.listen, after.listen),
+        (CONTROL_PLANE, "--http", before.http, after.http),
+        (CONTROL_PLANE, "--history", before.history, after.history),
+        (CONTROL_PLANE, "--objects", before.objects, after.objects),
+        (AGENT, "--simulate-gpus", before.simulate_gpus, after.simulate_gpus),
+        (AGENT, "--isolation", before.isolation, after.isolation),
+    ]
+    for name, flag, old, new in pairs:
+        if old != new and folder.running(name) is not None:
+            raise CommandError(
+                f"the platform runs with another {flag}: {old or 'none'}",
+                code=ExitCode.CONFLICT,
+                advice="nsml down --keep-sessions, then "
+                f"{start_again(folder, after) if after.is_joined else 'nsml up'} {flag} {new}",
+            )
+
+
+def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
+    """The node of this machine: one line, and those below say why it is no more than that.
+
+    `agent` is what the agent said when it was ready; empty: there is none.
+    """
+    if not agent:
+        return ["none: this machine runs no sessions"]
+    models = Counter(str(model) for model in agent.get("devices", ()))
+    gpus = ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPUs"
+    if agent.get("simulated"):
+        gpus += " (simulated)"
+    reasons = [
+        "" if models else agent.get("device_note"),
+        agent.get("only_owner") and f"runs only sessions of {choices.admin}: {agent['only_owner']}",
+        agent.get("isolation_note"),
+        agent.get("engine_note"),
+    ]
+    return [
+        f"{choices.node}, isolation {agent.get('isolation')}, {gpus}",
+        *(str(reason) for reason in reasons if reason),
+    ]
+
+
+def tell_node(app: App, choices: Choices, agent: Mapping[str, Any]) -> None:
+    """Write what node this is, as the result of a command that started it."""
+    for number, line in enumerate(node_lines(choices, agent)):
+        app.write_text(f"  {'' if number else 'node':<14} {visible(line)}")

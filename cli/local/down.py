@@ -1,0 +1,130 @@
+"""down: stop the platform, or the node, on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.group import command, pass_app
+from cli.local.common import DATA
+from cli.local.data_folder import data_folder
+from cli.local.teardown import TearDown, is_finalizing
+from cli.local.units import AGENT_UNIT, CONTROL_PLANE_UNIT, is_installed
+from nsml.view.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cli.app import App
+    from cli.local.data_folder import DataFolder
+    from cli.local.teardown import Platform
+    from nsml.v1.nodes_pb2 import Member
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.confirmation import Plan
+
+
+@command("down", examples=["nsml down", "nsml down -y", "nsml down --keep-sessions"])
+@click.option("--keep-sessions", is_flag=True, help="Leave sessions running for the next `up`.")
+@confirmed
+@DATA
+@pass_app
+def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
+    """Stop the platform, or the node, on this machine.
+
+    Asks first where sessions would end. With --keep-sessions they go on, and the next `nsml up`
+    takes them over.
+
+    Of a platform that has other control planes only what is on this machine stops: its control
+    plane, its agent, and the sessions that run here. It tells which control planes go on.
+    """
+    folder = data_folder(data, app.environ)
+    if not folder.path.is_dir():
+        app.say(_nothing_words(folder))
+        return
+    with folder.locked():
+        tear_down = TearDown(app, folder)
+        programs, replicas = tear_down.programs, tear_down.replicas()
+        platform = tear_down.platform()
+        if not programs and not (replicas and not keep_sessions):
+            if not app.flags.is_dry_run:
+                tear_down.stop_programs()
+            app.say(_nothing_words(folder))
+            return
+        others = _named(platform.others) if platform else ""
+        if others:
+            app.say(f"{'platform':<14} goes on at {others}")
+        sessions = None if others or platform is None else platform.sessions
+        plan = _plan(folder, tear_down, platform, sessions, keeps=keep_sessions)
+        aside = ""
+        if plan.targets and sessions is None:
+            aside = f"{_sessions(len(plan.targets), 'runs', 'run')} on this machine"
+            is_mute = platform is None and not _is_joined(folder)
+            aside += "; the control plane does not answer" if is_mute else ""
+        if not go_ahead(app, plan, flag="-y, or --keep-sessions", aside=aside):
+            return
+        if not keep_sessions:
+            for session in tear_down.stop_sessions(sessions or []):
+                words = "did not end in time"
+                if is_finalizing(session):
+                    words = "has ended; what it left is sent after the next `nsml up`"
+                app.say(f"{'sessions':<14} {session.name} {words}")
+            tear_down.stop_replicas()
+        tear_down.stop_programs()
+        kept = len({replica.session_id for replica in tear_down.replicas()})
+    words = f", {_sessions(kept, 'goes', 'go')} on" if kept else ""
+    app.write(f"nsml is down{' on this machine' if others else ''}{words}")
+
+
+def _nothing_words(folder: DataFolder) -> str:
+    """Where units run, what they started is not ours to stop."""
+    names = [one for one in (CONTROL_PLANE_UNIT, AGENT_UNIT) if is_installed(one)]
+    units = " ".join(one.removesuffix(".service") for one in names)
+    by = f" that nsml up or join started; units are stopped by: systemctl stop {units}"
+    return f"nothing runs in {folder.path}{by if units else ''}"
+
+
+def _is_joined(folder: DataFolder) -> bool:
+    choices = folder.choices()
+    return choices is not None and choices.is_joined
+
+
+def _plan(
+    folder: DataFolder,
+    tear_down: TearDown,
+    platform: Platform | None,
+    sessions: Sequence[Session] | None,
+    *,
+    keeps: bool,
+) -> Plan:
+    """What would stop. `sessions`: all of a platform that ends; None: only what runs on this machine."""
+    from nsml.view.confirmation import Plan, Target, target_of
+
+    choices = folder.choices()
+    goes_on = choices is not None and choices.is_shared
+    if platform is not None:
+        goes_on = bool(platform.others)
+    what = "this node" if _is_joined(folder) else "the platform"
+    if goes_on:
+        what = "the control plane of this machine"
+    if sessions is not None:
+        targets = [target_of(session) for session in sessions]
+    else:
+        ids = {replica.session_id for replica in tear_down.replicas()}
+        targets = [Target(f"session {one}") for one in sorted(ids)]
+    return Plan(rule=rule_of("down"), targets=[] if keeps else targets, first=f"stop {what}")
+
+
+def _named(members: Sequence[Member]) -> str:
+    """Control planes in words, each with its address for users."""
+    from nsml.view.text import visible
+
+    addresses = ((one.name, one.user_address or one.local_address) for one in members)
+    return ", ".join(visible(f"{name} ({address})") for name, address in addresses)
+
+
+def _sessions(count: int, verb: str = "", verb_of_many: str = "") -> str:
+    """So many sessions, and what they do."""
+    return counted(count, f"session {verb}".rstrip(), f"sessions {verb_of_many}".rstrip())

@@ -1,0 +1,1 @@
+"""Commands about what sessions reported and saved: charts, values, media, checkpoints."""

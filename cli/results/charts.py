@@ -1,0 +1,222 @@
+"""Charts of series: on the terminal, in words, as pictures in files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App
+from cli.atomic_file import check_folder_of, whole_file
+from cli.group import BadValue
+from cli.output import COLOURS
+from cli.sessions.written_files import remember
+from nsml.view.units import parse_duration
+from nsml.view.zone import typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nsml.view.figure import Look
+    from nsml.view.plot import Piece
+    from nsml.view.series import Axis, Series
+
+COLUMNS = 80
+"""Cells of a chart where there is no terminal."""
+_MOST_TEXT = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A part of an axis, both ends included."""
+
+    low: float
+    high: float
+
+
+EVERYTHING = Span(low=-math.inf, high=math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How charts are wanted."""
+
+    look: Look
+    span: Span = EVERYTHING
+    in_words: bool = False
+    width: int | None = None
+    """Cells; None: those of the terminal."""
+    height: int
+
+
+def parse_span(app: App, text: str | None, axis: Axis) -> Span:
+    """The part of the axis that `A:B` means; either end may be left out. Raises click.UsageError."""
+    from nsml.view.series import Axis
+
+    if text is None:
+        return EVERYTHING
+    read: dict[Axis, Callable[[str], float]] = {
+        Axis.STEP: _number,
+        Axis.RELATIVE: parse_duration,
+        Axis.WALL: lambda word: _moment(word, app.clock.time()),
+    }
+    for place, letter in enumerate(text[:_MOST_TEXT]):
+        if letter != ":":
+            continue
+        # A moment has colons of its own: the one that parts is where both sides can be read.
+        ends = text[:place].strip(), text[place + 1 :].strip()
+        try:
+            low = read[axis](ends[0]) if ends[0] else -math.inf
+            high = read[axis](ends[1]) if ends[1] else math.inf
+        except ValueError:
+            continue
+        if low > high:
+            raise _no_span(f"{text[:_MOST_TEXT]!r} ends before it begins", axis)
+        return Span(low=low, high=high)
+    raise _no_span(f"{text[:_MOST_TEXT]!r} is no part of the axis", axis)
+
+
+def _no_span(message: str, axis: Axis) -> BadValue:
+    context = click.get_current_context(silent=True)
+    known = context.command.params if context is not None else []
+    option = next((one for one in known if one.name == "given_span"), None)
+    examples = {
+        "step": ("it takes steps, as A:B, A: or :B", "nsml plot ... --range 1000:5000"),
+        "relative": (
+            "with -x relative it takes times since the first point",
+            "nsml plot ... -x relative --range 10m:1h",
+        ),
+        "wall": (
+            "with -x wall it takes moments in local time, or how long ago",
+            "nsml plot ... -x wall --range 2026-11-20T08:00:2026-11-20T09:30",
+        ),
+    }
+    why, advice = examples[axis.value]
+    return BadValue(message, option, context, why=why, advice=advice)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise ValueError("no place on an axis")
+    return number
+
+
+def _moment(text: str, now: float) -> float:
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        return typed(text).timestamp()
+
+
+def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, list[Series]]:
+    """The series within a part of the axis; of none there is nothing left."""
+    from nsml.view.plot import within
+
+    if span == EVERYTHING:
+        return {name: list(lines) for name, lines in groups.items()}
+    cut = {name: [within(line, span.low, span.high) for line in ls] for name, ls in groups.items()}
+    return {name: kept for name, ls in cut.items() if (kept := [line for line in ls if line.x])}
+
+
+def is_in_words(app: App) -> bool:
+    """Whether charts are told in words there, since they cannot be shown or seen."""
+    from nsml.view.plot import LETTERS
+
+    return app.is_read_aloud or not app.can_show(LETTERS)
+
+
+def chart_lines(app: App, groups: Mapping[str, Sequence[Series]], wish: Wish) -> Iterator[str]:
+    """The charts of all metrics, or their words where no chart can be shown, line by line."""
+    from nsml.view import plot as view
+    from nsml.view.series import smooth
+
+    axis, smoothing = wish.look.axis, wish.look.smoothing
+    is_told = wish.in_words or is_in_words(app)
+    columns = wish.width or app.room or COLUMNS
+    smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
+    averages = narrowed(smoothed, wish.span)
+    for title, lines in narrowed(groups, wish.span).items():
+        average = view.Average(lines=averages[title], share=smoothing) if smoothing else None
+        if is_told:
+            for line, one in zip(lines, averages[title], strict=True):
+                alone = view.Average(lines=[one], share=smoothing) if smoothing else None
+                yield view.words(title, line, axis=axis, average=alone)
+            continue
+        rows = view.chart(
+            title,
+            lines,
+            axis=axis,
+            columns=columns,
+            rows=wish.height,
+            is_log=wish.look.is_log,
+            average=average,
+        )
+        for row in rows:
+            yield "".join(_coloured(app, piece) for piece in row)
+        yield ""
+
+
+def _coloured(app: App, piece: Piece) -> str:
+    if piece.series is None or app.painter is None:
+        return piece.text
+    return app.painter(piece.text, COLOURS[piece.series % len(COLOURS)])
+
+
+class PictureFile(click.ParamType[str]):
+    """The name of a file to draw into, with its usual end."""
+
+    name = "file"
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name; a refusal for another format's, and for none."""
+        text = str(value)
+        if not text or text == "-":
+            self.fail("it names no file", param, ctx)
+        other = Path(text).suffix.lower()
+        if other in {".svg", ".png", ".pdf", ".jpg"} and other != self._suffix:
+            raise BadValue(
+                f"{text} ends with {other}, and would not be one",
+                param,
+                ctx,
+                nearest=[str(Path(text).with_suffix(self._suffix))],
+            )
+        return text
+
+
+def write_pictures(
+    app: App,
+    groups: Mapping[str, Sequence[Series]],
+    wish: Wish,
+    *,
+    svg: str | None,
+    png: str | None,
+    left_out: int,
+) -> None:
+    """Draw into files, and write their names; `left_out` further metrics are told of there."""
+    from nsml.view import figure as view
+    from nsml.view.svg import svg as as_svg
+
+    for name in filter(None, (svg, png)):
+        check_folder_of(Path(name))
+    drawn = view.figure(
+        groups, wish.look, low=wish.span.low, high=wish.span.high, left_out=left_out
+    )
+    if svg:
+        with whole_file(Path(svg)) as file:
+            for line in as_svg(drawn, view.described(groups)):
+                file.write(f"{line}\n".encode("utf-8", "replace"))
+    if png:
+        from cli.results.png import write_png
+
+        with whole_file(Path(png)) as file:
+            write_png(drawn, file)
+    remember(app, map(Path, filter(None, (svg, png))))
+    for name in filter(None, (svg, png)):
+        app.write(name)

@@ -1,0 +1,164 @@
+"""plot -w: charts that grow while sessions report."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cli.app import App
+from cli.exits import CommandError, ExitCode
+from cli.live_table import Redrawn
+from cli.results.charts import Wish, chart_lines, narrowed
+from cli.results.metric_options import let_go_words
+from cli.results.series import Source, why_nothing
+from nsml.view.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.client.streams import Link
+    from nsml.clock import Clock
+    from nsml.v1.sessions_pb2 import Session
+
+_REDRAW_S = 0.25
+"""Between two redrawings: what comes in between is drawn together."""
+_LEAST_ROWS = 3
+
+
+def check_terminal(app: App) -> None:
+    """Raise CommandError where nothing can be redrawn."""
+    from nsml.view.plot import LETTERS
+
+    if app.room is None or not app.has_live_progress or not app.can_show(LETTERS):
+        raise CommandError(
+            "-w draws on a terminal, in place",
+            code=ExitCode.USAGE,
+            why="a screen reader follows, or its letters cannot be shown"
+            if app.room is not None
+            else "the output is none",
+            advice="nsml events SESSION -f\nnsml plot SESSION",
+        )
+
+
+class LivePlot:
+    """Charts on the terminal, and the streams that feed them."""
+
+    def __init__(
+        self,
+        app: App,
+        source: Source,
+        wish: Wish,
+        *,
+        has_height: bool,
+    ) -> None:
+        """`has_height`: the user said how high charts are; else they share the screen."""
+        from nsml.view.growing import GrowingCharts
+
+        self._app = app
+        self._source = source
+        self._wish = wish
+        self._has_height = has_height
+        self._charts = GrowingCharts(wish.look.axis, is_apart=source.is_apart)
+        self._screen = Redrawn(app, draws=True)
+        self._lost: dict[str, str] = {}
+        self._is_stale = True
+        self._seen: set[str] = set()
+        """Metrics of the points that came."""
+        self._none = "nothing reported yet"
+
+    async def follow(
+        self, client: Client, sessions: Sequence[Session], labels: Sequence[str]
+    ) -> None:
+        """Draw until all sessions have ended."""
+        from nsml.concurrency import beside_each_other
+
+        async with beside_each_other() as whole:
+            redrawing = whole.create_task(self._kept_true(client.clock))
+            async with beside_each_other() as group:
+                for session, label in zip(sessions, labels, strict=True):
+                    group.create_task(self._read(client, session, label))
+            redrawing.cancel()
+        ended = [await client.sessions.get(session.id) for session in sessions]
+        gone = await let_go_words(self._app, client, ended)
+        self._none = gone or self._why_nothing(ended)
+        self.draw()
+
+    def _why_nothing(self, ended: Sequence[Session]) -> str:
+        source = self._source
+        if not source.globs or self._seen or source.is_part:
+            return why_nothing(ended, source, self._seen)
+        return f"no metric {' or '.join(map(repr, source.globs))} was reported"
+
+    async def _read(self, client: Client, session: Session, label: str) -> None:
+        from nsml.client.streams import read_metrics
+
+        def on_link(link: Link) -> None:
+            self._lost.pop(label, None)
+            if not link.is_live:
+                self._lost[label] = f"connection lost, reconnecting ({link.reason})"
+            self._is_stale = True
+
+        globs = self._source.globs
+        stream = read_metrics(client, session.id, names=globs, follow=True, on_link=on_link)
+        async with aclosing(stream):
+            async for answer in stream:
+                for point in answer.points:
+                    if self._source.takes(point):
+                        self._charts.add(label, point)
+                        # One is enough to say that it is no number.
+                        if not self._charts.count:
+                            self._seen.add(point.name)
+                self._is_stale = True
+
+    async def _kept_true(self, clock: Clock) -> None:
+        while True:
+            if self._is_stale:
+                self.draw()
+            await clock.sleep(_REDRAW_S)
+
+    def draw(self) -> None:
+        """Draw what there is over what was drawn before."""
+        import shutil
+
+        from nsml.view.text import visible
+
+        self._is_stale = False
+        room = shutil.get_terminal_size().lines - 2
+        lines = self._lines(room - bool(self._lost))
+        lines += [visible(text) for text in list(self._lost.values())[:1]]
+        self._screen.show(lines)
+
+    def _lines(self, room: int) -> list[str]:
+        """Charts of as many metrics as the screen has room for, and how many more there are."""
+        from nsml.view.metrics import not_drawn_text, not_worth_drawing
+        from nsml.view.plot import heights
+        from nsml.view.text import visible
+
+        groups = {visible(name): lines for name, lines in self._charts.groups().items()}
+        if not groups:
+            return [self._none]
+        undrawn = [] if self._source.globs else not_worth_drawing(groups)
+        drawn = narrowed(
+            {name: lines for name, lines in groups.items() if name not in undrawn}, self._wish.span
+        )
+        room -= bool(self._charts.left_out) + bool(undrawn)
+        least = self._wish.height if self._has_height else _LEAST_ROWS
+        shares = heights(room, list(drawn.values()), least=least)
+        lines: list[str] = []
+        for name, share in zip(drawn, shares, strict=False):
+            wish = replace(self._wish, height=least if self._has_height else share)
+            lines += chart_lines(self._app, {name: groups[name]}, wish)
+        if lines:
+            # A line is between two charts, and none below the last.
+            lines.pop()
+        if len(shares) < len(drawn):
+            lines = lines[: room - 1]
+            lines.append(f"... {counted(len(drawn) - len(shares), 'metric')} more: -m GLOB")
+        lines = lines[:room]
+        if undrawn:
+            lines.append(not_drawn_text(undrawn))
+        if self._charts.left_out:
+            lines.append("... more lines than are kept: -m GLOB")
+        return lines

@@ -1,0 +1,265 @@
+"""model: checkpoints of sessions."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App
+from cli.arguments import session_argument
+from cli.confirmation import confirmed, go_ahead, rule_of
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, near, pass_app
+from cli.output import write_list, write_one
+from cli.progress import Progress
+from cli.sessions.written_files import remember
+from nsml.view.shell import operands, shell_line, shell_word
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+
+
+@click.group("model", cls=Group)
+def model() -> None:
+    """Checkpoints: what sessions saved with nsml.save."""
+
+
+@command("ls", reads=True, examples=["nsml model ls @last", "nsml model ls kim/mnist/3 -j"])
+@session_argument()
+@pass_app
+def ls(app: App, *, session: str) -> None:
+    """List the checkpoints of a session, oldest first.
+
+    One that is lost says why. What was changed after nsml.save, or never reached the object store, is lost.
+    """
+    from nsml.v1 import checkpoints_pb2
+    from nsml.view import checkpoints as view
+
+    found = app.call(lambda client: client.checkpoints.every(session))
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no checkpoints yet",
+        blank=checkpoints_pb2.Checkpoint(),
+    )
+    for one in filter(view.is_lost, found):
+        app.say(f"checkpoint {one.name} is lost: {one.why_lost}")
+        if view.has_earlier(one):
+            app.say(f"try: {_pull(session, one.name, earlier=True)}")
+
+
+@command(
+    "pull",
+    reads=True,
+    examples=["nsml model pull @last best .", "nsml model pull kim/mnist/3 @last ./models"],
+)
+@session_argument()
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option(
+    "--earlier",
+    is_flag=True,
+    help="Where the last save of that name is lost or on its way: the durable one before it.",
+)
+@pass_app
+def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) -> None:
+    """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
+
+    @last is the newest that is not lost. Every file is held against its digest. A folder that is there is left alone.
+    """
+    from nsml.client import checkpoints
+    from nsml.view.units import size_text
+
+    async def fetch(client: Client) -> tuple[Checkpoint, Path]:
+        found = await _find(client, session, checkpoint, earlier=earlier)
+        with _told(checkpoints.folder_of(found, path)):
+            return found, await checkpoints.pull(
+                client,
+                found,
+                path,
+                progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+            )
+
+    progress = Progress(app, "fetching")
+    try:
+        found, target = app.call(fetch)
+    finally:
+        progress.close()
+    remember(app, [target.parent.parent])
+    app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
+    record = {"name": found.name, "session": found.session, "path": str(target)}
+    write_one(app, record, [str(target)], name="path")
+
+
+@command(
+    "rm",
+    examples=["nsml model rm @last epoch-3", "nsml model rm mnist/3 'epoch-*' -y"],
+)
+@session_argument()
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
+@click.option(
+    "--confirm", type=int, metavar="N", help="Do not ask if N checkpoints fit; else do nothing."
+)
+@confirmed
+@pass_app
+def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | None) -> None:
+    """Remove checkpoints of a session, by names or globs in quotes. Asks first.
+
+    The newest one of a live session stays, since the session resumes from it. The object store gives the room back
+    within minutes.
+    """
+    from nsml.view.confirmation import Plan, Target
+    from nsml.view.units import counted, size_text
+
+    async def look(client: Client) -> tuple[Session, str, list[Checkpoint]]:
+        found = await client.sessions.get(session)
+        user = await client.accounts.caller()
+        return found, user.user.name, await client.checkpoints.every(found.id)
+
+    of, user, there = app.call(look)
+    chosen = _fitting(checkpoints, there, of.name)
+    plan = Plan(
+        rule=rule_of("model rm"),
+        targets=[
+            Target(one.name, of.owner, size_text(one.size_bytes), is_text=True) for one in chosen
+        ],
+        user=user,
+        noun="checkpoint",
+        last=f"from {of.name}",
+    )
+    if not go_ahead(app, plan, expected=confirm):
+        return
+    gone = app.call(lambda client: client.checkpoints.remove(of.id, [one.name for one in chosen]))
+    app.say(f"removed {counted(len(gone), 'checkpoint')}: {', '.join(map(visible, gone))}")
+
+
+def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) -> list[Checkpoint]:
+    """The checkpoints that fit, in order; CommandError for a glob that fits none."""
+    if not there:
+        raise CommandError(
+            f"{session} has no checkpoints: there is nothing to remove",
+            code=ExitCode.NOT_FOUND,
+            reason="NOT_FOUND",
+        )
+    names = {one.name: None for one in there}
+    for glob in globs:
+        if not any(one.name == glob or fnmatchcase(one.name, glob) for one in there):
+            raise CommandError(
+                f"{session} has no checkpoint {glob!r}",
+                code=ExitCode.NOT_FOUND,
+                reason="NOT_FOUND",
+                why=_some_of([*names]),
+                advice="\n".join(
+                    shell_line(["nsml", "model", "rm", *operands(session, one)])
+                    for one in near(glob, [*names])
+                )
+                or f"nsml model ls {shell_word(session)}",
+            )
+    # What is named in full is meant alone, also where its name reads as a glob that others fit.
+    return [
+        one
+        for one in there
+        if any(one.name == glob if glob in names else fnmatchcase(one.name, glob) for glob in globs)
+    ]
+
+
+_NAMED = 10
+"""Checkpoints that an error lists: the last ones."""
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """Raises CommandError for a target that is there, or that cannot be written."""
+    from nsml.content.errors import TargetExists
+
+    try:
+        yield
+    except TargetExists as error:
+        raise CommandError(
+            str(error),
+            code=ExitCode.CONFLICT,
+            reason="TARGET_EXISTS",
+            advice="remove it, or give another PATH",
+        ) from error
+    except OSError as error:
+        raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
+
+
+async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Checkpoint:
+    from nsml.client.errors import NotFound
+    from nsml.view.checkpoints import is_lost
+
+    if name == "@last":
+        every = [one for one in await client.checkpoints.every(session) if not is_lost(one)]
+        if not every:
+            raise NotFound(f"session {session} has no checkpoints", reason="NOT_FOUND")
+        newest = max(every, key=lambda item: item.saved_at.ToNanoseconds())
+        # What a list names may not be read yet.
+        found = await client.checkpoints.get(session, newest.name)
+    else:
+        try:
+            found = await client.checkpoints.get(session, name)
+        except NotFound as error:
+            names = [item.name for item in await client.checkpoints.every(session)]
+            raise NotFound(
+                error.message,
+                reason=error.reason,
+                why=_some_of(names),
+                advice="\n".join(_pull(session, item) for item in near(name, names))
+                or f"nsml model ls {shell_word(session)}",
+            ) from error
+    _check_readable(found, session, earlier=earlier)
+    return found
+
+
+def _some_of(names: Sequence[str]) -> str:
+    shown = ", ".join(names[-_NAMED:])
+    if len(names) > _NAMED:
+        return f"there are {len(names):,}, the last ones: {shown}"
+    return f"there are {shown}" if names else "it has none"
+
+
+def _pull(session: str, name: str, *, earlier: bool = False) -> str:
+    flags = ["--earlier"] if earlier else []
+    return shell_line(["nsml", "model", "pull", *flags, *operands(session, name)])
+
+
+def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
+    """Raises CommandError for one that is lost or on its way, unless an `earlier` one of its name will do."""
+    from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+    from nsml.view.checkpoints import has_earlier, is_lost
+
+    if found.state == CHECKPOINT_STATE_DURABLE or (earlier and has_earlier(found)):
+        return
+    before = _pull(session, found.name, earlier=True)
+    if is_lost(found):
+        raise CommandError(
+            f"checkpoint {visible(found.name)} is lost",
+            code=ExitCode.NOT_FOUND,
+            reason="LOST",
+            why=found.why_lost,
+            advice=before if has_earlier(found) else f"nsml model ls {shell_word(session)}",
+        )
+    raise CommandError(
+        f"checkpoint {visible(found.name)} is not in the object store yet",
+        code=ExitCode.UNAVAILABLE,
+        reason="NOT_DURABLE",
+        why="it is on its node, and on its way",
+        advice=f"run it again soon\n{before}" if has_earlier(found) else "run it again soon",
+    )
+
+
+model.add_command(ls)
+model.add_command(pull)
+model.add_command(rm)

@@ -1,0 +1,384 @@
+"""What charts are drawn of: columns from the control plane, as many as are drawn, of as many metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cli.app import App
+from cli.arguments import expand
+from cli.results.charts import COLUMNS, EVERYTHING, Span, Wish
+from cli.results.metric_options import (
+    Event,
+    check_known,
+    check_there,
+    chosen,
+    fits,
+    let_go_words,
+    no_numbers_words,
+    nothing_by,
+    reduced,
+    tell_let_go,
+    tell_missing,
+)
+from nsml.view.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.series import Axis, Series
+
+_PATIENCE_S = 30.0
+_MOST_SESSIONS = 1_000
+"""Of one request."""
+_ARGUMENT_CELLS = 28
+"""Of arguments in the name of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Of what charts are drawn: None is everything."""
+
+    globs: Sequence[str] = ()
+    rank: int | None = None
+    attempt: int | None = None
+    how: str | None = None
+    """The word of a reduction over replicas."""
+    is_apart: bool = False
+    """Whether attempts are lines of their own."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether one replica or one attempt is meant."""
+        return self.rank is not None or self.attempt is not None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether points count that a later attempt supersedes: of an attempt that was asked for, all do."""
+        return self.is_apart or self.attempt is not None
+
+    def takes(self, point: pb.MetricPoint) -> bool:
+        """Whether its replica and its attempt are meant."""
+        return self.rank in {None, point.rank} and self.attempt in {None, point.attempt}
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Series by metric, for reading: every text made safe; `left_out` further metrics were not fetched."""
+
+    groups: dict[str, list[Series]] = field(default_factory=dict)
+    left_out: int = 0
+    undrawn: Sequence[str] = ()
+    """Metrics that were fetched and nobody named, and that are not worth a chart."""
+    none: str = ""
+    """Why there are no series; "" where there are some, or were outside of the part of the axis."""
+    is_no_number: bool = False
+    """Whether that is since the metrics that were named hold no numbers."""
+
+
+def fetch(
+    app: App, references: Sequence[str], source: Source, wish: Wish, *, is_picture: bool
+) -> Fetched:
+    """The series of all sessions that are worth drawing.
+
+    Raises CommandError when sessions reported something, but nothing that a glob fits.
+    """
+    from nsml.view import figure, plot
+    from nsml.view.metrics import not_worth_drawing
+
+    width = plot.worth(wish.width or app.room or COLUMNS)
+    if is_picture:
+        width = max(width, figure.COLUMNS)
+
+    async def work(client: Client) -> Fetched:
+        sessions = [await client.sessions.get(name) for name in await expand(client, references)]
+        reported = {one.name: await client.sessions.metrics(one.id) for one in sessions}
+        listed = {metric.name for metrics in reported.values() for metric in metrics}
+        names = {name for name in listed if fits(name, source.globs)}
+        is_of_points = source.how is not None
+        if listed and not names:
+            # What a session has beyond its listed metrics is in no series.
+            names, is_of_points = await _unlisted(app, client, sessions, source), True
+            if not names:
+                check_known(
+                    reported, source.globs, lambda session, name: ["plot", session, "-m", name]
+                )
+        taken, left_out = _chosen(names)
+        reading = _Reading(app, client, source, wish, names=taken, width=width)
+        found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
+        none, is_let_go = "", False
+        if not found and not await reading.has_numbers(sessions):
+            none = await let_go_words(app, client, sessions)
+            is_let_go = bool(none)
+            none = none or why_nothing(sessions, source, names)
+        if found and wish.span == EVERYTHING and not source.is_part:
+            _tell_undrawn(app, sessions, source.globs, taken, found)
+        is_no_number = bool(
+            none and names and source.globs and not source.is_part and not is_let_go
+        )
+        undrawn = [] if source.globs else not_worth_drawing(found)
+        return Fetched(
+            groups={name: lines for name, lines in found.items() if name not in undrawn},
+            left_out=left_out,
+            undrawn=undrawn,
+            none=none,
+            is_no_number=is_no_number,
+        )
+
+    return app.call(work)
+
+
+def _tell_undrawn(
+    app: App,
+    sessions: Sequence[pb.Session],
+    globs: Sequence[str],
+    taken: Iterable[str],
+    found: Mapping[str, object],
+) -> None:
+    """Say which of the metrics that were named, each by its own name, are in no chart."""
+    from nsml.view.elements import element_in
+    from nsml.view.text import visible
+
+    named = sorted(name for name in taken if name in globs)
+    undrawn = [
+        name for name in named if not {visible(name), visible(element_in(name)[0])} & {*found}
+    ]
+    if undrawn:
+        whose = sessions[0].name if len(sessions) == 1 else "SESSION"
+        app.say(f"({no_numbers_words(whose, undrawn)})")
+
+
+def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[str]) -> str:
+    """Why there are no numbers: metrics of these names were reported.
+
+    Raises CommandError where there is no such replica or attempt.
+    """
+    check_there(sessions, source.rank, source.attempt)
+    fitting = sorted(names)
+    if fitting and not source.is_part:
+        return no_numbers_words(sessions[0].name if len(sessions) == 1 else "SESSION", fitting)
+    what = "no numbers" if fitting else "nothing"
+    return nothing_by(source.rank, source.attempt, sessions, what)
+
+
+async def _unlisted(
+    app: App, client: Client, sessions: Sequence[pb.Session], source: Source
+) -> set[str]:
+    """The metrics that globs fit, from the points themselves."""
+    names: set[str] = set()
+    for session in sessions:
+        async with aclosing(points_of(app, client, session, source)) as stream:
+            async for events in stream:
+                names |= {event.point.name for event in events}
+    return names
+
+
+def _chosen(names: Iterable[str]) -> tuple[frozenset[str], int]:
+    """The metrics of the first charts, and how many metrics are left out."""
+    from nsml.view.elements import element_in
+    from nsml.view.figure import MOST_CHARTS, STD
+    from nsml.view.metrics import in_order
+
+    charts: dict[str, list[str]] = {}
+    for name in names:
+        charts.setdefault(element_in(name)[0], []).append(name)
+    # A deviation is drawn with what it is of.
+    alone = in_order(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
+    drawn = {*alone[:MOST_CHARTS], *(one + STD for one in alone[:MOST_CHARTS])}
+    left_out = sum(len(metrics) for chart, metrics in charts.items() if chart not in drawn)
+    return frozenset(name for chart in drawn for name in charts.get(chart, ())), left_out
+
+
+def _globs(names: Iterable[str]) -> list[str]:
+    """Globs that these metrics fit; others may fit as well. Few, however many numbers a list has."""
+    from nsml.view.elements import element_in
+
+    globs = set()
+    for name in names:
+        metric, element = element_in(name)
+        plain = re.sub(r"[*?\[]", "?", metric)
+        globs.add(f"{plain}:*" if element else plain)
+    return sorted(globs)
+
+
+class _Reading:
+    """The reads that charts take."""
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        source: Source,
+        wish: Wish,
+        *,
+        names: frozenset[str],
+        width: int,
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._source = source
+        self._wish = wish
+        self._names = names
+        self._width = width
+
+    async def run(
+        self, sessions: Sequence[pb.Session], *, is_of_points: bool
+    ) -> dict[str, list[Series]]:
+        """Series by metric, in the order in which metrics are looked at; `is_of_points`: no columns are read."""
+        from nsml.view.elements import may_be_list
+        from nsml.view.metrics import lines_in_order
+        from nsml.view.series import collect, gather
+        from nsml.view.text import visible
+
+        lists = {name for name in self._names if is_of_points or may_be_list(name)}
+        parts = {} if is_of_points else await self._parts(sessions)
+        axis = self._wish.look.axis
+        groups: dict[str, list[Series]] = {}
+        for session, label in zip(sessions, labels_of(sessions), strict=True):
+            is_apart = self._source.is_apart
+            found = gather(parts.get(session.id, ()), session=label, is_apart=is_apart)
+            of_points = lists - {series.name for series, *_ in parts.get(session.id, ())}
+            if of_points:
+                events = await self._events(session, of_points)
+                points = (event.point for event in events)
+                more = collect(points, session=label, axis=axis, is_apart=is_apart)
+                found = {name: found.get(name, []) + more.get(name, []) for name in found | more}
+            for metric, lines in found.items():
+                groups.setdefault(visible(metric), []).extend(lines)
+        return lines_in_order(groups)
+
+    async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
+        """Whether numbers are outside of the part of the axis that is drawn."""
+        if self._wish.span == EVERYTHING or not self._names:
+            return False
+        return bool(await self._columns(sessions, EVERYTHING))
+
+    async def _parts(
+        self, sessions: Sequence[pb.Session]
+    ) -> Mapping[str, Sequence[tuple[pb.Series, float, float]]]:
+        """Columns by session, with the ranges that were asked for."""
+        span = self._wish.span
+        parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
+        for at in range(0, len(sessions), _MOST_SESSIONS):
+            some = sessions[at : at + _MOST_SESSIONS]
+            found = await self._columns(some, span, is_told=True)
+            asked = [(span, found)]
+            if self._wish.look.smoothing and span.low > -math.inf and found:
+                # An average has to know what was before: as finely as what it is drawn of where
+                # that is near.
+                end = max(series.x_high[-1] for series in found)
+                near = Span(
+                    low=span.low - (end - span.low), high=math.nextafter(span.low, -math.inf)
+                )
+                far = Span(low=-math.inf, high=math.nextafter(near.low, -math.inf))
+                asked += [(one, await self._columns(some, one)) for one in (near, far)]
+            for one, columns in asked:
+                for series in columns:
+                    parts.setdefault(series.session_id, []).append((series, one.low, one.high))
+        return parts
+
+    async def _columns(
+        self, sessions: Sequence[pb.Session], span: Span, *, is_told: bool = False
+    ) -> list[pb.Series]:
+        """What was asked for and is not empty; `is_told`: what is left out is said."""
+        from nsml.client.streams import read_series
+        from nsml.v1 import sessions_pb2 as pb
+        from nsml.view.series import Axis
+
+        axes: dict[Axis, pb.SeriesAxis] = {
+            Axis.STEP: pb.SERIES_AXIS_STEP,
+            Axis.RELATIVE: pb.SERIES_AXIS_RELATIVE,
+            Axis.WALL: pb.SERIES_AXIS_WALL,
+        }
+        source = self._source
+        request = pb.ReadSeriesRequest(
+            sessions=[session.id for session in sessions],
+            names=_globs(self._names),
+            ranks=[] if source.rank is None else [source.rank],
+            attempts=[] if source.attempt is None else [source.attempt],
+            axis=axes[self._wish.look.axis],
+            low=None if span.low == -math.inf else span.low,
+            high=None if span.high == math.inf else span.high,
+            width=self._width,
+            all_attempts=source.is_apart,
+        )
+        answers = await read_series(
+            self._client, request, patience_s=_PATIENCE_S, on_link=self._app.link_words()
+        )
+        if is_told:
+            tell_left_out(self._app, sessions, answers)
+        series = (one for answer in answers for one in answer.series)
+        return [one for one in series if one.name in self._names and one.x_low]
+
+    async def _events(self, session: pb.Session, names: Iterable[str]) -> list[Event]:
+        """The points themselves of some metrics, reduced as was asked."""
+        globs = replace(self._source, globs=_globs(names))
+        stream = points_of(self._app, self._client, session, globs)
+        found: list[Event] = []
+        async with aclosing(stream):
+            async for events in stream:
+                found += [event for event in events if event.point.name in names]
+        source = self._source
+        return reduced(chosen(found, source.rank, source.attempt), source.how)
+
+
+def tell_left_out(
+    app: App, sessions: Sequence[pb.Session], answers: Sequence[pb.ReadSeriesResponse]
+) -> None:
+    """Say of which sessions not everything is in their series."""
+    names = {session.id: session.name for session in sessions}
+    for answer in answers:
+        whose = f"of {names[answer.session_id]}"
+        tell_missing(app, answer.missing_reports, names[answer.session_id])
+        tell_let_go(app, answer.let_go, names[answer.session_id])
+        if answer.left_out_points:
+            points = counted(answer.left_out_points, "point")
+            app.say(f"({points} {whose} in no series: too many metrics, or too long names)")
+        if answer.left_out_series:
+            series = counted(answer.left_out_series, "series", "series")
+            app.say(f"({series} {whose} left out: -m GLOB)")
+
+
+async def points_of(
+    app: App, client: Client, session: pb.Session, source: Source
+) -> AsyncGenerator[list[Event], None]:
+    """The points of a session in their order; behind them it is said how many are missing for ever."""
+    from nsml.client.streams import read_curves
+
+    missing = 0
+    stream = read_curves(
+        client,
+        session,
+        names=source.globs,
+        all_attempts=source.has_all,
+        patience_s=_PATIENCE_S,
+        on_link=app.link_words(),
+    )
+    async with aclosing(stream):
+        async for answer in stream:
+            missing += answer.missing_reports
+            tell_let_go(app, answer.let_go, session.name)
+            yield [Event(session.name, point) for point in answer.points]
+    tell_missing(app, missing, session.name)
+
+
+def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
+    """What the lines of sessions are called: of several with the arguments in which they differ."""
+    from nsml.view.filtered import Filtered
+    from nsml.view.ordering import arguments_within, shared_by
+    from nsml.view.sessions import SIMULATED
+    from nsml.view.text import visible
+
+    shared = shared_by(map(Filtered, sessions))
+    is_alone = len(sessions) == 1
+    labels = []
+    for session in sessions:
+        differing = "" if is_alone else arguments_within(session, _ARGUMENT_CELLS, shared)
+        behind = f"({SIMULATED})" if session.simulated else ""
+        labels.append(visible(" ".join(filter(None, (session.name, differing, behind)))))
+    return labels

@@ -1,0 +1,1 @@
+"""Commands about sessions: submit, list, follow, compare, change."""

@@ -1,0 +1,282 @@
+"""What can be said of a code folder before it is sent: what no node would start or install, and what is missing.
+
+What cannot work is refused here, so that nobody waits in the queue for it; the rest are warnings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from cli.exits import CommandError, ExitCode
+from cli.sessions.preflight import no_entry
+from nsml._path_text import native_path, path_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cli.app import App
+    from cli.sessions.run_options import RunOptions
+    from nsml.content.manifest import Entry
+    from nsml.content.packing import Packed
+    from nsml.packages.imports import Import
+    from nsml.packages.requirements import Requirements
+
+_LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": "torch"}
+"""Programs of packages, and the module that has them."""
+_SHOWN = 5
+
+
+_OF_PYTHON = (".py", ".pyw", ".pyz")
+_SHELLS = {".sh": "sh", ".bash": "bash"}
+"""What runs a script without a first line for it, by the end of its name."""
+
+
+class Code:
+    """The files of a folder that are sent, by their paths as text."""
+
+    def __init__(self, folder: Path, packed: Packed) -> None:
+        self.folder = folder
+        self.files: Mapping[str, Entry] = {item.path: item for item in packed.manifest.entries}
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None where it is not sent, or cannot be read any more."""
+        if path not in self.files:
+            return None
+        try:
+            return (self.folder / native_path(path)).read_bytes()
+        except OSError:
+            return None
+
+    def text(self, name: str) -> str | None:
+        """The text of a file that lists packages. Raises RequirementsRefused where it is too long."""
+        from nsml.packages.requirements import as_text
+
+        content = self.read(path_text(name))
+        return None if content is None else as_text(name, content)
+
+
+def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
+    """Refuse what no node would start or install (CommandError), and warn of what is missing.
+
+    What the folder asks for and only nodes with containers have, in words.
+    """
+    _check_entry(code, options)
+    _check_program(code, options)
+    _note_variables(app, code, options)
+    _note_recipes(app, code.folder)
+    required = _check_requirements(app, code)
+    _warn_of_packages(app, code, options, required)
+    needs = [f"the image {required.image}"] if required.image and not options.image else []
+    return needs + (["the packages of nsml_package.txt"] if required.packages else [])
+
+
+def _check_entry(code: Code, options: RunOptions) -> None:
+    if options.argv:
+        return
+    if path_text(options.entry) in code.files:
+        _check_language(code, options.entry)
+        return
+    raise no_entry(
+        f"the entry {options.entry} is not among the files that are sent",
+        why="an ignore rule leaves it out",
+        advice=f"add a line !{options.entry} to .nsmlignore",
+    )
+
+
+def _check_language(code: Code, entry: str) -> None:
+    """Raise where the entry is no program in Python."""
+    from nsml.view.shell import shell_line
+    from nsml.view.text import visible
+
+    suffix = PurePosixPath(entry).suffix.lower()
+    first = (code.read(path_text(entry)) or b"").partition(b"\n")[0]
+    is_named = first.startswith(b"#!") and b"py" not in first and suffix not in _OF_PYTHON
+    if suffix == ".ipynb":
+        script = shell_line(["jupyter", "nbconvert", "--to", "script", entry])
+        advice = f"{script}    and run the script"
+    elif is_named or suffix in _SHELLS:
+        words = [f"./{entry}"] if is_named else [_SHELLS[suffix], entry]
+        advice = shell_line(["nsml", "run", "--argv", "--", *words])
+    else:
+        return
+    raise no_entry(
+        f"{visible(path_text(entry))} is not a program in Python",
+        why="python runs the entry",
+        advice=advice,
+    )
+
+
+def _check_program(code: Code, options: RunOptions) -> None:
+    """Raise for a program of the folder that no node can start."""
+    from nsml.view.shell import shell_word
+
+    program = options.argv[0] if options.argv else ""
+    if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
+        return
+    file = str(PurePosixPath(program))
+    path = path_text(file)
+    if path not in code.files:
+        raise no_entry(
+            f"no such program: {path} is not among the files that are sent",
+            advice="a line that takes it back in .nsmlignore"
+            if (code.folder / program).exists()
+            else "",
+        )
+    first = (code.read(path) or b"").partition(b"\n")[0]
+    if first.startswith(b"#!") and first.endswith(b"\r"):
+        raise CommandError(
+            f"{path} cannot start: its first line ends in CR LF, as on Windows",
+            code=ExitCode.USAGE,
+            reason="LINE_ENDS",
+            why="the interpreter is looked for under a name that ends in a carriage return",
+            advice=f"sed -i 's/\\r$//' {shell_word(file)}",
+        )
+    if not code.files[path].mode & 0o100:
+        raise CommandError(
+            f"{path} is not executable",
+            code=ExitCode.USAGE,
+            reason="NOT_EXECUTABLE",
+            advice=f"chmod +x {shell_word(file)}",
+        )
+
+
+def _note_variables(app: App, code: Code, options: RunOptions) -> None:
+    """Say which files of variables travel with the code, and that .env does not by itself."""
+    from nsml.view.text import visible
+
+    named = {_within(code.folder, name) for name in options.environment_files}
+    sent = [path for path in code.files if path in named or path.rpartition("/")[2] == ".env"]
+    for path in sent:
+        app.say(
+            f"warning: {visible(path)} is sent with the code, for all who see the session"
+            " (.nsmlignore leaves it out)"
+        )
+    if ".env" not in {*sent, *named} and (code.folder / ".env").is_file():
+        app.say("note: .env is not sent: --env-file .env gives its variables to the program")
+
+
+_RECIPES = (
+    *("Dockerfile", "Containerfile", "Singularity", ".devcontainer"),
+    *("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"),
+)
+"""Files that other tools build containers from."""
+
+
+def _note_recipes(app: App, folder: Path) -> None:
+    """Say that nothing is built from a recipe of containers, and what does the same here."""
+    found = [name for name in _RECIPES if (folder / name).exists()]
+    if found:
+        app.say(
+            f"note: {', '.join(found)} {'is' if len(found) == 1 else 'are'} not built: name an image with --image,"
+            " Python packages in requirements.txt, Debian packages in nsml_package.txt"
+        )
+
+
+def _within(folder: Path, name: str) -> str:
+    """Where a file is inside the folder, as a manifest says it; "" for one outside."""
+    try:
+        return path_text((folder / name).resolve().relative_to(folder.resolve()).as_posix())
+    except (ValueError, OSError):
+        return ""
+
+
+def _check_requirements(app: App, code: Code) -> Requirements:
+    """What the folder asks for, by the rule of nodes; CommandError for what none of them installs."""
+    from nsml.packages.requirements import ImageRefused, RequirementsRefused, read_requirements
+
+    try:
+        required = read_requirements(code.text, may_build=True)
+    except RequirementsRefused as error:
+        raise CommandError(
+            error.message,
+            code=ExitCode.USAGE,
+            reason="NO_IMAGE" if isinstance(error, ImageRefused) else "REQUIREMENTS",
+            why=error.why,
+            advice=error.advice,
+        ) from error
+    for note in required.notes:
+        app.say(f"note: {note}")
+    return required
+
+
+def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
+    """Name files of packages that are not read, and packages that are imported and listed nowhere."""
+    from nsml.packages.imports import foreign_imports, missing_imports
+    from nsml.packages.requirements import name_of
+    from nsml.packages.unread import lock_of, unread_files
+
+    entries = _entries(code, options)
+    listed = set(required.names)
+    for file, lines, advice in unread_files(code.text, entries, code.files):
+        missing = [line for line in lines if name_of(line) not in listed]
+        if missing or not lines:
+            lock = lock_of(code.text) if file == "pyproject.toml" else ""
+            names = " and ".join(filter(None, (file, lock)))
+            _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
+            listed |= {name_of(line) for line in missing}
+    if options.image or required.image:
+        return  # images have packages of their own
+    imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
+    unlisted = missing_imports(imports, listed)
+    if unlisted:
+        _warn(app, code, _imported_text(unlisted), [*unlisted])
+
+
+def _warn(app: App, code: Code, what: str, lines: Sequence[str], advice: str = "") -> None:
+    """Warn of requirements that are listed nowhere, with the command that lists them: `advice`, or printf.
+
+    `lines`: none where they are not known.
+    """
+    from nsml.view.shell import shell_line
+    from nsml.view.text import visible
+
+    some = _some(lines) if lines else "its packages"
+    content = code.read("requirements.txt")
+    lacks = (
+        f"there is no requirements.txt that names {some}"
+        if content is None
+        else f"requirements.txt does not name {some}"
+    )
+    app.say(f"warning: {visible(what)}, and {lacks}")
+    app.say("  why: sessions do not see the packages that are installed on this machine")
+    if advice or not lines:
+        app.say(f"  try: {advice or 'list in requirements.txt what the program imports'}")
+        return
+    form = "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
+    app.say(f"  try: printf '{form}' {shell_line(lines)} >> requirements.txt")
+
+
+def _imported_text(missing: Mapping[str, Sequence[Import]]) -> str:
+    first = next(iter(missing.values()))[0]
+    names = dict.fromkeys(
+        one.module.partition(".")[0] for found in missing.values() for one in found
+    )
+    where = f"{first.file} imports" if first.line else "the command needs"
+    return f"{where} {_some([*names])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    from cli.sessions.file_names import shortened
+
+    return shortened(names, _SHOWN)
+
+
+def _entries(code: Code, options: RunOptions) -> list[str]:
+    """The programs in Python that a session runs, of the files that are sent."""
+    if not options.argv:
+        return [path_text(options.entry)]
+    words = list(options.argv)
+    if "-m" in words[:-1]:
+        module = words[words.index("-m") + 1].replace(".", "/")
+        words += [f"{module}.py", f"{module}/__main__.py"]
+    paths = [path_text(str(PurePosixPath(word))) for word in words if word.endswith(".py")]
+    return [path for path in paths if path in code.files]
+
+
+def _launched(options: RunOptions) -> list[Import]:
+    from nsml.packages.imports import Import
+
+    program = options.argv[0] if options.argv else ""
+    module = _LAUNCHERS.get(program)
+    return [Import(module, program, 0)] if module else []

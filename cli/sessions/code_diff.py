@@ -1,0 +1,69 @@
+"""diff --code: in which files and lines the code of two sessions differs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cli.app import App
+from cli.arguments import expand
+from cli.exits import CommandError, ExitCode
+from cli.output import write_list
+from cli.results.metric_options import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.code import Compared
+
+
+def diff_code(
+    app: App, references: Sequence[str], ignored: Sequence[str], *, is_stat: bool
+) -> bool:
+    """Show how the code of two sessions differs, file by file; whether it does.
+
+    `ignored`: globs of files that are left out. Raises CommandError where there are not two sessions, or
+    their code cannot be read.
+    """
+    from nsml.view import code as view
+
+    def takes(path: str) -> bool:
+        return not (ignored and fits(path, ignored))
+
+    async def read(client: Client) -> tuple[list[Compared], int]:
+        from nsml.client.code import read_both, read_trees
+
+        pair = _check_two(
+            [await client.sessions.get(name) for name in await expand(client, references)]
+        )
+        old, new = await read_trees(client, pair)
+        files = [one for one in view.differing(old, new) if takes(one.path)]
+        data = await read_both(client, pair, view.entries(files))
+        names = pair[0].name, pair[1].name
+        return view.all_compared(files, data, names), view.same(old, new, takes)
+
+    found, same = app.call(read)
+    if not app.is_for_people or is_stat:
+        record = partial(view.record, has_lines=not is_stat)
+        write_list(
+            app, found, columns=view.COLUMNS, record=record, name="path", none="no file differs"
+        )
+    else:
+        for one in found:
+            for line in view.text_of(one):
+                colour = view.colour_of(line) if app.painter else ""
+                app.write(app.paint(line, colour) if colour else line)
+    if app.is_for_people and (found or not is_stat):
+        app.say(view.total_text(found, same))
+    return bool(found)
+
+
+def _check_two(sessions: Sequence[Session]) -> tuple[Session, Session]:
+    """The two. Raises CommandError where there are not as many."""
+    if len({session.id for session in sessions}) == len(sessions) == 2:
+        return sessions[0], sessions[1]
+    raise CommandError(
+        "--code compares two sessions", code=ExitCode.USAGE, advice="nsml diff ONE ANOTHER --code"
+    )

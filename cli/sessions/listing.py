@@ -1,0 +1,95 @@
+"""The list of sessions: shown, and for a plain `nsml ps` on this machine fetched on a short way.
+
+`nsml ps` is what people and their prompts ask most, and to import click, asyncio and gRPC takes
+longer than all else of it. So `ps` without a flag, asked of a control plane behind a Unix socket,
+goes without them. Whatever is not plainly answered there takes the common way, which knows every
+flag and names every error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.app import Format
+from nsml.client.contexts import ContextError
+from nsml.client.single import PATIENCE_S, SHORT_PATIENCE_S, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.app import App
+    from cli.sessions.list_options import Choosing
+    from nsml.v1.sessions_pb2 import Session
+
+PAGE = 1000
+"""Sessions; the longest list that one answer brings."""
+
+
+def show(
+    app: App,
+    found: Sequence[Session],
+    *,
+    include_ended: bool,
+    choosing: Choosing | None = None,
+) -> None:
+    """Write sessions in the chosen format, or say that there are none."""
+    from cli.output import write_list
+    from nsml.v1 import sessions_pb2
+    from nsml.view import sessions as view
+    from nsml.view.shell import shell_line
+
+    words = () if choosing is None else choosing.texts
+    ended = f"no live sessions · ended ones: {shell_line(['nsml', 'ps', '-a', *words])}"
+    none = "no sessions" if include_ended else ended
+    write_list(
+        app,
+        found,
+        columns=view.columns_for(found, None if choosing is None else choosing.columns(app)),
+        record=view.record if choosing is None else choosing.record(app),
+        none=none,
+        blank=sessions_pb2.Session(),
+    )
+
+
+def is_cut(app: App, choosing: Choosing | None = None) -> bool:
+    """Whether a list of sessions shows no more than the beginning of long commands, so that no more need be fetched."""
+    looks_closer = choosing is not None and choosing.looks_closer
+    is_table = app.format is Format.TABLE and app.room is not None
+    return is_table and not app.flags.fields and not looks_closer
+
+
+def answer_plainly(arguments: Sequence[str], app: App) -> bool:
+    """Show what a plain `nsml ps` asks for; False, with nothing shown, where the short way ends."""
+    if list(arguments) != ["ps"]:
+        return False
+    found = _fetch(app)
+    if found is None:
+        return False
+    show(app, found, include_ended=False)
+    return True
+
+
+def _fetch(app: App) -> Sequence[Session] | None:
+    """All live sessions, asked on the short way; None where it does not plainly answer.
+
+    Only the first control plane is asked here, and of several not for long: the common way knows all.
+    """
+    try:
+        context = app.context
+        token = context.token()
+    except ContextError:
+        return None
+    if not context.server.startswith("unix:"):
+        return None
+
+    from nsml.v1 import sessions_pb2 as pb
+
+    request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=PAGE, short=is_cut(app))
+    path = context.server.removeprefix("unix:")
+    asked = request.SerializeToString()
+    patience_s = SHORT_PATIENCE_S if context.others else PATIENCE_S
+    answer = ask(path, "SessionService/ListSessions", asked, token=token, patience_s=patience_s)
+    if answer is None:
+        return None
+    page = pb.ListSessionsResponse.FromString(answer)
+    return None if page.next_cursor else page.sessions

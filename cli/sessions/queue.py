@@ -1,0 +1,123 @@
+"""queue: what waits, in the order in which it would be served."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cli.app import App, Format
+from cli.arguments import PROJECT, WholeRange
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from cli.live_table import Redrawn
+from cli.output import table_lines, write_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import ListQueueResponse
+
+LOOKS_EVERY_S: Final = 2.0
+"""How often -w asks again: as often as reasons are told anew to those who watch sessions."""
+
+
+@command(
+    "queue",
+    reads=True,
+    examples=["nsml queue", "nsml queue -w", "nsml queue --mine -j", "nsml queue --project vision"],
+)
+@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
+@click.option("--mine", is_flag=True, help="Your own only.")
+@click.option("--project", type=PROJECT, default="", metavar="NAME", help="Of this project.")
+@click.option("-n", "--first", type=WholeRange(1), metavar="N", help="The first N only.")
+@click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
+@pass_app
+def queue(
+    app: App, *, users: tuple[str, ...], mine: bool, project: str, first: int | None, watch: bool
+) -> None:
+    """List what waits, first who is served first, with the reason and when enough is free at the latest.
+
+    -o wide has the fair share of each one's account: GPUs that it holds and held lately, over its weight;
+    within a priority the least is first.
+
+    Of sessions that you may not see, only whose they are, how large and how old. All that is known of
+    one of them: nsml status --explain SESSION
+    """
+    owners = [*users, *(["@me"] if mine else [])]
+    if watch and app.format not in {Format.TABLE, Format.WIDE, Format.JSON}:
+        raise CommandError(
+            f"-w shows the queue as a whole, not as {app.format.value}",
+            code=ExitCode.USAGE,
+            advice="nsml queue -w -j",
+        )
+    show_queue(app, owners=owners, project=project, first=first, watch=watch)
+
+
+def show_queue(
+    app: App,
+    *,
+    owners: Sequence[str] = (),
+    project: str = "",
+    first: int | None = None,
+    watch: bool = False,
+) -> None:
+    """Show the queue once, or again whenever it has changed, until interrupted."""
+
+    async def fetch(client: Client) -> ListQueueResponse:
+        from nsml.view.queue import joined
+
+        return joined(await client.sessions.queue(owners=owners, project=project, limit=first))
+
+    if not watch:
+        _write(app, app.call(fetch))
+        return
+    screen = Redrawn(app)
+
+    async def follow(client: Client) -> None:
+        from nsml.client.streams import look_again
+
+        shown: ListQueueResponse | None = None
+        looking = look_again(
+            client, partial(fetch, client), every_s=LOOKS_EVERY_S, on_link=screen.link
+        )
+        async with aclosing(looking):
+            async for page in looking:
+                if screen.draws:  # also the ages
+                    screen.show(_lines(app, page))
+                elif page != shown:
+                    shown = page
+                    _write(app, page)
+                    app.stdout.flush()
+
+    app.call(follow)
+
+
+def _write(app: App, page: ListQueueResponse) -> None:
+    from nsml.v1.sessions_pb2 import QueuedSession
+    from nsml.view import queue as view
+
+    if app.is_for_people:
+        for line in _lines(app, page):
+            app.write(line)
+        return
+    write_list(
+        app,
+        page.sessions,
+        columns=view.COLUMNS,
+        record=view.record,
+        blank=QueuedSession(),
+        beside=view.totals_record(page),
+    )
+
+
+def _lines(app: App, page: ListQueueResponse) -> list[str]:
+    from nsml.view import queue as view
+    from nsml.view.text import folded, visible
+
+    rows = table_lines(app, page.sessions, view.COLUMNS) if page.sessions else []
+    totals = visible(view.totals_text(page))
+    return [*([totals] if app.room is None else folded(totals, app.room)), *rows]

@@ -1,0 +1,101 @@
+"""What nsml wrote on this machine (checkpoints, exports, pictures), so that none of it is sent with code unnoticed.
+
+Their paths are lines of a file among the caches of this user: when it is lost, so are the notes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.sessions.file_names import files_text, pattern_of, shortened
+from nsml._path_text import path_text
+from nsml.client.contexts import cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cli.app import App
+    from nsml.content.packing import Packed
+
+_MOST_BYTES = 64 << 10
+"""Of the file; beyond that, paths that are gone are forgotten, and the oldest ones."""
+_MOST_KEPT = 200
+_SHOWN = 3
+
+
+def _file(app: App) -> Path:
+    return cache_folder(app.environ) / "written.jsonl"
+
+
+def remember(app: App, paths: Iterable[Path]) -> None:
+    """Note that nsml made these files or folders. Never fails: a note is not worth an error."""
+    file = _file(app)
+    lines = [json.dumps(str(path.resolve())) for path in dict.fromkeys(paths)]
+    with suppress(OSError, ValueError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and file.stat().st_size > _MOST_BYTES:
+            kept = [path for path in _recorded(app) if path.exists()][-_MOST_KEPT:]
+            lines = [json.dumps(str(path)) for path in kept] + lines
+            file.unlink()
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write("".join(f"{line}\n" for line in lines))
+
+
+def _recorded(app: App) -> list[Path]:
+    found: list[Path] = []
+    with suppress(OSError, ValueError, UnicodeDecodeError):
+        for line in _file(app).read_text("utf-8").splitlines():
+            with suppress(ValueError, TypeError):  # half a line of a command that was killed
+                found.append(Path(json.loads(line)))
+    return list(dict.fromkeys(found))
+
+
+def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
+    """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
+    from nsml.content.ignore import IGNORE_FILE
+    from nsml.view.shell import shell_line
+    from nsml.view.text import visible
+    from nsml.view.units import size_text
+
+    top = folder.resolve()
+    inside = [path for path in _recorded(app) if top in path.parents]
+    paths = {path_text(path.relative_to(top).as_posix()) for path in inside}
+    if not paths:
+        return
+    sent = {
+        item.path: (_written_at(item.path, paths), item.size) for item in packed.manifest.entries
+    }
+    included = {path: place for path, (place, _) in sent.items() if place}
+    if not included:
+        return
+    size = size_text(sum(sent[path][1] for path in included))
+    names = [one if one in sent else f"{one}/" for one in sorted({*included.values()})]
+    are = "is" if len(included) == 1 else "are"
+    app.say(
+        f"note: {files_text(len(included))} ({size}) that nsml wrote here {are} sent, too:"
+        f" {visible(shortened(names, _SHOWN))}; {IGNORE_FILE} leaves files out"
+    )
+    form = _form(folder / IGNORE_FILE)
+    patterns = [pattern_of(one) for one in names]
+    app.say(f"  try: printf '{form}' {shell_line(patterns)} >> {IGNORE_FILE}")
+
+
+def _written_at(path: str, written: Iterable[str]) -> str:
+    """A file that nsml wrote, or the nearest folder above it that nsml wrote; "" of others."""
+    while path:
+        if path in written:
+            return path
+        path = path.rpartition("/")[0]
+    return ""
+
+
+def _form(file: Path) -> str:
+    """What printf is to write so that each word is a line of its own behind what is in the file."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        content = b""
+    return "%s\\n" if not content or content.endswith(b"\n") else "\\n%s"
