@@ -10,7 +10,7 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.loops.probing import Part
 from controlplane.operations import records
 from controlplane.operations.conditions import Conditions
-from controlplane.operations.observing import (
+from controlplane.operations.store_health import (
     HISTORY_KINDS,
     OBJECTS_KINDS,
     STORE_KINDS,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.operations.observing import Kinds
+    from controlplane.operations.store_health import Kinds
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

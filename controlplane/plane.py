@@ -11,88 +11,88 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from controlplane.access.access_table import TABLE
 from controlplane.access.accounts import Accounts
-from controlplane.access.arriving import Arriving
+from controlplane.access.failed_attempts import FailureLimiter
 from controlplane.access.identities import Identities
+from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
-from controlplane.access.limiter import FailureLimiter
 from controlplane.access.peers import Alone
 from controlplane.access.secret import Secret, new_secret
-from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.access.webhooks import Webhooks
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import UserCaller
+from controlplane.domain.idle import WasteRule
 from controlplane.domain.limits import UserLimits
-from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
-from controlplane.loops.accounting import Accounting
 from controlplane.loops.archiving import Archiving
-from controlplane.loops.collecting import Collecting, Forgetting
-from controlplane.loops.counting import CountingKept
-from controlplane.loops.deposing import Deposing
+from controlplane.loops.audit_retention import Trimming
+from controlplane.loops.compaction import Compacting, Reclaiming
+from controlplane.loops.dispatch import Ordering
+from controlplane.loops.downsampling import Folding
 from controlplane.loops.export import Exporting
-from controlplane.loops.folding import Folding
+from controlplane.loops.idle_detection import Wasting
 from controlplane.loops.leader import LeaderLoop
+from controlplane.loops.leader_eviction import Deposing
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.measuring import Measuring
-from controlplane.loops.ordering import Ordering
+from controlplane.loops.object_gc import Collecting, Forgetting
 from controlplane.loops.probing import Probing
-from controlplane.loops.reclaiming import Compacting, Reclaiming
+from controlplane.loops.retention import Thinning
 from controlplane.loops.scheduling import Scheduling
-from controlplane.loops.settling import Settling
-from controlplane.loops.thinning import Thinning
-from controlplane.loops.trimming import Trimming
 from controlplane.loops.upkeep import Upkeep
+from controlplane.loops.upload_expiry import Settling
+from controlplane.loops.usage_ledger import Accounting
+from controlplane.loops.user_storage import CountingKept
 from controlplane.loops.warning import Warnings
-from controlplane.loops.wasting import Wasting
 from controlplane.operations import warnings
 from controlplane.operations.admission import Admission
-from controlplane.operations.admitted import AdmittedObjects
+from controlplane.operations.admitted_objects import AdmittedObjects
+from controlplane.operations.agent_connections import Contacts
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
-from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
-from controlplane.operations.collecting import Collector
 from controlplane.operations.committer import Committer
+from controlplane.operations.compare_and_swap import SessionWriter
+from controlplane.operations.concurrency_limits import Turns
 from controlplane.operations.conditions import own_findings
-from controlplane.operations.contacts import Contacts
 from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
-from controlplane.operations.following import Followers
 from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
-from controlplane.operations.giving_way import Requeuer
-from controlplane.operations.holdings import Holdings
+from controlplane.operations.idle_detection import Wastes
 from controlplane.operations.ingest import Ingestor
-from controlplane.operations.kept import Kept, KeptUsages
-from controlplane.operations.last_reports import LastReports
-from controlplane.operations.listing import Listings
+from controlplane.operations.live_state import LiveState
+from controlplane.operations.log_search import Searches
 from controlplane.operations.logs import Logs
+from controlplane.operations.lost_uploads import Overdue
 from controlplane.operations.media import Shown
 from controlplane.operations.members import Member, Members
 from controlplane.operations.node_images import NodeImages
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.operations.overdue import Overdue
+from controlplane.operations.object_gc import Collector
+from controlplane.operations.owned_names import Holdings
+from controlplane.operations.preempt import Requeuer
 from controlplane.operations.projects import Projects
-from controlplane.operations.rationing import Rationing
+from controlplane.operations.readers import Followers
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
 from controlplane.operations.replica_rights import Rights
-from controlplane.operations.searching import Searches
-from controlplane.operations.state import LiveState
+from controlplane.operations.report_limits import Rationing
+from controlplane.operations.session_listing import Listings
+from controlplane.operations.session_summaries import LastReports
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
-from controlplane.operations.turns import Turns
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
+from controlplane.operations.user_storage import Kept, KeptUsages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
 from controlplane.operations.views import OPENS_HTTP, Views
-from controlplane.operations.wasting import Wastes
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.services.accounts import AccountServicer, Platform
@@ -103,14 +103,14 @@ from controlplane.services.checkpoints import CheckpointServicer
 from controlplane.services.content import ContentServicer
 from controlplane.services.datasets import DatasetServicer
 from controlplane.services.errors import refuse
-from controlplane.services.freshness import Freshness
+from controlplane.services.leader_forwarding import PassingOn, Relay
 from controlplane.services.media import MediaServicer
+from controlplane.services.monotonic_reads import Freshness
 from controlplane.services.nodes import ClusterFacts, NodeServicer
-from controlplane.services.passing_on import PassingOn, Relay
-from controlplane.services.presenting import Presenter
 from controlplane.services.projects import ProjectServicer
-from controlplane.services.queueing import QueueView
+from controlplane.services.queue import QueueView
 from controlplane.services.secrets import SecretServicer
+from controlplane.services.session_views import Presenter
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.services.telemetry import TelemetryServicer
 from controlplane.services.throttle import Throttle

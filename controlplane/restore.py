@@ -19,14 +19,14 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import USERS
 from controlplane.access.vault import KEY_BYTES
-from controlplane.claim import StartRefused
+from controlplane.backends import key_file_of, opened_ground, standing_of
 from controlplane.domain.cluster import DATA_VERSION, Restore, next_offset
+from controlplane.migrations import RESTORING
 from controlplane.operations import records
 from controlplane.operations.backups import batches_in, records_in
+from controlplane.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import Delete, Put, Transaction
-from controlplane.surroundings import key_file_of, opened_ground, standing_of
-from controlplane.versions import RESTORING
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import Backup, BackupError
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.platform_keys import PlatformKey, PlatformKeys
-    from controlplane.claim import Standing
+    from controlplane.backends import Ground
     from controlplane.config import Settings
     from controlplane.domain.cluster import Cluster
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.ownership import Standing
     from controlplane.store.interface import KeyValueStore
-    from controlplane.surroundings import Ground
 
 MARK: Final = "restoring"
 """File that is in a data folder from the first to the last step of a restore into it."""

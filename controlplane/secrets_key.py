@@ -14,9 +14,9 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import SECRETS
 from controlplane.access.vault import KEY_BYTES, Vault
-from controlplane.claim import StartRefused
+from controlplane.backends import key_file_of, opened_store, standing_of
 from controlplane.operations import records
-from controlplane.surroundings import key_file_of, opened_store, standing_of
+from controlplane.ownership import StartRefused
 
 if TYPE_CHECKING:
     from controlplane.config import Settings

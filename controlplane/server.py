@@ -22,6 +22,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from controlplane.access.access_table import TABLE
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
 from controlplane.access.files import write_private
 from controlplane.access.listeners import (
@@ -37,9 +38,8 @@ from controlplane.access.listeners import (
     take_port,
 )
 from controlplane.access.peers import SocketPeers, process_name
-from controlplane.access.table import TABLE
 from controlplane.access.wrapping import ByName, Wrapper
-from controlplane.claim import StartRefused
+from controlplane.backends import standing_of, surroundings
 from controlplane.config import (
     LEASE_ALONE_S,
     LEASE_OF_SEVERAL_S,
@@ -48,18 +48,18 @@ from controlplane.config import (
     read_settings,
 )
 from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.domain.idle import WasteRule
 from controlplane.domain.values import DAY_S
-from controlplane.domain.waste import WasteRule
-from controlplane.garbage import collect_seldom
 from controlplane.operations.views import OPENS_HTTP
+from controlplane.ownership import StartRefused
 from controlplane.plane import Character, ControlPlane
+from controlplane.python_gc import collect_seldom
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
 from controlplane.secrets_key import change_secrets_key
+from controlplane.startup_retry import Waiting
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
-from controlplane.surroundings import standing_of, surroundings
-from controlplane.waiting import Waiting
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import backups_in

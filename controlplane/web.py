@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from controlplane.access.table import TABLE
+from controlplane.access.access_table import TABLE
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers

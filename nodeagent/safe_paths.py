@@ -1,6 +1,6 @@
 """Folders that user code can write in, reached without following what it may have put there.
 
-For one folder at a time; `nsml.content.beneath` is for whole trees, also where systems lack descriptors.
+For one folder at a time; `nsml.content.safe_paths` is for whole trees, also where systems lack descriptors.
 """
 
 from __future__ import annotations

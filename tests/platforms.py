@@ -1,4 +1,4 @@
-"""A platform in a store, for control planes that stand on parts in memory: `claim.py` has real ones."""
+"""A platform in a store, for control planes that stand on parts in memory: `ownership.py` has real ones."""
 
 from __future__ import annotations
 

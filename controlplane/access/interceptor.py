@@ -20,13 +20,13 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from controlplane.access import anonymous
-from controlplane.access.arriving import AHEAD_BYTES, MESSAGE_BYTES, STRANGERS, Arriving
+from controlplane.access import anonymous_limits as anonymous
+from controlplane.access.access_table import Change, refusal
+from controlplane.access.audit_rows import code_name, is_dry_run, name_in, outcome_of, row_of
 from controlplane.access.current import begin_call, current_call, set_caller
-from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
+from controlplane.access.failed_attempts import MOST_FAILURES, FailureLimiter, address_of
+from controlplane.access.incoming_memory import AHEAD_BYTES, MESSAGE_BYTES, STRANGERS, Arriving
 from controlplane.access.secret import Secret, parse_secret, short
-from controlplane.access.table import Change, refusal
-from controlplane.access.trail import code_name, is_dry_run, name_in, outcome_of, row_of
 from controlplane.access.wrapping import Wrapper, method_of, with_raw_requests
 from controlplane.domain.errors import (
     InvalidRequest,
@@ -36,7 +36,7 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
-from controlplane.operations.turns import Turns
+from controlplane.operations.concurrency_limits import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Protocol
 
-    from controlplane.access.table import Row
+    from controlplane.access.access_table import Row
     from controlplane.operations.auditing import Audit
 
     Context = grpc.aio.ServicerContext[Any, Any]

@@ -23,8 +23,8 @@ from controlplane.access.files import read_private
 from controlplane.access.vault import KEY_BYTES, Vault, read_vault_keys
 from controlplane.access.vault import KEY_FILE as VAULT_FILE
 from controlplane.operations import records
-from controlplane.store.following import follow_key
 from controlplane.store.interface import Put, Transaction, unchanged
+from controlplane.store.watched_key import follow_key
 from controlplane.stored.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:

@@ -400,7 +400,7 @@ class Session:
     the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
     `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
-    in which it made nothing of its devices, oldest first (`domain/waste.py`). `resume` may be an earlier attempt's.
+    in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` may be an earlier attempt's.
     """
 
     id: str

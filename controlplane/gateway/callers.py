@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.secret import parse_secret
 from controlplane.domain.errors import NotSignedIn
 
 if TYPE_CHECKING:
+    from controlplane.access.failed_attempts import FailureLimiter
     from controlplane.access.identities import Identities
-    from controlplane.access.limiter import FailureLimiter
     from controlplane.domain.identity import Caller
 
 _log = structlog.get_logger("gateway.callers")

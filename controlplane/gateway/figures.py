@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from controlplane.history.interface import Telemetry
     from controlplane.history.values import DeviceSample, NodeSample
     from controlplane.operations.admission import Admission
-    from controlplane.operations.collecting import Collected, Collector
     from controlplane.operations.committer import Committer
     from controlplane.operations.conditions import Conditions
-    from controlplane.operations.kept import Kept, KeptUse
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.members import Members
     from controlplane.operations.node_states import NodeStates
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.object_gc import Collected, Collector
     from controlplane.operations.usage import Load, Usages
+    from controlplane.operations.user_storage import Kept, KeptUse
     from controlplane.store.election import Leader
     from nsml.clock import Clock
 

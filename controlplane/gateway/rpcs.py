@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2  # noqa: F401 - the pool has what is loaded
 from grpc_reflection.v1alpha import reflection_pb2  # noqa: F401
 
-from controlplane.access.trail import code_name
+from controlplane.access.audit_rows import code_name
 from controlplane.access.wrapping import Wrapper, method_of, with_method
 
 if TYPE_CHECKING:

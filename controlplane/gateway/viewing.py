@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from nsml.client.calls import Client
 from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
+from nsml.client.endpoints import Ways
 from nsml.client.errors import ClientError
 from nsml.client.streams import read_curves
-from nsml.client.ways import Ways
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:

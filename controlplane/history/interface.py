@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.history.blocks import Blocks
-    from controlplane.history.cells import Cells, Used
-    from controlplane.history.changes import Change, Touched
     from controlplane.history.portable import Batch
+    from controlplane.history.rollup import Cells, Used
+    from controlplane.history.subscriptions import Change, Touched
     from controlplane.history.values import (
         Ages,
         AttemptCharge,

@@ -9,7 +9,7 @@ from controlplane.domain.snapshot import SessionChanged
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.operations.export import Exporter
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
 AT_ONCE: Final = 64

@@ -17,9 +17,9 @@ from nsml.concurrency import TaskGroup
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from controlplane.operations.agent_connections import Contacts
     from controlplane.operations.committer import Committer
-    from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

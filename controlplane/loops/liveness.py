@@ -9,12 +9,12 @@ import structlog
 
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.values import Cause
-from controlplane.operations import silence
+from controlplane.operations import lost_nodes as silence
 
 if TYPE_CHECKING:
+    from controlplane.operations.agent_connections import Contacts
     from controlplane.operations.committer import Committer
-    from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
 SHORTEST_WAIT_S: Final = 0.1

@@ -17,7 +17,7 @@ from nsml.concurrency import TaskGroup
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from controlplane.operations.observing import Gauge
+    from controlplane.operations.store_health import Gauge
     from nsml.clock import Clock
 
 QUIET_S: Final = 5.0

@@ -20,8 +20,8 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
 )
 from controlplane.operations.committer import MOST_DECISIONS
-from controlplane.operations.giving_way import give_way
-from controlplane.operations.placing import place
+from controlplane.operations.placement import place
+from controlplane.operations.preempt import give_way
 from controlplane.scheduler import RULES, Answers, ClusterIndex, Rules
 from nsml.concurrency import TaskGroup
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
 

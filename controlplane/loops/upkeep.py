@@ -16,8 +16,8 @@ from controlplane.domain.snapshot import ContactChanged, NodeChanged
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.nodes import NodeKeeper
-    from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
 SLOWEST_ROUND_S: Final = 60.0

@@ -15,15 +15,15 @@ from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.limits import DAY_S, NO_LIMITS, UserLimits
 from controlplane.operations.allowances import Allowance
 from controlplane.operations.free_space import HISTORY, OBJECTS, STORE, WORDS, low_on_room
-from controlplane.operations.kept import blob_bytes
 from controlplane.operations.live_usage import LiveUsage, Usage
+from controlplane.operations.user_storage import blob_bytes
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from controlplane.operations.free_space import FreeSpace
-    from controlplane.operations.kept import Kept
+    from controlplane.operations.user_storage import Kept
     from nsml.clock import Clock
 
 NOTE_BYTES: Final = 150

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.operations.recent import Recent
+from controlplane.operations.lru import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.domain.values import Resume
 from controlplane.history.values import Checkpoint, CheckpointState
-from controlplane.operations.overdue import MOST_WORDS, plain
+from controlplane.operations.lost_uploads import MOST_WORDS, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.operations.changing import SessionWriter
+    from controlplane.operations.compare_and_swap import SessionWriter
     from controlplane.operations.content import Content
     from controlplane.operations.replica_rights import Rights
 

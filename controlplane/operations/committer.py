@@ -29,7 +29,7 @@ from controlplane.store.interface import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from controlplane.store.interface import KeyValueStore, Transaction, TransactionResult
     from nsml.clock import Clock
 

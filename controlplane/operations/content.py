@@ -28,10 +28,10 @@ from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.admission import unlimited
-from controlplane.operations.admitted import Payer, payer_of
-from controlplane.operations.kept import blob_bytes
+from controlplane.operations.admitted_objects import Payer, payer_of
+from controlplane.operations.lru import Recent
 from controlplane.operations.manifests import Manifests
-from controlplane.operations.recent import Recent
+from controlplane.operations.user_storage import blob_bytes
 from nsml.clock import inline
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.operations.admission import Admission
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.manifests import Listing
-    from controlplane.operations.state import LiveState
     from nsml.clock import Clock, Offload
 
 MOST_ASKED: Final = 10_000

@@ -1,4 +1,4 @@
-"""A count of what is kept for each user, made with a look at all references (`operations.collecting`)."""
+"""A count of what is kept for each user, made with a look at all references (`operations.object_gc`)."""
 
 from __future__ import annotations
 

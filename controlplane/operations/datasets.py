@@ -10,7 +10,7 @@ from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
-from controlplane.operations.listing import page_size
+from controlplane.operations.session_listing import page_size
 from controlplane.operations.validation import DatasetWish, check_visibility
 from nsml.view.units import size_text
 

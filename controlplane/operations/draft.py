@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from controlplane.domain.values import Node, Session
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from controlplane.history.errors import HistoryFenced
 from controlplane.history.values import AttemptCharge, SessionRecord
 from controlplane.operations import records
 from controlplane.operations.committer import Deposed
-from controlplane.operations.listing import searched_text
+from controlplane.operations.session_listing import searched_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,9 +21,9 @@ from controlplane.history.values import (
     NodeSample,
     StreamKey,
 )
+from controlplane.operations.lost_uploads import MOST_WORDS, plain
+from controlplane.operations.lru import Recent
 from controlplane.operations.media import media_in
-from controlplane.operations.overdue import MOST_WORDS, plain
-from controlplane.operations.recent import Recent
 from nsml._frames import REPORT
 from nsml._path_text import recorded_name
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.operations.rationing import Rationing
     from controlplane.operations.replica_rights import Rights
+    from controlplane.operations.report_limits import Rationing
 
 _log = structlog.get_logger("operations.ingest")
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.names import check_digest
-from controlplane.operations.recent import Recent
-from controlplane.operations.turns import Turns
+from controlplane.operations.concurrency_limits import Turns
+from controlplane.operations.lru import Recent
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
 

@@ -13,7 +13,7 @@ from controlplane.domain.errors import InvalidRequest, MissingBlobs, TooLarge
 from controlplane.domain.names import check_digest
 from controlplane.history.records import LATEST_TIME, MAX_NAME_CHARS, is_deep
 from controlplane.history.values import Channel, Media, MediaContent
-from controlplane.operations.overdue import MOST_WORDS, plain
+from controlplane.operations.lost_uploads import MOST_WORDS, plain
 from nsml._frames import REPORT
 from nsml._path_text import recorded_name
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE

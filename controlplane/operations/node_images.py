@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.closed import owner_words
 from controlplane.domain.errors import (
     InvalidRequest,
     LimitReached,
@@ -20,8 +19,9 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.names import check_node
+from controlplane.domain.node_availability import owner_words
 from controlplane.domain.values import Isolation
-from controlplane.operations.contacts import Ability, ImageAction, ImageOrder
+from controlplane.operations.agent_connections import Ability, ImageAction, ImageOrder
 from nsml.images import RULE, is_reference, why_never_pulled
 from nsml.v1 import resources_pb2 as pb
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.identity import UserCaller
-    from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.live_state import LiveState
 
 ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has for an answer, which waits for no registry."""

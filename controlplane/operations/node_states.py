@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from controlplane.domain.values import Node
-    from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.closed import drained_words, fenced_words
 from controlplane.domain.errors import (
     InvalidRequest,
     NotFound,
@@ -20,11 +19,12 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.lifecycle import SessionEvent, can
 from controlplane.domain.names import check_node
+from controlplane.domain.node_availability import drained_words, fenced_words
 from controlplane.domain.values import Cause, Drain, Fence
-from controlplane.operations import silence
+from controlplane.operations import lost_nodes as silence
 from controlplane.operations.draft import Draft
-from controlplane.operations.giving_way import leaving
 from controlplane.operations.orders import replicas_of
+from controlplane.operations.preempt import leaving
 from controlplane.operations.validation import check_reason
 from controlplane.scheduler import NOTICE_S
 from nsml.view.units import counted
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.values import Node, Session
+    from controlplane.operations.agent_connections import Contacts
     from controlplane.operations.committer import Committer
-    from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
 LONGEST_MOVE_AFTER_S: Final = 365 * 86_400.0

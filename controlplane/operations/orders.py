@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.domain.values import AllocatedReplica, Session
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

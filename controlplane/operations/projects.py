@@ -27,8 +27,8 @@ from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.operations import records
-from controlplane.operations.changing import TRIES, commit_at
-from controlplane.operations.reserved import check_not_reserved
+from controlplane.operations.compare_and_swap import TRIES, commit_at
+from controlplane.operations.reserved_names import check_not_reserved
 from controlplane.scheduler import request_of
 from controlplane.scheduler.entitlement import claim_of, never
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.values import SessionSpec
-    from controlplane.operations.state import LiveState
-    from controlplane.operations.unfit import Nearest
+    from controlplane.operations.infeasible import Nearest
+    from controlplane.operations.live_state import LiveState
     from controlplane.scheduler import Request
     from controlplane.store.interface import Compare, KeyValueStore
     from nsml.clock import Clock

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import Owned
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
 
 
 class References:

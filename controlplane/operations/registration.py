@@ -11,7 +11,7 @@ from controlplane.domain.errors import Denied, NotFound, StateConflict, Unavaila
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_node
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold, PlacedAs
-from controlplane.operations import silence
+from controlplane.operations import lost_nodes as silence
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from controlplane.domain.cluster import Restore
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Device, Fence, Node
+    from controlplane.operations.agent_connections import Contacts, Link
     from controlplane.operations.committer import Committer
-    from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.draft import Draft
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.replica_rights import Rights
     from controlplane.operations.reports import Report
-    from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
 

@@ -12,7 +12,7 @@ from controlplane.operations.records import session_key
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
 
 EXPORT_WAIT_S: Final = 5.0
 """How long a session that ended just now may take to leave the store."""

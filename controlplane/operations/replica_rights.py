@@ -8,8 +8,8 @@ from controlplane.domain.errors import NotFound
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.references import References
-    from controlplane.operations.state import LiveState
 
 
 class Rights:

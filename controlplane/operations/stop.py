@@ -11,7 +11,7 @@ from controlplane.domain.values import Cause, End, Session, Stop
 from controlplane.operations.validation import check_grace, check_reason
 
 if TYPE_CHECKING:
-    from controlplane.operations.changing import SessionWriter
+    from controlplane.operations.compare_and_swap import SessionWriter
     from nsml.clock import Clock
 
 

@@ -26,9 +26,9 @@ from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.admission import Batch
 from controlplane.operations.content import SEND_IT
+from controlplane.operations.infeasible import Nearest, refusal_of
 from controlplane.operations.live_usage import record_size
 from controlplane.operations.projects import check_entitled, within_quota
-from controlplane.operations.unfit import Nearest, refusal_of
 from controlplane.operations.validation import NO_LIMITS, Submission, TimeLimits, validated
 from controlplane.scheduler import Extent, request_of
 from controlplane.store.interface import (
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from controlplane.operations.admission import Admission
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from controlplane.scheduler import Answers
     from controlplane.store.interface import Compare, KeyValueStore
     from nsml.clock import Clock

@@ -27,14 +27,14 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import NodeCaller, UserCaller, may_change
 from controlplane.domain.lifecycle import SessionState
-from controlplane.operations.contacts import Ability, TunnelOrder
-from controlplane.operations.pipe import Pipe
+from controlplane.operations.agent_connections import Ability, TunnelOrder
+from controlplane.operations.byte_pipe import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from controlplane.domain.values import Session
-    from controlplane.operations.contacts import Contacts
+    from controlplane.operations.agent_connections import Contacts
 
 MOST_OPEN: Final = 64
 """Tunnels of one user at once."""

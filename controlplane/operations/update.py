@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NotFound, Unavailable
-from controlplane.operations.changing import TRIES
+from controlplane.operations.compare_and_swap import TRIES
 from controlplane.operations.export import row_of
 from controlplane.operations.records import decode_session
 from controlplane.operations.validation import check_memo, check_visibility
@@ -14,7 +14,7 @@ from controlplane.operations.validation import check_memo, check_visibility
 if TYPE_CHECKING:
     from controlplane.domain.values import Session, Visibility
     from controlplane.history.interface import History
-    from controlplane.operations.changing import SessionWriter
+    from controlplane.operations.compare_and_swap import SessionWriter
     from controlplane.operations.references import References
 
 

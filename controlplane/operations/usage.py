@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.values import AllocatedReplica, Session
-    from controlplane.history.cells import Used
     from controlplane.history.interface import History
+    from controlplane.history.rollup import Used
     from controlplane.history.values import NodeSample
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
 LOOK_EVERY_S: Final = 10.0

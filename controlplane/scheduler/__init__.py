@@ -1,11 +1,11 @@
 """What goes where: `ClusterIndex.plan(now) -> Plan`, kept by changes. Pure; see README.md."""
 
-from controlplane.scheduler.answers import Answers, Found, Start
 from controlplane.scheduler.cluster import Cluster
-from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import Request, request_of
-from controlplane.scheduler.giving_way import NOTICE_S, RULES, InClass, Rules, may_give_way
 from controlplane.scheduler.index import ClusterIndex
+from controlplane.scheduler.max_capacity import Extent, can_ever_fit, keep_to_owners, runs_nowhere
+from controlplane.scheduler.preemption_policy import NOTICE_S, RULES, InClass, Rules, may_give_way
+from controlplane.scheduler.queue_queries import Answers, Found, Start
 from controlplane.scheduler.schedule import schedule
 
 __all__ = [

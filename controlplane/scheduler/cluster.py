@@ -21,17 +21,17 @@ from controlplane.domain.snapshot import (
     UsedChanged,
 )
 from controlplane.domain.values import Allocation, Priority
-from controlplane.scheduler.ends import Ends
 from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.fragmentation import Arrivals, Fragmentation, Shape
-from controlplane.scheduler.giving_way import RULES, Rules
-from controlplane.scheduler.lines import Queue
 from controlplane.scheduler.locality import Locality
 from controlplane.scheduler.moves import Moves
+from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.preemption_candidates import Yielders
+from controlplane.scheduler.preemption_policy import RULES, Rules
+from controlplane.scheduler.queue_classes import Queue
+from controlplane.scheduler.release_times import Ends
 from controlplane.scheduler.reservations import Holding
-from controlplane.scheduler.rooms import Rooms
-from controlplane.scheduler.yielders import Yielders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -34,28 +34,28 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.ends import ends_by
 from controlplane.scheduler.explain import MOVES_FOR
 from controlplane.scheduler.fit import asked_by, refusal
-from controlplane.scheduler.giving_way import DUE, Taker
-from controlplane.scheduler.lines import demand_of
 from controlplane.scheduler.moves import Place
 from controlplane.scheduler.order import expected_s
 from controlplane.scheduler.preemption import cheapest, name_for
-from controlplane.scheduler.yielders import Giving, Running
+from controlplane.scheduler.preemption_candidates import Giving, Running
+from controlplane.scheduler.preemption_policy import DUE, Taker
+from controlplane.scheduler.queue_classes import demand_of
+from controlplane.scheduler.release_times import ends_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from controlplane.domain.values import Session
     from controlplane.scheduler.cluster import Cluster
+    from controlplane.scheduler.feasibility import AnyFits
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.fits import AnyFits
-    from controlplane.scheduler.giving_way import Rules
-    from controlplane.scheduler.lines import Line
+    from controlplane.scheduler.node_capacity import Room
     from controlplane.scheduler.preemption import Going
+    from controlplane.scheduler.preemption_policy import Rules
+    from controlplane.scheduler.queue_classes import Line
     from controlplane.scheduler.reservations import Promise
-    from controlplane.scheduler.room import Room
 
 MOST_LOST: Final = 0.1
 """Of the GPU time that is unlocked: no more than this share of it may be lost by moving."""

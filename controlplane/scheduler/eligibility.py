@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Resources
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.fragmentation import Taking
-    from controlplane.scheduler.room import Room, Tie
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.node_capacity import Room, Tie
+    from controlplane.scheduler.node_index import Rooms
 
 Choice: TypeAlias = "tuple[Room, int, bool]"
 """A room, the replicas that it is to get, and whether it was taken for the data that it has."""

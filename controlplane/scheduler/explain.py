@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.closed import closed_words
 from controlplane.domain.models import is_model
+from controlplane.domain.node_availability import closed_words
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Network
-from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import (
     AVOIDED,
     NO_CONTAINERS,
@@ -21,16 +20,17 @@ from controlplane.scheduler.fit import (
     OWNERS_ONLY,
     refusal,
 )
-from controlplane.scheduler.room import HELD, KEPT, SHORT_AND, alone
-from controlplane.scheduler.rooms import is_torn_now, most_together
+from controlplane.scheduler.max_capacity import Extent, can_ever_fit, keep_to_owners, runs_nowhere
+from controlplane.scheduler.node_capacity import HELD, KEPT, SHORT_AND, alone
+from controlplane.scheduler.node_index import is_torn_now, most_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from controlplane.domain.values import Node, Session
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.room import Room, Tie
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.node_capacity import Room, Tie
+    from controlplane.scheduler.node_index import Rooms
 
 GIVES_WAY_TO: Final = "gives way to "
 """What the reason of a preemption begins with that is for somebody's sake."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controlplane.domain.closed import owner_words
 from controlplane.domain.models import is_model
+from controlplane.domain.node_availability import owner_words
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Isolation,

@@ -14,9 +14,7 @@ from controlplane.domain.values import Priority
 from controlplane.scheduler import defragmentation
 from controlplane.scheduler.cluster import Cluster, Kept
 from controlplane.scheduler.defragmentation import LOOK_AGAIN_S, Defragmentation
-from controlplane.scheduler.fits import fits_of
-from controlplane.scheduler.giving_way import RULES, Rules
-from controlplane.scheduler.lines import DUE
+from controlplane.scheduler.feasibility import fits_of
 from controlplane.scheduler.order import MOST_PATIENCE_S, patience_s
 from controlplane.scheduler.preemption import (
     AGAIN_S,
@@ -24,10 +22,12 @@ from controlplane.scheduler.preemption import (
     taker_of,
     why,
 )
+from controlplane.scheduler.preemption_candidates import MOST_ROOMS, Giving
+from controlplane.scheduler.preemption_policy import RULES, Rules
+from controlplane.scheduler.queue_classes import DUE
 from controlplane.scheduler.queue_order import Order
 from controlplane.scheduler.reservations import REVIEW_S, Candidate
-from controlplane.scheduler.turns import Turn, Turns, is_owed
-from controlplane.scheduler.yielders import MOST_ROOMS, Giving
+from controlplane.scheduler.service_order import Turn, Turns, is_owed
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.snapshot import Change, ClusterSnapshot
     from controlplane.domain.values import Session
+    from controlplane.scheduler.feasibility import AnyFits
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.fits import AnyFits
-    from controlplane.scheduler.lines import Line
     from controlplane.scheduler.locality import Near
     from controlplane.scheduler.preemption import Sacrifice
+    from controlplane.scheduler.queue_classes import Line
     from controlplane.scheduler.reservations import Promise
 
 At = tuple[int, int, int]

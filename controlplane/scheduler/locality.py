@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from controlplane.domain.values import SessionSpec
     from controlplane.scheduler.eligibility import Choice, Suits
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.room import Room
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.node_capacity import Room
+    from controlplane.scheduler.node_index import Rooms
 
 ASSUMED_BYTES_PER_S: Final = 100e6
 """Of a node that has fetched nothing yet: most of what a network of 1 Gbit/s carries."""

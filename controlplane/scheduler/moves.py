@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.node_index import Rooms
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who of those that run gives way to a blocked session: `giving_way.py` asked of the nodes that there are.
+"""Who of those that run gives way to a blocked session: `preemption_policy.py` asked of the nodes that there are.
 
 Pure: the index asks with what runs where. What is left for a session is kept for it until it has started.
 """
@@ -9,11 +9,11 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler import giving_way
+from controlplane.scheduler import preemption_policy as giving_way
 from controlplane.scheduler.entitlement import may_name
 from controlplane.scheduler.explain import GIVES_WAY_TO
 from controlplane.scheduler.fit import refusal
-from controlplane.scheduler.giving_way import (
+from controlplane.scheduler.preemption_policy import (
     DUE,
     Ground,
     Rules,
@@ -22,7 +22,7 @@ from controlplane.scheduler.giving_way import (
     fewest,
     ground,
 )
-from controlplane.scheduler.lines import waiting_since
+from controlplane.scheduler.queue_classes import waiting_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from controlplane.scheduler.eligibility import Suits
     from controlplane.scheduler.entitlement import Entitlements
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.lines import Line
-    from controlplane.scheduler.room import Alike, Room
-    from controlplane.scheduler.yielders import Giving
+    from controlplane.scheduler.node_capacity import Alike, Room
+    from controlplane.scheduler.preemption_candidates import Giving
+    from controlplane.scheduler.queue_classes import Line
 
 AGAIN_S: Final = 5.0
 """How long nobody is looked for again who would give way to a kind of session, after nobody was found."""

@@ -34,7 +34,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE, Priority
-from controlplane.scheduler.outlook import Opening, earliest, nearest
+from controlplane.scheduler.wait_estimate import Opening, earliest, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.values import Session
     from controlplane.scheduler.eligibility import Suits
-    from controlplane.scheduler.ends import Ends
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.room import Room
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.node_capacity import Room
+    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.release_times import Ends
 
 REVIEW_S: Final = 30.0
 """How often it is looked for whom nodes should be held, and whether there is an earlier instant, seconds."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.scheduler.answers import Answers
 from controlplane.scheduler.index import ClusterIndex
+from controlplane.scheduler.queue_queries import Answers
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan

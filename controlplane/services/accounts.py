@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import caller, note_target, require_user
-from controlplane.access.limiter import FailureLimiter, address_of
+from controlplane.access.failed_attempts import FailureLimiter, address_of
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.history.values import KeptKind
-from controlplane.operations.reserved import check_not_reserved
+from controlplane.operations.reserved_names import check_not_reserved
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from controlplane.access.accounts import Accounts
     from controlplane.access.authority import SignedNode
     from controlplane.access.joining import Joining
-    from controlplane.operations.kept import KeptUsages, KeptUse
     from controlplane.operations.projects import Projects
+    from controlplane.operations.user_storage import KeptUsages, KeptUse
 
 _ROLES = {
     accounts_pb2.ROLE_UNSPECIFIED: Role.MEMBER,

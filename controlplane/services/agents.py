@@ -33,7 +33,7 @@ from controlplane.services.convert.agents import (
 )
 from controlplane.services.convert.times import duration, seconds_of
 from controlplane.services.errors import Context, streaming
-from controlplane.services.passing_on import asks_for_relay
+from controlplane.services.leader_forwarding import asks_for_relay
 from controlplane.services.tunnels import first_frame, passing
 from controlplane.store.interface import StoreError
 from nsml.concurrency import TaskGroup
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
     from controlplane.access.user_secrets import UserSecrets
     from controlplane.history.values import StreamKey
+    from controlplane.operations.agent_connections import Contacts, Link
     from controlplane.operations.committer import Committer
-    from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.ingest import Ingestor
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.node_images import NodeImages
     from controlplane.operations.orders import Orders
     from controlplane.operations.progress import ProgressReport
     from controlplane.operations.registration import Registrar
     from controlplane.operations.reports import Report
-    from controlplane.operations.state import LiveState
     from controlplane.operations.tunnels import Tunnels
     from controlplane.services.convert.agents import Secrets
-    from controlplane.services.passing_on import Relay
+    from controlplane.services.leader_forwarding import Relay
     from nsml.clock import Clock
 
 _AGAIN_S: Final = 0.5

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import AuditQuery
-from controlplane.operations.listing import page_size
+from controlplane.operations.session_listing import page_size
+from controlplane.services.chunking import beside
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import beside
 from nsml.v1 import audit_pb2 as pb
 from nsml.v1 import audit_pb2_grpc
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import Ledger
     from controlplane.history.values import AuditRow
     from controlplane.operations.auditing import Audit
-    from controlplane.operations.turns import Turns
+    from controlplane.operations.concurrency_limits import Turns
 
 MOST_WITHOUT: Final = 16
 PAGE_BYTES: Final = 1 << 20

@@ -11,21 +11,21 @@ from controlplane.access.current import caller, note_target, require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
-from controlplane.operations.listing import LARGEST_PAGE, page_size
+from controlplane.operations.session_listing import LARGEST_PAGE, page_size
 from controlplane.services.agents import require_agent
+from controlplane.services.chunking import ENTRY_CHARS, beside, parts_of
 from controlplane.services.convert.catalogue import checkpoint_message
 from controlplane.services.convert.times import time_of
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import ENTRY_CHARS, beside, parts_of
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.operations.checkpoints import Checkpoints
+    from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
     from controlplane.operations.references import References
-    from controlplane.operations.turns import Turns
 
 
 class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):

@@ -13,7 +13,7 @@ from nsml.v1 import content_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 
-    from controlplane.operations.admitted import AdmittedObjects
+    from controlplane.operations.admitted_objects import AdmittedObjects
     from controlplane.operations.content import Content, Part
 
 PART_BYTES: Final = 1 << 20

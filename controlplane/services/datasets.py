@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
 from controlplane.operations.datasets import cursor_behind, parse_dataset
+from controlplane.services.chunking import beside, parts_of
 from controlplane.services.convert.catalogue import dataset_message
 from controlplane.services.convert.resources import to_visibility
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import beside, parts_of
 from nsml.v1 import datasets_pb2 as pb
 from nsml.v1 import datasets_pb2_grpc
 
 if TYPE_CHECKING:
+    from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
-    from controlplane.operations.turns import Turns
 
 
 class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):

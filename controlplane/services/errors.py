@@ -146,7 +146,7 @@ def answering(
         try:
             return await method(self, request, context)
         except (grpc.aio.AbortError, errors.NotLeader):
-            raise  # the latter passes on to the leader: services/passing_on.py
+            raise  # the latter passes on to the leader: services/leader_forwarding.py
         except Exception as error:  # noqa: BLE001 - what nobody foresaw must not be told as it is
             await refuse(context, as_refusal(error))
 

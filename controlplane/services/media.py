@@ -11,19 +11,19 @@ from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import MediaContent, MediaKey, MediaQuery
 from controlplane.services.agents import require_agent
+from controlplane.services.chunking import beside
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import beside
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 
 if TYPE_CHECKING:
     from controlplane.history.values import Media
+    from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
     from controlplane.operations.media import Shown
     from controlplane.operations.references import References
-    from controlplane.operations.turns import Turns
 
 
 class MediaServicer(media_pb2_grpc.MediaServiceServicer):

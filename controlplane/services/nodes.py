@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.access.current import require_user
-from controlplane.domain.closed import closed_words, owner_words
 from controlplane.domain.conditions import Condition, ConditionName, gravest_first
 from controlplane.domain.errors import NotFound, NotLeader
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
+from controlplane.domain.node_availability import closed_words, owner_words
 from controlplane.domain.values import Allocation, Resources
+from controlplane.operations.agent_connections import ImageAction
 from controlplane.operations.conditions import found_elsewhere
-from controlplane.operations.contacts import ImageAction
-from controlplane.operations.listing import page_size
+from controlplane.operations.session_listing import page_size
+from controlplane.services.chunking import parts_of
 from controlplane.services.convert.nodes import (
     condition_message,
     drain_message,
@@ -38,7 +39,6 @@ from controlplane.services.convert.resources import (
 )
 from controlplane.services.convert.times import duration, seconds_of, timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import parts_of
 from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
 from nsml.v1.resources_pb2 import ImageState, ImageStatus
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
+    from controlplane.operations.agent_connections import Contacts
     from controlplane.operations.conditions import Conditions
-    from controlplane.operations.contacts import Contacts
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.members import Members
     from controlplane.operations.node_images import NodeImages
     from controlplane.operations.node_states import NodeStates
     from controlplane.operations.nodes import NodeKeeper
-    from controlplane.operations.state import LiveState
     from controlplane.operations.usage import Usages
     from controlplane.store.election import Leader
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.domain.values import Project, Quota, Session, Used
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.projects import Projects
-    from controlplane.operations.state import LiveState
     from nsml.clock import Clock
     from nsml.v1 import sessions_pb2
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import note_target, require_user
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.operations.following import SessionWatch
-from controlplane.operations.listing import cursor_behind
+from controlplane.operations.readers import SessionWatch
+from controlplane.operations.session_listing import cursor_behind
+from controlplane.services.chunking import beside, parts_as_made, parts_of
 from controlplane.services.convert.logs import (
     LAST_POSITION,
     found_messages,
@@ -23,7 +24,6 @@ from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission, to_summary_names
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering, streaming
-from controlplane.services.parts import beside, parts_as_made, parts_of
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.values import Point, SeriesView
+    from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
-    from controlplane.operations.following import Followers, LogPosition, Step
-    from controlplane.operations.giving_way import Requeuer
-    from controlplane.operations.last_reports import LastReports
-    from controlplane.operations.listing import Listings
+    from controlplane.operations.live_state import LiveState
+    from controlplane.operations.log_search import Searches
+    from controlplane.operations.preempt import Requeuer
+    from controlplane.operations.readers import Followers, LogPosition, Step
     from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
-    from controlplane.operations.searching import Searches
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.session_listing import Listings
+    from controlplane.operations.session_summaries import LastReports
     from controlplane.operations.stop import Stopper
     from controlplane.operations.submit import Submitter
     from controlplane.operations.tunnels import Tunnels
-    from controlplane.operations.turns import Turns
     from controlplane.operations.update import Updater
-    from controlplane.services.passing_on import Relay
-    from controlplane.services.presenting import Presenter
-    from controlplane.services.queueing import QueueView
+    from controlplane.services.leader_forwarding import Relay
+    from controlplane.services.queue import QueueView
+    from controlplane.services.session_views import Presenter
     from nsml.clock import Clock
 
 MOST_SESSIONS: Final = 1_000

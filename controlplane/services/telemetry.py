@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest, NotFound
 from controlplane.domain.names import check_node
-from controlplane.history.cells import (
+from controlplane.history.rollup import (
     CLUSTER,
     CLUSTER_FIGURES,
     DEVICE_FIGURES,
@@ -18,9 +18,9 @@ from controlplane.history.cells import (
     coarser,
     replica_key,
 )
+from controlplane.services.chunking import beside
 from controlplane.services.convert.times import time_of, timestamp
 from controlplane.services.errors import Context, answering
-from controlplane.services.parts import beside
 from nsml.v1 import telemetry_pb2 as pb
 from nsml.v1 import telemetry_pb2_grpc
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.domain.values import Device, Session
-    from controlplane.history.cells import Cells
     from controlplane.history.interface import History
+    from controlplane.history.rollup import Cells
+    from controlplane.operations.concurrency_limits import Turns
+    from controlplane.operations.live_state import LiveState
     from controlplane.operations.references import References
-    from controlplane.operations.state import LiveState
-    from controlplane.operations.turns import Turns
     from controlplane.operations.usage import Held, Ran, Usages
     from nsml.clock import Clock
 

@@ -12,7 +12,7 @@ from controlplane.domain.errors import InvalidRequest, NsmlError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from controlplane.operations.pipe import Pipe
+    from controlplane.operations.byte_pipe import Pipe
 
 FRAME_BYTES: Final = 64 << 10
 """Of data in one frame."""

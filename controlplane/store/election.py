@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
-from controlplane.store.companion import Companion
-from controlplane.store.following import follow_key
+from controlplane.store.background_task import Companion
 from controlplane.store.interface import (
     CommitUnknown,
     Compacted,
@@ -34,6 +33,7 @@ from controlplane.store.interface import (
     created_at,
     unchanged,
 )
+from controlplane.store.watched_key import follow_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

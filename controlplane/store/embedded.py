@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import structlog
 
 from controlplane.store import revisions
-from controlplane.store.companion import Companion
+from controlplane.store.background_task import Companion
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import (
     DEFAULT_DEADLINE_S,

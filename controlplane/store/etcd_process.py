@@ -21,7 +21,7 @@ import grpc.aio
 import psutil
 import structlog
 
-from controlplane.store.companion import Companion
+from controlplane.store.background_task import Companion
 from controlplane.store.etcd_members import Member, refuse_unsound
 from controlplane.store.interface import StoreRefused, StoreUnavailable
 from nsml.log_files import copy_aside

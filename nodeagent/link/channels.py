@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 from nodeagent.config import SettingsError
 from nodeagent.link.routes import Routes
 from nsml.client.channel import Channel
+from nsml.client.endpoints import Ways
 from nsml.client.rpc import Rpc
-from nsml.client.ways import Ways
 from nsml.clock import Clock
 from nsml.metadata import RELAY
 

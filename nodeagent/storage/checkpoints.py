@@ -32,10 +32,10 @@ from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
 from nsml.clock import Clock, Offload, SystemClock
 from nsml.concurrency import TaskGroup
-from nsml.content.beneath import beneath
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
+from nsml.content.safe_paths import beneath
 from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40

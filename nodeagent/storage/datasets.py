@@ -241,7 +241,7 @@ class Trees:
         for digest in removed:
             self._stock.gone(digest)
 
-    # A `Cache` of pressure.py: blocking, from any thread.
+    # A `Cache` of eviction.py: blocking, from any thread.
 
     def stored(self) -> dict[str, float]:
         """When each was last used, Unix seconds."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.client.channel import Channel
+    from nsml.client.endpoints import Ways
     from nsml.client.tunnels import Tunnel
-    from nsml.client.ways import Ways
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
     from nsml.v1 import audit_pb2 as audit

@@ -15,9 +15,9 @@ import grpc.aio
 
 from nsml.client.calls import Client
 from nsml.client.contexts import Context, ContextError, is_local, split_server
+from nsml.client.endpoints import Ways
 from nsml.client.errors import UntrustedServer
 from nsml.client.rpc import DEADLINE_S, HASTY, pinging
-from nsml.client.ways import Ways
 from nsml.resolving import RESOLVED_WITHIN_S
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
+from nsml.client.endpoints import AWAITED, REPEATABLE, Ways, asked_of_any, asked_once
 from nsml.client.errors import TooLarge, Unavailable, translate
-from nsml.client.ways import AWAITED, REPEATABLE, Ways, asked_of_any, asked_once
 from nsml.metadata import REVISION
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Patience(Protocol):
 
 
 class Rpc:
-    """Calls of package nsml.v1, to whichever control plane is there; `nsml.client.ways` says which.
+    """Calls of package nsml.v1, to whichever control plane is there; `nsml.client.endpoints` says which.
 
     `method` is "Service/Method". All methods raise `nsml.client.errors.ClientError`.
 

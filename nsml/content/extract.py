@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from nsml._rights import remove_tree
-from nsml.content.beneath import beneath
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt, ExtractRefused, PathRefused, TargetExists
 from nsml.content.manifest import DEFAULT_LIMITS
 from nsml.content.paths import native_parts
+from nsml.content.safe_paths import beneath
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Generator

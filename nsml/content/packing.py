@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from nsml._path_text import path_text
 from nsml.content import errors
-from nsml.content.beneath import Beneath, Listed, Parts, beneath
 from nsml.content.chunks import MAX_CHUNK, chunks_of
 from nsml.content.digests import digest_of
 from nsml.content.ignore import IGNORE_FILE, IgnoreRules
 from nsml.content.manifest import ChunkRef, Entry, Manifest, build
 from nsml.content.paths import MAX_DEPTH, native_parts, split_path
+from nsml.content.safe_paths import Beneath, Listed, Parts, beneath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

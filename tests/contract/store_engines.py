@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from controlplane.store.continued import ContinuedStore
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import (
@@ -22,6 +21,7 @@ from controlplane.store.interface import (
     Transaction,
     WatchBatch,
 )
+from controlplane.store.revision_offset import ContinuedStore
 from controlplane.store.revisions import MEMORY
 from nsml.clock import SystemClock, inline
 from tests.etcd import etcd_in, pause

@@ -15,7 +15,9 @@ from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
 from controlplane.history.postgresql import open_postgresql
-from controlplane.history.sql import logs, referring, sent
+from controlplane.history.sql import logs
+from controlplane.history.sql import object_references as referring
+from controlplane.history.sql import uploads as sent
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,

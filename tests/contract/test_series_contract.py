@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.postgresql import open_postgresql
+from controlplane.history.sql import retention as thinning
 from controlplane.history.sql import series as sql_series
-from controlplane.history.sql import thinning
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Ages,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from controlplane.history.cells import CLUSTER, replica_key
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.postgresql.history import PostgresHistory
+from controlplane.history.rollup import CLUSTER, replica_key
 from controlplane.history.sql import telemetry as sql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample, ReplicaSample
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from controlplane.history.cells import Cells
     from controlplane.history.interface import History, Telemetry
+    from controlplane.history.rollup import Cells
 
 BEGIN = 1_800_000_000.0
 

@@ -19,7 +19,7 @@ from controlplane.domain.errors import NotLeader
 from controlplane.domain.values import Node, Resources
 from controlplane.operations.committer import Committer, Deposed
 from controlplane.operations.draft import Draft
-from controlplane.operations.state import LiveState
+from controlplane.operations.live_state import LiveState
 from controlplane.store.election import Candidate, Leadership, LeadershipLost
 from controlplane.store.etcd import EtcdStore
 from nsml.clock import SystemClock

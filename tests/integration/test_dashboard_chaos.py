@@ -28,8 +28,8 @@ from textual.widgets import Input
 from nsml.client import connect as connecting
 from nsml.client.calls import Client
 from nsml.client.contexts import Context
+from nsml.client.endpoints import Ways
 from nsml.client.rpc import pinging
-from nsml.client.ways import Ways
 from nsml.clock import SystemClock
 from nsml.v1 import checkpoints_pb2, media_pb2, nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
@@ -420,7 +420,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Fast:
     pings = pinging(every_s=1.0, within_s=0.5)
     monkeypatch.setattr(connecting, "_ALONE", pings)
     monkeypatch.setattr(connecting, "HASTY", pings)
-    monkeypatch.setattr("nsml.client.ways.PATIENCE_S", 0.2)
+    monkeypatch.setattr("nsml.client.endpoints.PATIENCE_S", 0.2)
     return Fast()
 
 

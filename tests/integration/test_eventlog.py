@@ -8,7 +8,7 @@ import sys
 from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare
 from controlplane.operations import records
 from controlplane.operations.draft import Draft
-from controlplane.operations.state import LiveState
+from controlplane.operations.live_state import LiveState
 from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store

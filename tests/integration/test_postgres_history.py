@@ -37,10 +37,10 @@ from controlplane.history.postgresql import (
     open_postgresql,
     schema,
 )
-from controlplane.history.postgresql import line as line_module
+from controlplane.history.postgresql import connection as line_module
 from controlplane.history.postgresql.address import read_address
+from controlplane.history.postgresql.connection import open_line
 from controlplane.history.postgresql.dialect import pattern_of
-from controlplane.history.postgresql.line import open_line
 from controlplane.history.postgresql.listening import MOST_PAYLOAD_BYTES, payloads
 from controlplane.history.sql import telemetry
 from controlplane.history.values import (
@@ -339,7 +339,7 @@ async def test_who_stands_still_where_the_server_sets_no_limit_loses_its_locks(
 PAUSED = """
 import asyncio, os, signal, sys
 from controlplane.history.postgresql import open_postgresql
-from controlplane.history.postgresql.line import Line
+from controlplane.history.postgresql.connection import Line
 from nsml.clock import SystemClock
 from tests.integration.test_postgres_history import metric, patiently, reports
 

@@ -36,7 +36,7 @@ from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
 from nsml.client.channel import Channel
-from nsml.client.ways import Ways
+from nsml.client.endpoints import Ways
 from nsml.clock import SystemClock, inline
 from tests.platforms import ensure_cluster
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link

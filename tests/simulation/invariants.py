@@ -36,7 +36,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations import records
-from controlplane.operations.held import MOST_LATE_S
+from controlplane.operations.hold_times import MOST_LATE_S
 from controlplane.operations.logs import Logs
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import Delete, Put

@@ -20,15 +20,17 @@ from controlplane.domain import snapshot
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.history.sql.appending import Appending
 from controlplane.loops.liveness import Liveness
-from controlplane.operations import export, placing, reports, state
+from controlplane.operations import export, reports
+from controlplane.operations import live_state as state
+from controlplane.operations import placement as placing
 from controlplane.operations.content import Content
 from controlplane.operations.draft import Draft
-from controlplane.operations.following import SessionWatch
-from controlplane.operations.held import HeldTimes
+from controlplane.operations.hold_times import HeldTimes
 from controlplane.operations.ingest import Ingestor
+from controlplane.operations.readers import SessionWatch
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
-from controlplane.scheduler import room
+from controlplane.scheduler import node_capacity as room
 from controlplane.services import agents as agent_service
 from controlplane.store.interface import Compare, Transaction
 from nodeagent.collect.ingest import Collection

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Session
-from controlplane.operations.silence import LOST_AFTER_MARGIN_S
-from controlplane.scheduler.giving_way import IDLE_LEAST_RUN_S, LEAST_RUN_S, MIN_RUN_S
+from controlplane.operations.lost_nodes import LOST_AFTER_MARGIN_S
+from controlplane.scheduler.preemption_policy import IDLE_LEAST_RUN_S, LEAST_RUN_S, MIN_RUN_S
 from nodeagent.runtimes.fake import Act, Script
 from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import Cluster, Shape, simulated

@@ -12,7 +12,7 @@ import pytest
 import controlplane.config
 import nodeagent.config
 from cli.root import root
-from controlplane.access.table import TABLE
+from controlplane.access.access_table import TABLE
 from nodeagent.shim import seccomp
 
 ROOT = Path(__file__).parents[2]

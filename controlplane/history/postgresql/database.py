@@ -27,20 +27,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
 from controlplane.history.postgresql import locks
-from controlplane.history.postgresql.dialect import PostgresDialect
-from controlplane.history.postgresql.line import (
+from controlplane.history.postgresql.connection import (
     Line,
     LockedOut,
     TryAgain,
     open_line,
     translated,
 )
+from controlplane.history.postgresql.dialect import PostgresDialect
 from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
 from controlplane.history.postgresql.schema import MIGRATION_S, migrate
 from controlplane.history.sql.batches import Batches, Part
+from controlplane.history.subscriptions import Changes
 from nsml.clock import in_own_thread
 from nsml.concurrency import to_its_end
 

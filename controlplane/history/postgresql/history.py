@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.history.postgresql.address import read_address
+from controlplane.history.postgresql.connection import open_line
 from controlplane.history.postgresql.database import PostgresDatabase, open_database
-from controlplane.history.postgresql.line import open_line
 from controlplane.history.sql.history import SqlHistory
 from nsml.clock import in_own_thread
 

@@ -12,14 +12,14 @@ import psycopg
 import structlog
 
 from controlplane.domain.errors import NsmlError
-from controlplane.history.postgresql.line import open_line, translated
+from controlplane.history.postgresql.connection import open_line, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from controlplane.history.changes import Changes
     from controlplane.history.postgresql.address import Address
-    from controlplane.history.postgresql.line import Line
+    from controlplane.history.postgresql.connection import Line
+    from controlplane.history.subscriptions import Changes
 
 CHANNEL: Final = "nsml_history"
 MOST_PAYLOAD_BYTES: Final = 7_000

@@ -17,7 +17,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from controlplane.history.postgresql.line import Line
+    from controlplane.history.postgresql.connection import Line
 
 STILL_S: Final = 2.0
 """How long the server hears nothing from one that is ended: as where it looks itself."""

@@ -15,7 +15,7 @@ from controlplane.history.sql.appending import FOLD_WHAT_IS_THERE
 from controlplane.history.values import Channel
 
 if TYPE_CHECKING:
-    from controlplane.history.postgresql.line import Line
+    from controlplane.history.postgresql.connection import Line
 
 LOCK: Final = 0x6E736D6C
 """Held while steps are taken; the letters nsml."""
@@ -215,7 +215,7 @@ CREATE INDEX ON media (session_id, time, attempt, rank, file);
 """
 
 _FOLDED: Final = f"""
--- Series of metrics and their levels; see controlplane.history.levels. `series_folds` says up to
+-- Series of metrics and their levels; see controlplane.history.downsampling. `series_folds` says up to
 -- which chunk those of a session are folded, and how many bytes of chunks wait since when.
 CREATE TABLE series_folds (
     session_id {_TEXT} PRIMARY KEY,

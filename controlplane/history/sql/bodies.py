@@ -1,7 +1,7 @@
 """What a stored chunk holds: a frame (nsml.content.framing) of log bytes, or of joined records.
 
 Or `0x02` and a digest: the log bytes are in that block (controlplane.history.blocks). Or `0x03` alone: the
-records were let go (controlplane.history.sql.thinning).
+records were let go (controlplane.history.sql.retention).
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
-from controlplane.history.sql.kept import add_kept, release
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media
-from controlplane.history.sql.referring import owners_of, referred, roots_of_session
+from controlplane.history.sql.object_references import owners_of, referred, roots_of_session
+from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.values import (
     Checkpoint,
     CheckpointCount,

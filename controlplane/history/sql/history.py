@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.interface import Database
-from controlplane.history.sql.kept import SqlKept
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
-from controlplane.history.sql.sent import SqlSent
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
+from controlplane.history.sql.uploads import SqlSent
+from controlplane.history.sql.user_storage import SqlKept
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.history.changes import Changes
+    from controlplane.history.subscriptions import Changes
 
 T = TypeVar("T")
 Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"

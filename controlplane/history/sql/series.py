@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.levels import (
+from controlplane.history.downsampling import (
     FIRST,
     Levels,
     Row,
@@ -26,18 +25,19 @@ from controlplane.history.levels import (
     levels_of,
     together,
 )
-from controlplane.history.looking import Look, Span
+from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.range_read import Look, Span
 from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
-from controlplane.history.sql.thinning import thin, to_thin
+from controlplane.history.sql.retention import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
 from nsml.superseding import superseded_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.history.levels import Bucket, Columns
-    from controlplane.history.looking import Part
+    from controlplane.history.downsampling import Bucket, Columns
+    from controlplane.history.range_read import Part
     from controlplane.history.records import Told
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import Ages

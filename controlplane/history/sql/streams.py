@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from controlplane.history.blocks import Blocks
-    from controlplane.history.changes import Change, Touched
     from controlplane.history.sql.interface import Connection, Database, Dialect
+    from controlplane.history.subscriptions import Change, Touched
     from nsml.clock import Clock
 
 _IDS_A_STEP = 64

@@ -29,7 +29,8 @@ import msgspec
 import structlog
 import zstandard
 
-from controlplane.history.cells import (
+from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
+from controlplane.history.rollup import (
     CLUSTER,
     Cells,
     apart,
@@ -43,13 +44,12 @@ from controlplane.history.cells import (
     used,
     without_replicas,
 )
-from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
 from controlplane.history.values import NodeSample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.history.cells import Used
+    from controlplane.history.rollup import Used
     from controlplane.history.sql.interface import Connection, Database
     from nsml.clock import Clock
 

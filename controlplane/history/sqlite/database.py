@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from controlplane.domain.errors import NsmlError
 from controlplane.domain.names import fits_glob
-from controlplane.history.changes import Changes
 from controlplane.history.errors import (
     HistoryConflict,
     HistoryCorrupt,
@@ -27,6 +26,7 @@ from controlplane.history.errors import (
 from controlplane.history.sql.batches import Batches, Part
 from controlplane.history.sqlite.dialect import SqliteDialect
 from controlplane.history.sqlite.schema import migrate
+from controlplane.history.subscriptions import Changes
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:

@@ -306,7 +306,7 @@ def _media(tables: Database) -> None:
 
 
 def _folded(tables: Database) -> None:
-    """Series of metrics and their levels; see controlplane.history.levels.
+    """Series of metrics and their levels; see controlplane.history.downsampling.
 
     `series_folds` says up to which chunk those of a session are folded, and how many bytes of
     chunks wait since when. Rows of level 0 are the open parts.

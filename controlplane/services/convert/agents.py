@@ -16,7 +16,7 @@ from controlplane.domain.values import (
     Resources,
     Stock,
 )
-from controlplane.history.cells import MOST_KEYS, sound
+from controlplane.history.rollup import MOST_KEYS, sound
 from controlplane.history.values import (
     Channel,
     Chunk,
@@ -25,14 +25,14 @@ from controlplane.history.values import (
     ReplicaSample,
     StreamKey,
 )
-from controlplane.operations.contacts import Ability, ImageAction
+from controlplane.operations.agent_connections import Ability, ImageAction
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedOffer, Registration
 from controlplane.operations.reports import Report
+from controlplane.services.chunking import parts_of
 from controlplane.services.convert.resources import to_isolation, to_kept, to_networks
 from controlplane.services.convert.sessions import CAUSES, spec_message
 from controlplane.services.convert.times import duration, seconds_of, time_of
-from controlplane.services.parts import parts_of
 from nsml.content.digests import is_digest
 from nsml.images import is_reference, whole_reference
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from controlplane.access.user_secrets import OpenedSecret
-    from controlplane.operations.contacts import ImageOrder, TunnelOrder
+    from controlplane.operations.agent_connections import ImageOrder, TunnelOrder
     from controlplane.operations.orders import Assignment, Orders
 
 Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.records import LATEST_TIME
-from controlplane.operations.following import LogPosition
-from controlplane.operations.matching import Search
+from controlplane.operations.log_matching import Search
+from controlplane.operations.readers import LogPosition
+from controlplane.services.chunking import parts_of
 from controlplane.services.convert.times import seconds_of, timestamp
-from controlplane.services.parts import parts_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from controlplane.history.values import LogPage
-    from controlplane.operations.matching import Line
-    from controlplane.operations.searching import Findings
+    from controlplane.operations.log_matching import Line
+    from controlplane.operations.log_search import Findings
 
 PIECE_BYTES: Final = 64 << 10
 LAST_POSITION: Final = 1 << 62

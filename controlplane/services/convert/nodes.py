@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.domain.closed import hold_words
+from controlplane.domain.node_availability import hold_words
 from controlplane.services.convert.times import timestamp
 from nsml.v1 import nodes_pb2 as pb
 

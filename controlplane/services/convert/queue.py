@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Deferral, Holder
     from controlplane.domain.values import Session, SessionSpec
-    from controlplane.operations.accounts import Accounts
+    from controlplane.operations.usage_ledger import Accounts
     from controlplane.scheduler import Start
 
 

@@ -22,7 +22,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.summaries import MOST_NAMES
 from controlplane.operations.datasets import parse_dataset
-from controlplane.operations.listing import Filter
+from controlplane.operations.session_listing import Filter
 from controlplane.operations.validation import Submission
 from controlplane.services.convert.resources import (
     VISIBILITIES,

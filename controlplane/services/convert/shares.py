@@ -9,7 +9,7 @@ from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import FairShare
-    from controlplane.operations.accounts import Accounts
+    from controlplane.operations.usage_ledger import Accounts
 
 
 def share_message(share: FairShare, accounts: Accounts) -> pb.FairShare:

@@ -27,7 +27,7 @@ from bench.scheduler.traces import TRACES, BadTrace
 from bench.scheduler.waits import PREEMPTION_S, PUBLISHED, measure_file
 from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler import Answers, order
-from controlplane.scheduler.giving_way import MIN_RUN_S
+from controlplane.scheduler.preemption_policy import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
 from tests.examples import examples
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import claim as claims
+from controlplane import ownership as claims
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
-from controlplane.claim import Coordination, Standing, StartRefused, choose_coordination
 from controlplane.objects.memory import MemoryObjects
+from controlplane.ownership import Coordination, Standing, StartRefused, choose_coordination
 from controlplane.plane import Surroundings
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked

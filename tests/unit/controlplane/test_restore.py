@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane import claim as claims
+from controlplane import ownership as claims
 from controlplane.access.platform_keys import KEY_FILE
-from controlplane.claim import Coordination, Standing, StartRefused
 from controlplane.config import Settings
 from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
+from controlplane.ownership import Coordination, Standing, StartRefused
 from controlplane.plane import Surroundings
 from controlplane.restore import restore
 from nsml._version import VERSION

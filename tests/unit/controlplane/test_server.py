@@ -19,11 +19,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from controlplane import surroundings
+from controlplane import backends as surroundings
 from controlplane.access.wrapping import Wrapper, method_of, with_method
-from controlplane.claim import StartRefused, choose_coordination
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.values import Priority
+from controlplane.ownership import StartRefused, choose_coordination
 from controlplane.server import _Door, serve
 from nsml.ends import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc

@@ -14,9 +14,9 @@ from controlplane.domain.values import Cause, DeviceShare, Exit, Node, Resources
 from controlplane.operations import records
 from controlplane.operations.committer import Committer, Deposed
 from controlplane.operations.draft import Draft
-from controlplane.operations.placing import place
+from controlplane.operations.live_state import LiveState
+from controlplane.operations.placement import place
 from controlplane.operations.reports import Report, apply_report
-from controlplane.operations.state import LiveState
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import (
     CommitUnknown,

@@ -12,9 +12,9 @@ import pytest
 
 from controlplane.access.accounts import Accounts
 from controlplane.access.authority import Authority, make_authority
+from controlplane.access.failed_attempts import FailureLimiter
 from controlplane.access.identities import Identities
 from controlplane.access.joining import Joining
-from controlplane.access.limiter import FailureLimiter
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import inline
 

@@ -23,9 +23,9 @@ from controlplane.access.accounts import (
     Accounts,
 )
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
+from controlplane.access.failed_attempts import MOST_ADDRESSES, FailureLimiter, address_of
 from controlplane.access.files import write_private
 from controlplane.access.identities import Identities
-from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
 from controlplane.access.records import REMOVED_USERS, USERS
 from controlplane.access.secret import parse_secret
 from controlplane.access.user_secrets import MOST_SECRETS, UserSecrets

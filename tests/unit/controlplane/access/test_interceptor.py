@@ -13,17 +13,17 @@ import h2.connection
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from controlplane.access import anonymous
+from controlplane.access import anonymous_limits as anonymous
+from controlplane.access.access_table import TABLE, Row
+from controlplane.access.access_table import Door as Doors
 from controlplane.access.accounts import DAY_S
-from controlplane.access.arriving import Arriving
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
 from controlplane.access.identities import Identities
+from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import MOST_REQUESTS, AccessInterceptor, _Ending
 from controlplane.access.listeners import Identity, listen_agents
 from controlplane.access.secret import Secret
-from controlplane.access.table import TABLE, Row
-from controlplane.access.table import Door as Doors
 from controlplane.domain.errors import InvalidRequest, Unavailable
 from controlplane.domain.identity import (
     AnonymousCaller,
@@ -37,7 +37,7 @@ from controlplane.services.errors import DETAILS, refuse
 from nsml.clock import SystemClock
 
 from .conftest import Door, HandClock, open_door
-from .test_table import contract_files
+from .test_access_table import contract_files
 
 OPEN, UNKNOWN, DENIED = "open", "NOT_SIGNED_IN", "DENIED"
 

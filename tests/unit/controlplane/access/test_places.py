@@ -15,7 +15,9 @@ import h2.connection
 import h2.exceptions
 import pytest
 
-from controlplane.access import anonymous, arriving, interceptor
+from controlplane.access import anonymous_limits as anonymous
+from controlplane.access import incoming_memory as arriving
+from controlplane.access import interceptor
 from controlplane.access.interceptor import AccessInterceptor
 from tests.unit.controlplane.rig import until
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from controlplane.access.access_table import TABLE
 from controlplane.access.authority import (
     CERTIFICATE_LIFE,
     SERVER_NAME,
@@ -35,7 +36,6 @@ from controlplane.access.listeners import (
     parse_address,
 )
 from controlplane.access.records import JOINED, Joined
-from controlplane.access.table import TABLE
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import (
     AnonymousCaller,
@@ -45,8 +45,8 @@ from controlplane.domain.identity import (
     UserCaller,
     identity_of,
 )
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.projects import Projects
-from controlplane.operations.state import LiveState
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.errors import refuse
 from controlplane.store.interface import Transaction

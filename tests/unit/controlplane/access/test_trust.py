@@ -12,7 +12,7 @@ import pytest
 
 from cli.local.ports import Held
 from controlplane.access.authority import SERVER_NAME, make_authority
-from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import Address, host_for_others, names_of_this_host
 from nsml.client import trust
 from nsml.client.connect import connect

@@ -19,7 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.access.authority import SERVER_NAME
-from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import CannotListen, Identity, ListenRefused, take_port
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role

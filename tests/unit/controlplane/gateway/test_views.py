@@ -22,7 +22,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import take_port
 from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role

@@ -9,7 +9,7 @@ from controlplane.history.errors import HistoryUnavailable
 from controlplane.loops.probing import Part, Probing
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.operations.conditions import Conditions
-from controlplane.operations.observing import HISTORY_KINDS, OBJECTS_KINDS, Gauge, Kinds
+from controlplane.operations.store_health import HISTORY_KINDS, OBJECTS_KINDS, Gauge, Kinds
 from nsml.clock import SystemClock
 from nsml.concurrency import to_its_end
 from tests.unit.controlplane.rig import until

@@ -23,13 +23,13 @@ from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.objects.stored import open_folder
 from controlplane.operations.admission import NOTE_BYTES, Admission
-from controlplane.operations.admitted import AdmittedObjects
+from controlplane.operations.admitted_objects import AdmittedObjects
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.content import BATCH_BLOBS, BATCH_BYTES
 from controlplane.operations.free_space import Database, FreeSpace, floor_of
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.live_usage import LiveUsage, record_size
-from controlplane.operations.rationing import Rationing
-from controlplane.operations.state import LiveState
+from controlplane.operations.report_limits import Rationing
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Space
 from nsml.clock import in_thread, inline

@@ -25,17 +25,18 @@ from controlplane.domain.values import (
 from controlplane.history.sqlite import SqliteHistory, open_history
 from controlplane.history.values import Channel, Chunk, LogPage, SessionRecord, StreamKey
 from controlplane.objects.memory import MemoryObjects
-from controlplane.operations import following, records
-from controlplane.operations.changing import SessionWriter
+from controlplane.operations import readers as following
+from controlplane.operations import records
+from controlplane.operations.compare_and_swap import SessionWriter
 from controlplane.operations.export import row_of
-from controlplane.operations.following import Followers, LogPosition, SessionWatch
 from controlplane.operations.ingest import Ingestor
-from controlplane.operations.listing import Filter
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.logs import Logs
+from controlplane.operations.readers import Followers, LogPosition, SessionWatch
 from controlplane.operations.references import References
 from controlplane.operations.remove import Remover
 from controlplane.operations.replica_rights import Rights
-from controlplane.operations.state import LiveState
+from controlplane.operations.session_listing import Filter
 from controlplane.operations.update import Updater
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, Transaction

@@ -10,7 +10,7 @@ import pytest
 from controlplane.domain.errors import NotLeader
 from controlplane.domain.lifecycle import SessionState
 from controlplane.operations import records
-from controlplane.operations.placing import place
+from controlplane.operations.placement import place
 from controlplane.operations.reports import apply_report
 from controlplane.store.interface import MAX_OPERATIONS, Put, Transaction
 from tests.unit.controlplane.builders import held, node, session

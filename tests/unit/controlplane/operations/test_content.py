@@ -36,8 +36,8 @@ from controlplane.operations.content import (
     Content,
 )
 from controlplane.operations.free_space import FreeSpace, Look
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.live_usage import LiveUsage
-from controlplane.operations.state import LiveState
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build

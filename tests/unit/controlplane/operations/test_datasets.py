@@ -18,7 +18,7 @@ from controlplane.operations import datasets as operations
 from controlplane.operations import manifests
 from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets, parse_dataset
-from controlplane.operations.state import LiveState
+from controlplane.operations.live_state import LiveState
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build

@@ -20,7 +20,7 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Session
 from controlplane.operations.draft import Draft
-from controlplane.operations.placing import place
+from controlplane.operations.placement import place
 from controlplane.operations.records import decode_node, encode_node
 from controlplane.scheduler import schedule
 from tests.examples import examples

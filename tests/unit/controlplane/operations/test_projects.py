@@ -11,8 +11,8 @@ import pytest
 from controlplane.domain.errors import StillLive
 from controlplane.domain.values import Project
 from controlplane.operations import records
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.projects import Projects
-from controlplane.operations.state import LiveState
 from controlplane.store.interface import Delete, Put, Transaction
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import Bench, bench

@@ -12,8 +12,8 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.history.sqlite import open_history
 from controlplane.operations import records
 from controlplane.operations.export import row_of
+from controlplane.operations.live_state import LiveState
 from controlplane.operations.references import References
-from controlplane.operations.state import LiveState
 from nsml.clock import inline
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock

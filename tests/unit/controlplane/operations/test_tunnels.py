@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Replica, Session
-from controlplane.operations.contacts import Ability, Contacts, Link, TunnelOrder
+from controlplane.operations.agent_connections import Ability, Contacts, Link, TunnelOrder
 from controlplane.operations.tunnels import Tunnels
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders

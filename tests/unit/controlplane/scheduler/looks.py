@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.scheduler import ClusterIndex
-from controlplane.scheduler.ends import Ends
 from controlplane.scheduler.entitlement import Entitlements, Holder
 from controlplane.scheduler.fragmentation import Fragmentation
-from controlplane.scheduler.lines import Line, Queue
+from controlplane.scheduler.node_capacity import Tie
+from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.preemption_candidates import Yielders
+from controlplane.scheduler.queue_classes import Line, Queue
+from controlplane.scheduler.release_times import Ends
 from controlplane.scheduler.reservations import Holding
-from controlplane.scheduler.room import Tie
-from controlplane.scheduler.rooms import Rooms
-from controlplane.scheduler.yielders import Yielders
 
 CACHES = {
     Holding: {"_full", "is_spent"},

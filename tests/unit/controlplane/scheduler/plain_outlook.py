@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from controlplane.domain.values import AllocatedReplica, Allocation, Session
-from controlplane.scheduler.ends import ends_by
 from controlplane.scheduler.fit import Request, refusal, resources_on
-from controlplane.scheduler.outlook import MOST_ENDS, Opening
-from controlplane.scheduler.room import Alike, Room
+from controlplane.scheduler.node_capacity import Alike, Room
+from controlplane.scheduler.release_times import ends_by
+from controlplane.scheduler.wait_estimate import MOST_ENDS, Opening
 
 Known = Callable[[str], Session | None]
 Ending = tuple[dict[str, int], list[tuple[float, str]]]

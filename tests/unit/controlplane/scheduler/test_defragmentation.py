@@ -35,7 +35,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler import RULES, Answers, ClusterIndex
 from controlplane.scheduler.defragmentation import HELD_FOR_S, LOOK_AGAIN_S, MOST_MOVED
-from controlplane.scheduler.giving_way import MIN_RUN_S, InClass
+from controlplane.scheduler.preemption_policy import MIN_RUN_S, InClass
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_preemption import held, runs, victims
 from tests.unit.controlplane.scheduler.test_schedule import NOW

@@ -13,7 +13,7 @@ from controlplane.domain.plan import Plan
 from controlplane.domain.values import Priority, Session
 from controlplane.scheduler import Answers
 from controlplane.scheduler.defragmentation import MOST_MOVED
-from controlplane.scheduler.giving_way import LEAST_RUN_S, InClass, Rules
+from controlplane.scheduler.preemption_policy import LEAST_RUN_S, InClass, Rules
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.scheduler.test_defragmentation import state
 from tests.unit.controlplane.scheduler.test_giving_way_histories import (

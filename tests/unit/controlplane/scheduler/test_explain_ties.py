@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from controlplane.domain.values import Allocation, Drain, Isolation, Node
 from controlplane.scheduler import explain
 from controlplane.scheduler.fit import request_of
-from controlplane.scheduler.room import alone
-from controlplane.scheduler.rooms import Rooms
+from controlplane.scheduler.node_capacity import alone
+from controlplane.scheduler.node_index import Rooms
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, held, node, session
 

@@ -32,14 +32,14 @@ from controlplane.domain.values import (
     Stop,
 )
 from controlplane.scheduler import Answers, Cluster, ClusterIndex
-from controlplane.scheduler.giving_way import (
+from controlplane.scheduler.order import LEAST_PATIENCE_S
+from controlplane.scheduler.preemption_policy import (
     IDLE_LEAST_RUN_S,
     LEAST_RUN_S,
     MIN_RUN_S,
     InClass,
     Rules,
 )
-from controlplane.scheduler.order import LEAST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from controlplane.domain.snapshot import PastChanged
 from controlplane.domain.values import Cause, EndedAttempt, Priority
 from controlplane.scheduler import Answers, ClusterIndex
-from controlplane.scheduler.lines import demand_of
 from controlplane.scheduler.order import (
     LEAST_PATIENCE_S,
     MOST_PATIENCE_S,
@@ -17,6 +16,7 @@ from controlplane.scheduler.order import (
     level_of,
     patience_s,
 )
+from controlplane.scheduler.queue_classes import demand_of
 from tests.unit.controlplane.builders import cluster, session
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from controlplane.domain.values import (
     Visibility,
 )
 from controlplane.scheduler import Answers, ClusterIndex, Rules
-from controlplane.scheduler.giving_way import LEAST_RUN_S
 from controlplane.scheduler.preemption import AGAIN_S
+from controlplane.scheduler.preemption_policy import LEAST_RUN_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW

@@ -13,13 +13,13 @@ import pytest
 from controlplane.history.values import Checkpoint, CheckpointState
 from nsml.client.calls import Client
 from nsml.client.content import download, made_of, upload
+from nsml.client.endpoints import Ways
 from nsml.client.errors import MissingBlobs, NotFound
-from nsml.client.ways import Ways
 from nsml.content.packing import Packed, pack
 from nsml.v1 import datasets_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig
-from tests.unit.controlplane.services.test_passing_on import two
+from tests.unit.controlplane.services.test_leader_forwarding import two
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from controlplane.history.sqlite import open_history
-from controlplane.operations.recent import Recent
+from controlplane.operations.lru import Recent
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,

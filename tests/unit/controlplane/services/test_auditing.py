@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
-from controlplane.access.table import TABLE, Door
+from controlplane.access.access_table import TABLE, Door
 from controlplane.domain.identity import Role
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import AuditRow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.loops import collecting
+from controlplane.loops import object_gc as collecting
 from controlplane.objects.memory import MemoryObjects
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2

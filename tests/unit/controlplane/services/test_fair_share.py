@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import DAY_S
 from controlplane.history.values import AttemptCharge
-from controlplane.loops import accounting
+from controlplane.loops import usage_ledger as accounting
 from nsml.v1 import projects_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import (
@@ -21,7 +21,7 @@ from tests.unit.controlplane.rig import (
     surroundings,
     until,
 )
-from tests.unit.controlplane.services.test_queueing import explained, gpus, told
+from tests.unit.controlplane.services.test_queue import explained, gpus, told
 
 
 @pytest.fixture(autouse=True)

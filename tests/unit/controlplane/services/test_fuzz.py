@@ -16,7 +16,7 @@ import structlog
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from controlplane.access.table import TABLE
+from controlplane.access.access_table import TABLE
 from controlplane.domain.identity import Role
 from tests.unit.controlplane.rig import Rig, Stubs, platform
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
-from controlplane.access.table import TABLE, Door
+from controlplane.access.access_table import TABLE, Door
 from controlplane.domain.identity import Role
 from nsml.v1 import projects_pb2, resources_pb2
 from tests.unit.controlplane.rig import Rig, Stubs, platform

@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import series
-from controlplane.loops import folding, thinning
+from controlplane.loops import downsampling as folding
+from controlplane.loops import retention as thinning
 from nsml.v1 import agents_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import platform, until

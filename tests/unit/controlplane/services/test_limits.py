@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from controlplane.access.table import TABLE, Door
+from controlplane.access.access_table import TABLE, Door
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.domain.limits import NO_LIMITS

@@ -12,7 +12,7 @@ from controlplane.domain.identity import Role
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import nodes_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
-from tests.unit.controlplane.services.test_passing_on import two
+from tests.unit.controlplane.services.test_leader_forwarding import two
 from tests.unit.controlplane.services.test_sessions import refused
 
 CONTAINERS = {"isolation": resources_pb2.ISOLATION_CONTAINER}

@@ -26,8 +26,8 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations import records
-from controlplane.operations.turns import Turns
-from controlplane.services import parts
+from controlplane.operations.concurrency_limits import Turns
+from controlplane.services import chunking as parts
 from nsml.v1 import audit_pb2, checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, telemetry_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform, until
@@ -146,7 +146,7 @@ async def test_whoever_waits_for_news_holds_no_turn(
 
 
 MADE = {
-    "a session": "services.presenting.struct",
+    "a session": "services.session_views.struct",
     "metrics": "services.sessions._metrics",
     "points": "services.sessions.point_message",
     "series": "services.sessions.series_message",

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.cluster import LIFE, Restore
 from controlplane.domain.identity import Role
-from controlplane.store.continued import ContinuedStore
+from controlplane.store.revision_offset import ContinuedStore
 from nsml.v1 import nodes_pb2
 from tests.unit.controlplane.rig import (
     Rig,

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
-from controlplane.operations import searching
+from controlplane.operations import log_search as searching
 from controlplane.services.convert.sessions import shorten
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb

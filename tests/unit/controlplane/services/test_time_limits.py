@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.values import Priority
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform
-from tests.unit.controlplane.services.test_queueing import explained, gpus, told
+from tests.unit.controlplane.services.test_queue import explained, gpus, told
 from tests.unit.controlplane.services.test_sessions import refused
 
 HIGH, NORMAL = pb.PRIORITY_HIGH, pb.PRIORITY_NORMAL

@@ -20,8 +20,8 @@ from nodeagent.storage import media as module
 from nodeagent.storage.media import MediaUploads, file_in
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
-from nsml.content.beneath import ByDescriptor
 from nsml.content.manifest import decode
+from nsml.content.safe_paths import ByDescriptor
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 from tests.scripted_platform import ScriptedPlatform, session_id

@@ -15,8 +15,8 @@ from nsml.client import errors
 from nsml.client.connect import connect
 from nsml.client.content import download, upload
 from nsml.client.contexts import Context
+from nsml.client.endpoints import ONCE, PATIENCE_S, REPEATABLE, Ways, asked_of_any, asked_once
 from nsml.client.streams import read_logs, read_metrics, watch_sessions
-from nsml.client.ways import ONCE, PATIENCE_S, REPEATABLE, Ways, asked_of_any, asked_once
 from nsml.content.packing import pack
 from nsml.v1 import (
     accounts_pb2,
@@ -173,7 +173,7 @@ async def test_an_answer_that_is_no_is_an_answer() -> None:
 
 
 async def test_who_is_slow_may_still_be_the_only_one(monkeypatch) -> None:
-    monkeypatch.setattr("nsml.client.ways.PATIENCE_S", 0.01)
+    monkeypatch.setattr("nsml.client.endpoints.PATIENCE_S", 0.01)
     calls = Asked(a=None, b=lost())
     with pytest.raises(errors.Unavailable, match="not in time"):
         await asked_of_any(calls.ways, calls.ask, 0.2)

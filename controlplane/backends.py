@@ -1,0 +1,334 @@
+"""What a control plane stands on, opened as its settings say: store, history, objects, keys."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from controlplane.access.authority import open_authority
+from controlplane.access.files import read_private
+from controlplane.access.platform_keys import KEY_FILE, SharedKeys
+from controlplane.access.vault import Vault, open_vault
+from controlplane.access.webhook_delivery import Poster
+from controlplane.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
+from controlplane.history.sqlite import open_history
+from controlplane.migrations import bring_forward, look_at, wait_for_one_version
+from controlplane.objects.s3 import S3Service
+from controlplane.objects.stored import open_folder, open_shared, shared_folder
+from controlplane.ownership import Standing, StartRefused, choose_coordination, claim
+from controlplane.plane import Surroundings
+from controlplane.store.etcd_members import Login, Tls
+from controlplane.store.etcd_process import EtcdProcess, find_etcd
+from controlplane.store.interface import StoreUnavailable
+from controlplane.store.open import open_store
+from nsml import private_files
+from nsml.clock import elapsed, in_own_thread, in_thread
+from nsml.written import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from controlplane.access.authority import Authority
+    from controlplane.config import Settings
+    from controlplane.domain.cluster import Cluster
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.ownership import Claimed
+    from controlplane.startup_retry import Waiting
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What is claimed before it is stood on."""
+
+    store: KeyValueStore
+    history: History
+    objects: ObjectStore
+    clock: Clock
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+
+
+def standing_of(settings: Settings) -> Standing:
+    """What the settings and the data folder say to stand on.
+
+    Raises:
+        StartRefused: they do not agree.
+    """
+    coordination = choose_coordination(settings.coordination, settings.data)
+    if settings.etcd_user and coordination.is_inside:
+        raise StartRefused(
+            "etcd_user is for an etcd cluster by URLs: the store of a data folder asks nobody"
+        )
+    return Standing(
+        coordination=coordination,
+        history=settings.history,
+        objects=settings.objects,
+        accept_empty=settings.accept_empty,
+    )
+
+
+@contextlib.asynccontextmanager
+async def surroundings(
+    settings: Settings, standing: Standing, clock: Clock, waiting: Waiting
+) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+    """Open and claim what a control plane stands on, for the length of an `async with`.
+
+    What is away is waited for.
+
+    Raises:
+        StartRefused: what is there does not belong together, or not to this data folder.
+        StoreError, NsmlError: a part does not let us in, or cannot be used.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        reached = functools.partial(reached_store, settings, standing, clock)
+        store = await waiting.until_there(lambda: stack.enter_async_context(reached()))
+        objects = await open_objects(settings)
+        claimed = functools.partial(_claimed, settings, standing, clock, store, objects)
+        yield await waiting.until_there(lambda: stack.enter_async_context(claimed()))
+
+
+@contextlib.asynccontextmanager
+async def _claimed(
+    settings: Settings,
+    standing: Standing,
+    clock: Clock,
+    store: KeyValueStore,
+    objects: ObjectStore,
+) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+    """One attempt. Each looks at everything anew: while it waited somebody may have restored a platform."""
+    if standing.objects:
+        await objects.mark()  # before the history is opened, again and again while they are away
+    async with _ground_on(store, objects, settings, clock) as ground:
+        claimed = await claim(ground, settings.data, standing, key_file_of(settings))
+        await bring_forward(ground.store)
+        post = Poster(allows_private=settings.webhooks_to_private)
+        on = replace(_stood_on(ground, claimed, settings.data), post=post)
+        yield replace(on, folders=_folders(settings, standing)), claimed.cluster
+
+
+@contextlib.asynccontextmanager
+async def opened_ground(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[Ground]:
+    """Store, history and objects, whoever they belong to; no other version works with them.
+
+    Raises:
+        StartRefused: a newer version wrote the store, or another one uses it.
+        StoreError, NsmlError: a part does not answer.
+    """
+    async with (
+        reached_store(settings, standing, clock) as store,
+        _ground_on(store, await open_objects(settings), settings, clock) as ground,
+    ):
+        yield ground
+
+
+@contextlib.asynccontextmanager
+async def _ground_on(
+    store: KeyValueStore, objects: ObjectStore, settings: Settings, clock: Clock
+) -> AsyncIterator[Ground]:
+    looked_at = await look_at(store)
+    # Before the history is opened, which makes an older one today's.
+    longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
+    await wait_for_one_version(looked_at, clock, settings.lease_s or longest_s)
+    history = await _open_history(settings, clock)
+    try:
+        yield Ground(store=looked_at, history=history, objects=objects, clock=clock)
+    finally:
+        await history.close()
+
+
+@contextlib.asynccontextmanager
+async def opened_store(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[KeyValueStore]:
+    """The store alone, for the length of an `async with`.
+
+    Raises:
+        StartRefused: there is no such etcd any more, it cannot be checked, or a newer version
+            wrote what is in it.
+        StoreError: it does not answer.
+    """
+    async with reached_store(settings, standing, clock) as store:
+        yield await look_at(store)
+
+
+@contextlib.asynccontextmanager
+async def reached_store(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[KeyValueStore]:
+    """The store of the settings, whoever it belongs to; what is in it is not looked at.
+
+    Raises:
+        StartRefused, StoreError: it cannot be reached or used.
+    """
+    data, kind = settings.data, standing.coordination.kind
+    async with contextlib.AsyncExitStack() as stack:
+        where: Path | str = data / "store.db"
+        if kind == "etcd":
+            binary = find_etcd()
+            if binary is None:
+                raise StartRefused(
+                    f"{data} keeps its records in etcd, and no sound etcd is on PATH any more: "
+                    "install it again (Debian: etcd-server; versions 3.5.0 to 3.5.4 lose writes)"
+                )
+            process = EtcdProcess(binary, data / "etcd", clock=clock)
+            where = (await stack.enter_async_context(process)).endpoint
+        elif kind != "embedded":
+            where = kind
+            if "https://" in where and settings.etcd_ca is None:
+                raise StartRefused(
+                    f"the etcd cluster at {where} cannot be checked without the authority of its "
+                    "servers: nsml up --etcd-ca FILE, or etcd_ca in the settings"
+                )
+        store = await stack.enter_async_context(
+            open_store(
+                where,
+                clock=clock,
+                root=settings.etcd_root,
+                tls=_tls(settings),
+                login=_login(settings),
+                quota_bytes=settings.etcd_quota_bytes,
+            )
+        )
+        yield store
+
+
+def key_file_of(settings: Settings) -> Path:
+    """Where the key of a shared platform is."""
+    return settings.platform_key or settings.data / KEY_FILE
+
+
+def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
+    """All parts, with the keys of the platform: from its store, or from the data folder."""
+    clock, random_bytes = ground.clock, ground.random_bytes
+    on = Surroundings(
+        store=ground.store,
+        history=ground.history,
+        objects=ground.objects,
+        authority=_authority(claimed, data, clock),
+        vault=_vault(claimed, data, random_bytes),
+        clock=clock,
+        elapsed=elapsed,
+        random_bytes=random_bytes,
+        run=in_thread,
+        # Of an etcd of our own no call says that its disk is full: it ends, or does not answer.
+        disks={"store": data / "etcd"} if (data / "etcd").is_dir() else {},
+        restores=claimed.cluster.restores,
+    )
+    if claimed.key is None:
+        return on
+    cluster_id = claimed.cluster.id
+    return replace(on, keys=SharedKeys(on.store, claimed.key, cluster_id, on.vault, clock=clock))
+
+
+def _folders(settings: Settings, standing: Standing) -> dict[str, Path]:
+    """Where the parts write that keep files themselves."""
+    data = settings.data
+    objects = shared_folder(settings.objects) if settings.objects else data / "objects"
+    found = {
+        "store": data if standing.coordination.kind == "embedded" else None,
+        "history": None if settings.history else data,
+        "objects": objects,
+    }
+    return {part: folder for part, folder in found.items() if folder is not None}
+
+
+def _authority(claimed: Claimed, data: Path, clock: Clock) -> Authority:
+    if claimed.keys is not None:
+        return claimed.keys.open_authority(clock)
+    return open_authority(data, clock)
+
+
+def _vault(claimed: Claimed, data: Path, random_bytes: Callable[[int], bytes]) -> Vault:
+    if claimed.keys is not None:
+        return Vault(claimed.keys.vault, random_bytes)
+    return open_vault(data, random_bytes)
+
+
+async def _open_history(settings: Settings, clock: Clock) -> History:
+    if settings.history:
+        # Its import costs more than a start on SQLite.
+        from controlplane.history.postgresql import open_postgresql  # noqa: PLC0415
+
+        return await open_postgresql(
+            settings.history, clock=clock, metric_names=settings.session_metric_names
+        )
+    return await open_history(
+        settings.data / "history.db",
+        clock=clock,
+        run=in_thread,
+        metric_names=settings.session_metric_names,
+    )
+
+
+async def open_objects(settings: Settings) -> ObjectStore:
+    """The object store of the settings; StartRefused or OSError where it cannot be opened."""
+    # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
+    return await in_own_thread(lambda: _objects_of(settings))
+
+
+def _objects_of(settings: Settings) -> ObjectStore:
+    if not settings.objects:
+        return open_folder(settings.data / "objects", in_thread)
+    service = S3Service(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        ca=None if settings.s3_ca is None else settings.s3_ca.read_bytes(),
+        credentials=settings.s3_credentials,
+    )
+    try:
+        # What is mounted from elsewhere may never answer: that holds no thread of the pool.
+        return open_shared(settings.objects, in_own_thread, service=service, environment=os.environ)
+    except ValueError as error:
+        raise StartRefused(f"objects: {error}") from error
+
+
+def _login(settings: Settings) -> Login | None:
+    """Who we are to an etcd cluster with users.
+
+    Raises:
+        StartRefused: there is no password, or others may read it.
+    """
+    file = settings.etcd_password_file
+    if file is None:
+        return None
+    _password(file)  # what cannot be read is said now
+    return Login(user=settings.etcd_user, password=lambda: _password_again(file))
+
+
+def _password_again(file: Path) -> str:
+    """What the file says while we run: it may just be written anew, which passes."""
+    try:
+        return _password(file)
+    except StartRefused as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+def _password(file: Path) -> str:
+    try:
+        written = read_private(file)
+    except OSError as error:
+        raise StartRefused(str(error)) from error
+    if not written or not written.strip():
+        raise StartRefused(f"etcd_password_file: {file} has no password")
+    return decoded(written, "replace").strip("\r\n")
+
+
+def _tls(settings: Settings) -> Tls | None:
+    """What encrypts the way to an etcd cluster; None for plain text on this machine."""
+    if settings.etcd_ca is None:
+        return None
+    certificate, key = settings.etcd_certificate, settings.etcd_key
+    return Tls(
+        ca=settings.etcd_ca.read_bytes(),
+        certificate=None if certificate is None else certificate.read_bytes(),
+        key=None if key is None else private_files.read_private(str(key)),
+    )

@@ -1,0 +1,129 @@
+"""Which blobs each caller has sent lately."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.history.sql.user_storage import add_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from controlplane.history.sql.interface import Connection, Database
+
+_KEPT_CHARS: Final = 32
+"""Of a digest: 128 bits, for which nobody finds a second blob."""
+_AT_ONCE: Final = 10_000
+
+
+class SqlSent:
+    """See interface.Sent."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def remember(
+        self, caller: str, digests: Collection[str], *, period: int, owner: str = "", size: int = 0
+    ) -> int:
+        """See Sent."""
+        # In order, so that two writers never wait for one another's rows crosswise.
+        kept, dialect = sorted(map(_kept, digests)), self._database.dialect
+        statement = (
+            "INSERT INTO sent_blobs (period, caller, digest)"
+            f" SELECT :period, :caller, value FROM {dialect.each('digests')} WHERE true"
+            " ON CONFLICT DO NOTHING"
+        )
+
+        def work(connection: Connection) -> int:
+            new = 0
+            for start in range(0, len(kept), _AT_ONCE):
+                some = dialect.many(kept[start : start + _AT_ONCE])
+                new += connection.execute(
+                    statement, {"period": period, "caller": caller, "digests": some}
+                ).rowcount
+            if owner and size:
+                add_kept(connection, owner, sent=size)
+            return new
+
+        return await self._database.write(work)
+
+    async def among(self, caller: str, digests: Collection[str], *, since: int) -> dict[str, int]:
+        """See Sent."""
+        by_kept, dialect = {_kept(digest): digest for digest in digests}, self._database.dialect
+        wanted = sorted(by_kept)
+        statement = (
+            "SELECT digest, max(period) FROM sent_blobs"
+            f" WHERE period IN (:since, :since + 1) AND caller = :caller"
+            f" AND {dialect.among('digest', 'digests')} GROUP BY digest"
+        )
+
+        def work(connection: Connection) -> dict[str, int]:
+            found: dict[str, int] = {}
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = dialect.many(wanted[start : start + _AT_ONCE])
+                rows = connection.execute(
+                    statement, {"since": since, "caller": caller, "digests": some}
+                )
+                found.update((by_kept[kept], period) for kept, period in rows)
+            return found
+
+        return await self._database.read(work)
+
+    async def count(self, caller: str, *, period: int) -> int:
+        """See Sent."""
+
+        def work(connection: Connection) -> int:
+            row = connection.execute(
+                "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?", (period, caller)
+            ).fetchone()
+            return int(row[0])
+
+        return await self._database.read(work)
+
+    async def notes(
+        self, after: tuple[int, str, str] | None = None
+    ) -> tuple[tuple[int, str, str], ...]:
+        """See Sent."""
+        condition = "WHERE (period, caller, digest) > (?, ?, ?)" if after else ""
+
+        def work(connection: Connection) -> tuple[tuple[int, str, str], ...]:
+            rows = connection.execute(
+                f"SELECT period, caller, digest FROM sent_blobs {condition}"
+                f" ORDER BY period, caller, digest LIMIT {_AT_ONCE}",
+                after or (),
+            )
+            return tuple((int(period), caller, digest) for period, caller, digest in rows)
+
+        return await self._database.read(work)
+
+    async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
+        """See Sent."""
+        statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
+
+        def work(connection: Connection) -> None:
+            for note in sorted(notes):
+                connection.execute(statement, note)
+
+        await self._database.write(work)
+
+    async def forget(self, *, before: int) -> int:
+        """See Sent."""
+
+        def work(connection: Connection) -> int:
+            return connection.execute(
+                "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
+                " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)",
+                (before, _AT_ONCE),
+            ).rowcount
+
+        # In steps, so that others write in between.
+        forgotten = 0
+        while step := await self._database.write(work):
+            forgotten += step
+        return forgotten
+
+
+def _kept(digest: str) -> str:
+    return digest[:_KEPT_CHARS]

@@ -1,0 +1,465 @@
+"""What those that wait can hope for: who holds what is short, until when, and where and when enough is free.
+
+Who holds what is looked at when somebody asks. Where and when enough is free is looked for in passes, too, for who
+gets a reservation (see reservations.py): by the nodes that may have room first, as ends.py has them in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from heapq import heappop, heappush, merge
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.domain.models import is_model
+from controlplane.domain.plan import Holder
+from controlplane.domain.values import Allocation
+from controlplane.scheduler.explain import shortages_of
+from controlplane.scheduler.fit import refusal, resources_on
+from controlplane.scheduler.node_capacity import CLOSED, Room
+from controlplane.scheduler.release_times import ends_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+
+    from controlplane.domain.plan import Explanation
+    from controlplane.domain.values import AllocatedReplica, Node, Session
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.node_capacity import Alike
+    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.release_times import Ends, Likeness
+
+MOST_HOLDERS: Final = 3
+MOST_ENDS: Final = 5_000
+"""Times that nodes are looked at again as sessions end there, until enough is free: beyond, nobody knows."""
+
+QUOTA_WORDS: Final = {
+    "gpu_thousandths": "GPUs",
+    "cpu_thousandths": "cores",
+    "memory_bytes": "memory",
+    "sessions": "sessions",
+}
+"""What is short, by the measure of a quota."""
+
+
+class Free(NamedTuple):
+    """What is free of devices on nodes that take sessions: in all, and the most of whole ones on one."""
+
+    gpu_thousandths: int
+    largest_hole: int
+    node: str
+
+
+def free_in(rooms: Iterable[Room]) -> Free:
+    """What is free there; `node` is "" where no whole device is."""
+    total, widest, where = 0, 0, ""
+    for room in rooms:
+        if room.is_open:
+            total += room.free_thousandths()
+            if (hole := room.hole_for("")) > widest:
+                widest, where = hole, room.node.name
+    return Free(total, widest, where)
+
+
+def short_of(explanation: Explanation, request: Request) -> str:
+    """What is short on most nodes that would do: "GPUs", "cores", "memory"; "" where it is none of these."""
+    counts = shortages_of({one.what: one.nodes for one in explanation.shortages})
+    if counts:
+        return max(counts, key=lambda what: counts[what])
+    # A gang that fits in part: what all of it needs more of.
+    is_torn = request.replica_count > 1 and explanation.shortages
+    return ("GPUs" if request.gpu_thousandths else "cores") if is_torn else ""
+
+
+def holders(
+    rooms: Iterable[Room],
+    request: Request,
+    short: str,
+    known: Callable[[str], Session | None],
+    now: float,
+) -> tuple[Holder, ...]:
+    """Who holds most of what is short on the nodes that would do, most first.
+
+    Args:
+        rooms: of all nodes.
+        request: of the one that waits.
+        short: as `short_of` says.
+        known: the session of an id, where it holds something.
+        now: Unix seconds.
+    """
+    held = Counter[str]()
+    nodes: dict[str, list[str]] = {}
+    for room in _that_would_do(rooms, request):
+        counts = _counted(room.node, request, short)
+        for replica in room.allocation.replicas:
+            if amount := counts(replica):
+                held[replica.session_id] += amount
+                where = nodes.setdefault(replica.session_id, [])
+                if room.node.name not in where:
+                    where.append(room.node.name)
+    return most_of(
+        Holder(
+            session=session,
+            held=amount,
+            nodes=tuple(sorted(nodes[one])),
+            until=ends_by(session, now),
+        )
+        for one, amount in held.items()
+        if (session := known(one)) is not None
+    )
+
+
+def most_of(found: Iterable[Holder]) -> tuple[Holder, ...]:
+    """The few that hold most, those first."""
+    ordered = sorted(found, key=lambda one: (-one.held, one.session.id))
+    return tuple(ordered[:MOST_HOLDERS])
+
+
+class Opening(NamedTuple):
+    """Where a gang will have room, and since when at the latest.
+
+    Attributes:
+        at: Unix seconds; infinity: no time limits promise it.
+        parts: nodes, and how many replicas each is to take.
+    """
+
+    at: float
+    parts: tuple[tuple[str, int], ...]
+
+
+def earliest(
+    rooms: Rooms,
+    request: Request,
+    ends: Ends,
+    *,
+    taken: Container[str] = (),
+    beside: Collection[Room] = (),
+) -> Opening | None:
+    """Where and when there is room for the whole gang if all that runs uses up its time limit; None: nobody knows.
+
+    Args:
+        rooms: of all nodes; those count that are offered to everybody.
+        request: of the one that waits.
+        ends: of the instant from which on it could start.
+        taken: nodes that do not count.
+        beside: rooms that count though they are not offered.
+    """
+    if not ends.twice and not _may_do(rooms, request, ends):
+        return None
+    together = _Together(request)
+    here = [*_holding_now(rooms, together, taken), *beside]
+    if any(together.look(room) and together.is_enough for room in here):
+        return _here(rooms, request, ends, {room.name for room in here})
+    names = {room.name for room in beside}
+
+    def counts(room: Room) -> bool:
+        return room.name not in taken and (room.is_offered or room.name in names)
+
+    ahead = _Ahead(rooms, request, ends, counts)
+    for _ in range(MOST_ENDS):
+        first = ahead.first(together)
+        if first is None:
+            break
+        at, one = first
+        count = together.look(one.room.without(one.ended))
+        if together.is_enough:
+            return together.opening(at)
+        ahead.go_on(one, count)
+    return None
+
+
+class _Ahead:
+    """What ends on nodes that would do, in order; a node is looked at no sooner than it may be its turn.
+
+    Args:
+        rooms: of all nodes.
+        request: of the one that waits.
+        ends: of all nodes.
+        counts: whether a room counts.
+    """
+
+    def __init__(
+        self, rooms: Rooms, request: Request, ends: Ends, counts: Callable[[Room], bool]
+    ) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._ends = ends
+        self._counts = counts
+        self._empty = _Empty(request)
+        self._following = iter(ends.since(request.gpu_thousandths))
+        self._next = next(self._following, None)
+        self._heap: list[tuple[float, str, _Ending]] = []
+
+    def first(self, together: _Together) -> tuple[float, _Ending] | None:
+        """The next instant at which a node may have room for more than it was seen to hold; None: there is none."""
+        while self._next is not None and (not self._heap or self._next <= self._heap[0][:2]):
+            name, self._next = self._next[1], next(self._following, None)
+            room = self._rooms.get(name)
+            if room is not None and self._counts(room) and self._empty.holds(room):
+                self.go_on(_Ending(room, self._request, self._ends), together.held(name))
+        if not self._heap:
+            return None
+        at, _, one = heappop(self._heap)
+        return at, one
+
+    def go_on(self, one: _Ending, count: int) -> None:
+        """A node was seen to hold so many replicas."""
+        if (at := one.next(count)) is not None:
+            heappush(self._heap, (at, one.room.name, one))
+
+
+def _may_do(rooms: Rooms, request: Request, ends: Ends) -> bool:
+    """Whether GPUs are enough once all has ended whose end is known, which costs little to say."""
+    anywhere = request._replace(pod="", avoids=frozenset())
+    empty, width = _Empty(anywhere), request.gpu_thousandths
+    most: Counter[Alike] = Counter()
+    for one, names in ends.alike():
+        room = rooms.get(names[0])
+        if room is not None and (count := empty.holds(room)):
+            each = min(count, (one.free[0] + one.ending) // width) if width else count
+            most[room.alike_for(anywhere)] += each * len(names)
+    return max(most.values(), default=0) >= request.replica_count
+
+
+def _holding_now(rooms: Rooms, together: _Together, taken: Container[str]) -> Iterator[Room]:
+    """The rooms offered to everybody that hold a replica as things are."""
+    least, is_picky = together.request.whole_devices, bool(together.request.avoids)
+    for tie in rooms.ties():
+        if tie.whole >= least and (is_picky or together.holds(tie.first())):
+            yield from (room for name, room in tie.rooms.items() if name not in taken)
+
+
+def _here(rooms: Rooms, request: Request, ends: Ends, names: Container[str]) -> Opening | None:
+    """What there is room for now, on the first of these nodes that are enough."""
+    together = _Together(request)
+    for room in rooms.known():
+        if room.name in names and together.look(room) and together.is_enough:
+            return together.opening(ends.now)
+    return None
+
+
+class _Together:
+    """What rooms hold of a gang, of those together whose replicas would be alike.
+
+    Attributes:
+        request: of the gang.
+        is_enough: whether the room that was looked at last makes it enough for the gang.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._parts: dict[str, tuple[Alike, int]] = {}
+        self._held: Counter[Alike] = Counter()
+        self._known: dict[object, tuple[Alike, int]] = {}
+        self._last: Alike | None = None
+        self.is_enough = False
+
+    def look(self, room: Room) -> int:
+        """How many replicas a room holds; it counts in place of what it held when it was looked at before."""
+        alike, count = self._part(room)
+        if (before := self._parts.get(room.name)) is not None:
+            self._held[before[0]] -= before[1]
+        self._parts[room.name] = (alike, count)
+        self._held[alike] += count
+        self._last, self.is_enough = alike, self._held[alike] >= self.request.replica_count
+        return count
+
+    def holds(self, room: Room) -> int:
+        """The same, and it does not count."""
+        return self._part(room)[1]
+
+    def held(self, name: str) -> int:
+        """What a room held when it was looked at last."""
+        return self._parts[name][1] if name in self._parts else 0
+
+    def _part(self, room: Room) -> tuple[Alike, int]:
+        # Rooms in one state are alike; and where they stand makes no difference, unless that is asked for.
+        key = room.tie if self.request.pod else room.tie.alike
+        found = self._known.get(key)
+        if found is None:
+            found = room.alike_for(self.request), room.holds(self.request)
+            if room.is_offered and room.tie is not CLOSED and not self.request.avoids:
+                self._known[key] = found
+        return found
+
+    def opening(self, at: float) -> Opening:
+        """The place that was found last, on as few nodes as possible."""
+        wanted, parts = self.request.replica_count, []
+        having = [(count, name) for name, (one, count) in self._parts.items() if one == self._last]
+        for count, name in sorted(having, key=lambda one: (-one[0], one[1])):
+            if wanted > 0 and count:
+                parts.append((name, min(count, wanted)))
+                wanted -= count
+        return Opening(at, tuple(parts))
+
+
+class _Ending:
+    """What ends on one node, in the order in which it does at the latest.
+
+    Attributes:
+        room: as things are now.
+        ended: those whose end was counted.
+    """
+
+    __slots__ = ("_ends", "_free", "_held", "_left", "_wanted", "ended", "room")
+
+    def __init__(self, room: Room, request: Request, ends: Ends) -> None:
+        self.room = room
+        self.ended: set[str] = set()
+        self._wanted = request.gpu_thousandths
+        self._held, self._ends = ends.on(room)
+        self._free = room.free_thousandths()
+        self._left = 0
+
+    def next(self, count: int) -> float | None:
+        """When there may be room for more than so many replicas; None: never.
+
+        By the GPUs alone, which costs little: the caller looks at the rest.
+        """
+        for at, ended in self._ends[self._left :]:
+            self._left += 1
+            self.ended.add(ended)
+            self._free += self._held[ended]
+            if not self._wanted or self._free // self._wanted > count:
+                return at
+        return None
+
+
+class _Empty:
+    """What nodes would hold of a request if nothing ran there."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._by_kind: dict[int, int] = {}
+
+    def holds(self, room: Room) -> int:
+        """How many replicas; 0 also where sessions of this kind are never placed."""
+        if refusal(room.node, self._request):
+            return 0
+        if self._request.avoids:
+            return self._look(room)
+        found = self._by_kind.get(room.kind)
+        if found is None:
+            found = self._by_kind[room.kind] = self._look(room)
+        return found
+
+    def _look(self, room: Room) -> int:
+        return Room(room.node, Allocation(node=room.name)).holds(self._request)
+
+
+def nearest(
+    rooms: Rooms, request: Request, ends: Ends, taken: Container[str] = ()
+) -> Opening | None:
+    """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted.
+
+    Arguments as those of `earliest`. None where it would not fit on empty nodes.
+    """
+    offers: dict[Alike, list[_Offer]] = {}
+    for room, most, likeness, names in _like_each_other(rooms, request, ends):
+        count = min(most, request.replica_count)
+        endless = lacking = 0.0
+        on = resources_on(room.node, request)
+        wanted = (on.gpu_thousandths, on.cpu_thousandths, on.memory_bytes)
+        for each, free, leaving in zip(wanted, likeness.free, likeness.leaving, strict=True):
+            short = max(count * each - free, 0)
+            lacking += short / (each or 1)
+            endless += max(short - leaving, 0) / (each or 1)
+        offer = _Offer(endless / count, lacking / count, count, names)
+        offers.setdefault(room.alike_for(request), []).append(offer)
+    found = []
+    for alike, some in offers.items():
+        left, parts = request.replica_count, []
+        unbounded = missing = 0.0
+        for name, one in _in_order(some):
+            here = rooms.get(name)
+            if here is None or not here.is_offered or name in taken:
+                continue
+            if request.pod not in ("", here.node.pod):
+                continue
+            count = min(one.most, left)
+            parts.append((name, count))
+            left -= count
+            unbounded += one.endless * count
+            missing += one.lacking * count
+            if not left:
+                found.append((unbounded, missing, alike, tuple(parts)))
+                break
+    return Opening(math.inf, min(found)[-1]) if found else None
+
+
+class _Offer(NamedTuple):
+    """Nodes on which as much has to leave.
+
+    Attributes:
+        endless: what is held for good of what each replica needs, as parts of that: 1 where all of its GPUs are, 3
+            where all of its GPUs, cores and memory are.
+        lacking: the same of what is not free.
+        most: replicas that each node would hold, as far as they are needed.
+        names: of the nodes, in order.
+    """
+
+    endless: float
+    lacking: float
+    most: int
+    names: Sequence[str]
+
+
+def _in_order(offers: list[_Offer]) -> Iterator[tuple[str, _Offer]]:
+    """Nodes where least has to leave first, of equal ones by name."""
+    for _, some in groupby(sorted(offers, key=_loss), key=_loss):
+        yield from merge(*(zip(one.names, repeat(one)) for one in some), key=itemgetter(0))
+
+
+def _loss(offer: _Offer) -> tuple[float, float]:
+    return offer.endless, offer.lacking
+
+
+def _like_each_other(
+    rooms: Rooms, request: Request, ends: Ends
+) -> Iterator[tuple[Room, int, Likeness, Sequence[str]]]:
+    """Nodes that are alike and would do: one of them, what each would hold if nothing ran, what is free, all names."""
+    anywhere = request._replace(pod="", avoids=frozenset())
+    empty, picky = _Empty(anywhere), _Empty(request._replace(pod=""))
+    # Few: what avoids them failed there.
+    apart = {
+        room.name
+        for room in (rooms.known() if request.avoids else ())
+        if room.is_open and room.has_any(request.avoids)
+    }
+    for alike, names in ends.alike():
+        room = rooms.get(names[0])
+        if room is None or not (most := empty.holds(room)):
+            continue
+        left = [name for name in names if name not in apart] if apart else names
+        if left:
+            yield room, most, alike, left
+        for name in names if len(left) < len(names) else ():
+            one = rooms.get(name) if name in apart else None
+            if one is not None and (most := picky.holds(one)):
+                yield one, most, alike, (name,)
+
+
+def _that_would_do(rooms: Iterable[Room], request: Request) -> Iterator[Room]:
+    """The rooms of nodes that take sessions, and would hold a replica if nothing ran there."""
+    empty = _Empty(request)
+    return (room for room in rooms if room.is_open and empty.holds(room))
+
+
+def _counted(node: Node, request: Request, short: str) -> Callable[[AllocatedReplica], int]:
+    """How much of what is short a replica there holds; of devices only those that would do."""
+    if short == "cores":
+        return lambda replica: replica.cpu_thousandths
+    if short == "memory":
+        return lambda replica: replica.memory_bytes
+    would_do = {
+        one.uuid
+        for one in node.devices
+        if is_model(one.model, request.gpu_model)
+        and not one.withheld
+        and one.uuid not in request.avoids
+    }
+    return lambda replica: sum(
+        share.thousandths for share in replica.devices if share.uuid in would_do
+    )

@@ -1,0 +1,143 @@
+"""The access table is complete, and says what this file says."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+from google.protobuf.descriptor import FileDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+import nsml.v1
+from controlplane.access.access_table import TABLE, Row, refusal
+from controlplane.domain.errors import Denied
+from controlplane.domain.identity import Role, User, UserCaller
+
+# Written a second time, by hand: who changes the table says so here too.
+# a = anybody, u = every user, A = administrators, n = nodes, p = other control planes
+DECLARED = {
+    "grpc.health.v1.Health": {"Check": "aunp", "List": "aunp", "Watch": "aunp"},
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": "un"},
+    "nsml.v1.AccountService": {
+        "GetCaller": "un",
+        "CreateUser": "A",
+        "ListUsers": "A",
+        "DeleteUser": "A",
+        "UpdateUser": "A",
+        "GetUsage": "u",
+        "ListUsage": "A",
+        "CreateToken": "u",
+        "RevokeToken": "u",
+        "CreateJoinToken": "A",
+        "JoinNode": "aun",
+    },
+    "nsml.v1.AgentService": {"Control": "np", "Ingest": "n", "Tunnel": "np"},
+    "nsml.v1.TelemetryService": {"ReadTelemetry": "u"},
+    "nsml.v1.AuditService": {"ListAuditRows": "A"},
+    "nsml.v1.BackupService": {"CreateBackup": "A", "GetBackupBlobs": "A"},
+    "nsml.v1.CheckpointService": {
+        "ListCheckpoints": "un",
+        "GetCheckpoint": "un",
+        "RemoveCheckpoints": "u",
+        "CommitCheckpoint": "n",
+    },
+    "nsml.v1.MediaService": {"ListMedia": "u", "CommitMedia": "n"},
+    "nsml.v1.ContentService": {"FindMissingBlobs": "un", "PutBlobs": "un", "GetBlobs": "un"},
+    "nsml.v1.DatasetService": {
+        "CreateDatasetVersion": "u",
+        "ListDatasets": "u",
+        "GetDataset": "u",
+        "RemoveDataset": "u",
+    },
+    "nsml.v1.ProjectService": {
+        "CreateProject": "A",
+        "GetProject": "u",
+        "ListProjects": "u",
+        "UpdateProject": "A",
+        "DeleteProject": "A",
+        "ChangeMembers": "u",
+    },
+    "nsml.v1.ViewService": {"OpenView": "u", "ListViews": "u", "StopView": "u"},
+    "nsml.v1.WebhookService": {
+        "SetWebhook": "u",
+        "GetWebhook": "u",
+        "RemoveWebhook": "u",
+        "TestWebhook": "u",
+    },
+    "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
+    "nsml.v1.NodeService": {
+        "ListNodes": "u",
+        "GetNode": "u",
+        "DrainNode": "A",
+        "ResumeNode": "A",
+        "FenceNode": "A",
+        "RemoveNode": "A",
+        "PullImage": "u",
+        "GetImagePull": "u",
+        "RemoveImage": "A",
+        "GetCluster": "u",
+    },
+    "nsml.v1.SessionService": {
+        "CreateSession": "u",
+        "GetSession": "u",
+        "ListSessions": "u",
+        "WatchSessions": "u",
+        "StopSession": "u",
+        "RequeueSession": "u",
+        "RemoveSession": "u",
+        "UpdateSession": "u",
+        "ReadLogs": "u",
+        "SearchLogs": "u",
+        "ReadMetrics": "u",
+        "ReadSeries": "u",
+        "ListMetrics": "u",
+        "ExplainSession": "u",
+        "ListQueue": "u",
+        "OpenTunnel": "u",
+    },
+}
+
+
+def contract_files() -> list[FileDescriptor]:
+    modules = [
+        importlib.import_module(f"nsml.v1.{found.name}")
+        for found in pkgutil.iter_modules(nsml.v1.__path__)
+        if found.name.endswith("_pb2")
+    ]
+    return [module.DESCRIPTOR for module in [*modules, health_pb2, reflection_pb2]]
+
+
+def methods_of(files: list[FileDescriptor]) -> set[str]:
+    return {
+        f"/{service.full_name}/{method.name}"
+        for file in files
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
+
+
+def letters(row: Row) -> str:
+    names = {"ANONYMOUS": "a", "USER": "u", "ADMIN": "A", "NODE": "n", "PEER": "p"}
+    return "".join(letter for name, letter in names.items() if name in str(row.doors))
+
+
+def test_every_method_of_every_service_has_a_row_and_no_row_is_left_over() -> None:
+    assert set(TABLE) == methods_of(contract_files())
+
+
+def test_the_table_says_what_is_declared_here() -> None:
+    declared = {f"/{s}/{m}": who for s, rows in DECLARED.items() for m, who in rows.items()}
+    assert {method: letters(row) for method, row in TABLE.items()} == declared
+
+
+def test_every_row_has_a_rule() -> None:
+    assert all(row.rule.endswith(".") and row.doors for row in TABLE.values())
+
+
+@pytest.mark.parametrize("method", sorted(TABLE))
+def test_a_method_that_loses_its_row_is_refused_even_to_administrators(method: str) -> None:
+    without = {name: row for name, row in TABLE.items() if name != method}
+    admin = UserCaller(user=User(name="root", role=Role.ADMIN))
+    assert isinstance(refusal(without, method, admin), Denied)

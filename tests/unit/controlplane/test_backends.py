@@ -1,0 +1,41 @@
+"""What a control plane stands on is opened as its settings say, and goes on being read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.access.files import write_private
+from controlplane.backends import _login
+from controlplane.config import Settings
+from controlplane.ownership import StartRefused
+from controlplane.store.etcd_members import Login
+from controlplane.store.interface import StoreUnavailable
+
+
+def login(data: Path, file: Path) -> Login:
+    made = _login(Settings(data=data, etcd_user="nsml", etcd_password_file=file))
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("meanwhile", ["empty", "exposed", "missing"])
+def test_a_password_that_is_written_anew_is_waited_for(tmp_path: Path, meanwhile: str) -> None:
+    file = tmp_path / "password"
+    write_private(file, b"first\n")
+    known = login(tmp_path, file)
+    assert known.current() == "first"
+    match meanwhile:
+        case "empty":
+            file.write_bytes(b"")
+        case "exposed":
+            file.chmod(0o644)
+        case "missing":
+            file.unlink()
+    with pytest.raises(StoreUnavailable, match="password"):
+        known.current()
+    with pytest.raises(StartRefused):
+        login(tmp_path, file)  # at a start nobody waits
+    write_private(file, b"second\n")
+    assert known.current() == "second"
