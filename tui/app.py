@@ -155,6 +155,10 @@ class Dashboard(Shell):
             self.pop_screen()
         self.switch_mode(mode)
 
+    def ask_command(self, begun: str = "") -> None:
+        """Ask for a command that begins like this."""
+        self.prompt.ask(begun)
+
     def submit(self, session: Session | None) -> None:
         """Ask for the command line of another session, which begins as this one's."""
         self.prompt.submit(session)
@@ -251,7 +255,7 @@ class Dashboard(Shell):
 
     def action_command(self) -> None:
         """Ask for a command."""
-        self.prompt.ask()
+        self.ask_command()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside screens, sessions, and what keys do."""

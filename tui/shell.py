@@ -94,6 +94,9 @@ class SessionActions(Protocol):
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a memo, and write it."""
 
+    def forward(self, sessions: Sequence[Session]) -> None:
+        """Begin the command that forwards a port of one."""
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into a folder."""
 
@@ -656,6 +659,10 @@ class Shell(App[None]):
     @abstractmethod
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
+
+    @abstractmethod
+    def ask_command(self, begun: str = "") -> None:
+        """Ask for a command that begins like this."""
 
     @abstractmethod
     def submit(self, session: Session | None) -> None:

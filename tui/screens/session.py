@@ -163,6 +163,7 @@ class SessionScreen(ChartScreen):
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
+        Binding("F", "forward", "Forward port", show=False, id="session.forward"),
     ]
 
     def __init__(self, session_id: str, *, name_of_session: str, tab: str = "") -> None:

@@ -113,7 +113,7 @@ def test_a_line_is_completed_by_what_may_stand_there():
     assert offers("status 18") == ["status kim/mnist/1842"]
     assert offers("diff kim/1/3 kin") == ["diff kim/1/3 'lee/kin 7/1'"]
     assert offers("diff kim/1/3 ") == ["diff kim/1/3 kim/mnist/1842", "diff kim/1/3 'lee/kin 7/1'"]
-    assert offers("plot kim/1/3 ") == []
+    assert offers("plot kim/1/3 ") == offers("forward kim/1/3 ") == []
     assert offers("theme high") == ["theme high-contrast"]
     assert offers("ctx ") == ["ctx lab", "ctx home"]
     assert offers("ps state:run us") == ["ps state:run user:"]
