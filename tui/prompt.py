@@ -324,4 +324,4 @@ def _folder_text(folder: Path) -> str:
     """What is said of the code that is sent."""
     programs = _programs(folder)
     shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
-    return f"sends {folder} ({shown or 'no program of Python is in it'}) without what .nsmlignore names"
+    return f"sends {folder} ({shown or 'no Python program'}), except what .nsmlignore lists"

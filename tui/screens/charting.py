@@ -113,7 +113,7 @@ class ChartScreen(Frame):
             )
         if undrawn := self.undrawn():
             parts.append(
-                f"{undrawn:,} that count or stay the same: {self.key_of('plot.metrics')} chooses"
+                f"{undrawn:,} hidden (counters, constants): {self.key_of('plot.metrics')}"
             )
         parts += (
             [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]

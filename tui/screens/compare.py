@@ -198,7 +198,7 @@ class CompareScreen(ChartScreen):
             table.mark({baseline.id})
         width = self.size.width - 1
         same = f"the same ({len(self._same)}): {same_text(self._same)}" if self._same else ""
-        self._say("#same", visible(same or "nothing is the same"))
+        self._say("#same", visible(same or "no values in common"))
         self._say("#state", self._state())
         command, _ = self.command()
         self._say("#command", f"$ {fit(visible(command), width - 2)}")
@@ -220,8 +220,8 @@ class CompareScreen(ChartScreen):
         parts += [f"{len(ignored)} left out: {self.key_of('compare.ignore')}"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
-        parts += [f"{self._aside} more left"] if self._aside else []
-        parts += [f"{left} more right: →"] if left > 0 else []
+        parts += [f"{self._aside} more to the left: ←"] if self._aside else []
+        parts += [f"{left} more to the right: →"] if left > 0 else []
         if self._order:
             kind, key, is_down = self._order
             key = next((one.title for one in self._rows if (one.kind, one.key) == (kind, key)), key)
