@@ -19,7 +19,7 @@ from nsml.view.confirmation import (
 from nsml.view.shell import hint_line, operands, shell_line, shell_word
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
-from tui.behind import behind
+from tui.background import in_background
 from tui.hints import key_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Actions:
             if confirm.is_attached:
                 confirm.ask(f"{_asked(exact)}, for good?{stays}")
 
-        behind(self._app, "sizes", add_sizes)
+        in_background(self._app, "sizes", add_sizes)
 
     def _plan(self, command: str, sessions: Sequence[Session], loses: Sequence[str] = ()) -> Plan:
         """What a command would do to sessions; a key asks always, since it is soon pressed."""
@@ -232,7 +232,7 @@ class Actions:
                     ]
                     self._app.say("\n".join(words), is_bad=True)
 
-        behind(self._app, "act", act, is_alone=False)
+        in_background(self._app, "act", act, is_alone=False)
 
 
 def _asked(plan: Plan) -> str:

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from nsml.clock import in_thread
 from nsml.view.shell import posix_line
 from tui.actions import Actions
-from tui.behind import behind
+from tui.background import in_background
 from tui.hints import key_of
 from tui.prompt import Prompt
 from tui.screens.frame import LIVE_ONLY_ACTIONS, NAMES, Frame
@@ -220,7 +220,7 @@ class Dashboard(Shell):
         if self.player is not None:
             self.player.again()
             return
-        behind(self, "feed", self._listen)
+        in_background(self, "feed", self._listen)
 
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""

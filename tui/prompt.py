@@ -17,7 +17,7 @@ from nsml.client.errors import ClientError
 from nsml.view.shell import option_words, shell_line
 from nsml.view.text import visible
 from nsml.view.whole import is_short
-from tui.behind import behind
+from tui.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -201,7 +201,7 @@ class Prompt:
     def submit(self, session: Session | None) -> None:
         """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
         if session is not None and session.owner == self._app.user and is_short(session):
-            behind(self._app, "again", partial(self._submit_whole, session))
+            in_background(self._app, "again", partial(self._submit_whole, session))
         else:
             self._submit(session)
 

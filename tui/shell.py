@@ -23,7 +23,7 @@ from nsml.concurrency import TaskGroup
 from nsml.view.series import Axis
 from nsml.view.shell import posix_line
 from nsml.view.text import visible
-from tui.behind import behind
+from tui.background import in_background
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsReceived
@@ -200,7 +200,7 @@ class Shell(App[None]):
         """Begin to listen, and to draw, once the first frame is painted."""
         await self._remember_kept()
         if self.player is None:
-            behind(self, "feed", self._listen)
+            in_background(self, "feed", self._listen)
         else:
             self._play()
             self.set_interval(1 / STEPS_A_SECOND, self._play)
@@ -341,7 +341,7 @@ class Shell(App[None]):
             self._awaited |= anew
             for topic in anew:
                 self.model.ask(topic, self.clock.time())
-            behind(self, "screen", partial(self._feed.receive, wanted))
+            in_background(self, "screen", partial(self._feed.receive, wanted))
 
     async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
         """Learn who looks; until then nothing is one's own."""
@@ -448,7 +448,7 @@ class Shell(App[None]):
             self._subscribe_details(pause_s=PAUSE_S if is_other else 0.0)
 
     def _subscribe_details(self, *, pause_s: float = 0.0) -> None:
-        behind(self, "details", partial(self._details, pause_s))
+        in_background(self, "details", partial(self._details, pause_s))
 
     async def _details(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -505,10 +505,10 @@ class Shell(App[None]):
                 await self._look[2](self._feed)
 
         if self._look is not None:
-            behind(self, "look", receive)
+            in_background(self, "look", receive)
 
     def _receive(self, *, pause_s: float) -> None:
-        behind(self, "shown", partial(self._closely, pause_s))
+        in_background(self, "shown", partial(self._closely, pause_s))
 
     async def _closely(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -585,14 +585,14 @@ class Shell(App[None]):
             if self._feed is not None:
                 await self._feed.code((first, second))
 
-        behind(self, "code", compare)
+        in_background(self, "code", compare)
 
     def complete(self) -> None:
         """Ask, once, for all of the long commands of which lists lack the end: filters look into them."""
         lacking = [one for one in self.model.short() if one.id not in self._completing]
         if self._feed is not None and lacking:
             self._completing.update(one.id for one in lacking)
-            behind(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
+            in_background(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""

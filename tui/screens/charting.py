@@ -16,7 +16,7 @@ from nsml.view.series import Axis
 from nsml.view.shell import shell_line
 from nsml.view.text import fit_middle, visible
 from nsml.view.units import counted
-from tui.behind import behind
+from tui.background import in_background
 from tui.screens.frame import Frame
 from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
@@ -112,9 +112,7 @@ class ChartScreen(Frame):
                 f"{left_out:,} more left out: {self.key_of('plot.metrics')} chooses by name"
             )
         if undrawn := self.undrawn():
-            parts.append(
-                f"{undrawn:,} hidden (counters, constants): {self.key_of('plot.metrics')}"
-            )
+            parts.append(f"{undrawn:,} hidden (counters, constants): {self.key_of('plot.metrics')}")
         parts += (
             [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
             if wish.names
@@ -184,7 +182,7 @@ class ChartScreen(Frame):
 
     def action_metrics(self) -> None:
         """Choose metrics by name, also such that there is no room for among all."""
-        behind(self, "metrics", self._choose_metrics)
+        in_background(self, "metrics", self._choose_metrics)
 
     async def _choose_metrics(self) -> None:
         shown = self.model.shown

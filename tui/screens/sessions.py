@@ -18,7 +18,7 @@ from nsml.view.ordering import keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.behind import behind
+from tui.background import in_background
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
 from tui.screens.frame import Frame, set_text
 from tui.screens.picking import Choice, Picker
@@ -212,7 +212,7 @@ class SessionsScreen(Frame):
             self._rows = rows
             # Once these are seen: what differs among them is told a moment later.
             self.call_after_refresh(
-                behind, self, "arguments", partial(self._compare_arguments, rows)
+                in_background, self, "arguments", partial(self._compare_arguments, rows)
             )
         known = self.model.count
         table = self.table
@@ -356,7 +356,7 @@ class SessionsScreen(Frame):
         field = self.query_one("#filter", Input)
         field.display = True  # at once, so that what is typed next goes there
         self.set_focus(field)
-        behind(self, "filter", self._prepare)
+        in_background(self, "filter", self._prepare)
 
     def filter_by(self, text: str) -> None:
         """Show those that a filter takes; `esc` shows all again."""
