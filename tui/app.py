@@ -37,7 +37,7 @@ OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
     "tui.feed",
-    "tui.kept",
+    "tui.preferences",
     "tui.screens.asking",
     "tui.screens.compare",
     "tui.screens.help",

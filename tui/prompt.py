@@ -46,7 +46,7 @@ class Prompt:
         def offer(text: str) -> Sequence[str]:
             return offered(text, sessions=self._session_names, contexts=self._context_names)
 
-        self._app.push_screen(CommandLine(self._app.kept.typed, offer, begun), self.obey)
+        self._app.push_screen(CommandLine(self._app.preferences.typed, offer, begun), self.obey)
 
     def _context_names(self) -> Sequence[str]:
         """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
@@ -85,10 +85,12 @@ class Prompt:
         """Keep what was typed, once."""
         from msgspec.structs import replace as changed
 
-        from tui.kept import MOST_TYPED
+        from tui.preferences import MOST_TYPED
 
-        typed = [one for one in self._app.kept.typed if one != text.strip()]
-        self._app.keep(changed(self._app.kept, typed=(*typed, text.strip())[-MOST_TYPED:]))
+        typed = [one for one in self._app.preferences.typed if one != text.strip()]
+        self._app.set_preferences(
+            changed(self._app.preferences, typed=(*typed, text.strip())[-MOST_TYPED:])
+        )
 
     def _obey_own(self, command: Own) -> None:
         match command.name:
@@ -109,7 +111,7 @@ class Prompt:
         """Choose one of the lines that were typed, the last one first, and ask for it once more."""
         from tui.screens.picking import Choice, Picker
 
-        before = [one for one in reversed(self._app.kept.typed) if one != "history"]
+        before = [one for one in reversed(self._app.preferences.typed) if one != "history"]
         if not before:
             self._app.say("nothing was typed before")
             return
@@ -253,7 +255,7 @@ class Prompt:
             folder=_folder_text(folder),
             nsml=nsml,
             environ=known,
-            typed=runs_of(self._app.kept.typed),
+            typed=runs_of(self._app.preferences.typed),
         )
         self._app.push_screen(form, go)
 

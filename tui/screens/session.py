@@ -70,7 +70,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     if row is not None and shown.unended:
         lines = [*lines, *shown.unended.split("\n")]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
-    log.wrap(is_on=frame.dashboard.kept.log.is_wrapped)
+    log.wrap(is_on=frame.dashboard.preferences.log.is_wrapped)
     log.show(lines, first=shown.first, none=none)
 
 

@@ -159,13 +159,13 @@ class SessionsScreen(Frame):
     def on_mount(self) -> None:
         """Show it as the last time; keys are for the list."""
         super().on_mount()
-        self._listing = self.dashboard.kept.sessions
+        self._listing = self.dashboard.preferences.sessions
         field = self.query_one("#filter", Input)
         try:
             self._filter = Filter(self._listing.filter)
         except FilterError as error:
             self._listing = msgspec.structs.replace(self._listing, filter="")
-            self.dashboard.say(f"the filter that was kept is left out: {error.text}")
+            self.dashboard.say(f"the saved filter is left out: {error.text}")
         with field.prevent(Input.Changed):
             field.value = self._filter.text
         self.table.focus()
@@ -407,7 +407,9 @@ class SessionsScreen(Frame):
 
     def _set(self, listing: Listing) -> None:
         self._listing = listing
-        self.dashboard.keep(msgspec.structs.replace(self.dashboard.kept, sessions=listing))
+        self.dashboard.set_preferences(
+            msgspec.structs.replace(self.dashboard.preferences, sessions=listing)
+        )
 
     def action_back(self) -> None:
         """Show all again: what was typed, then what was chosen by other keys."""
