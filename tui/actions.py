@@ -16,10 +16,10 @@ from nsml.view.confirmation import (
     summary,
     target_of,
 )
-from nsml.view.shell import hint_line, operands, shell_line
+from nsml.view.shell import hint_line, operands, shell_line, shell_word
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
-from tui.behind import behind
+from tui.background import in_background
 from tui.hints import key_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Actions:
             if confirm.is_attached:
                 confirm.ask(f"{_asked(exact)}, for good?{stays}")
 
-        behind(self._app, "sizes", add_sizes)
+        in_background(self._app, "sizes", add_sizes)
 
     def _plan(self, command: str, sessions: Sequence[Session], loses: Sequence[str] = ()) -> Plan:
         """What a command would do to sessions; a key asks always, since it is soon pressed."""
@@ -152,6 +152,19 @@ class Actions:
                 self._act(command, each)
 
         self._app.push_screen(Ask(f"Memo of {session.name}", session.memo), go)
+
+    def forward(self, sessions: Sequence[Session]) -> None:
+        """Begin the command that forwards a port of one session: the port is still to be typed."""
+        if self._app.is_of_the_past("forwarded"):
+            return
+        if len(sessions) != 1:
+            self._app.say("a port is forwarded from one session")
+            return
+        (session,) = sessions
+        if session.state in ENDED_STATES:
+            self._app.say(f"nothing to forward: {session.name} has ended")
+            return
+        self._app.ask_command(f"forward {shell_word(session.name)} ")
 
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
@@ -219,7 +232,7 @@ class Actions:
                     ]
                     self._app.say("\n".join(words), is_bad=True)
 
-        behind(self._app, "act", act, is_alone=False)
+        in_background(self._app, "act", act, is_alone=False)
 
 
 def _asked(plan: Plan) -> str:

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from nsml.clock import in_thread
 from nsml.view.shell import posix_line
 from tui.actions import Actions
-from tui.behind import behind
+from tui.background import in_background
 from tui.hints import key_of
 from tui.prompt import Prompt
 from tui.screens.frame import LIVE_ONLY_ACTIONS, NAMES, Frame
@@ -37,7 +37,7 @@ OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
     "tui.feed",
-    "tui.kept",
+    "tui.preferences",
     "tui.screens.asking",
     "tui.screens.compare",
     "tui.screens.help",
@@ -155,6 +155,10 @@ class Dashboard(Shell):
             self.pop_screen()
         self.switch_mode(mode)
 
+    def ask_command(self, begun: str = "") -> None:
+        """Ask for a command that begins like this."""
+        self.prompt.ask(begun)
+
     def submit(self, session: Session | None) -> None:
         """Ask for the command line of another session, which begins as this one's."""
         self.prompt.submit(session)
@@ -216,7 +220,7 @@ class Dashboard(Shell):
         if self.player is not None:
             self.player.again()
             return
-        behind(self, "feed", self._listen)
+        in_background(self, "feed", self._listen)
 
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""
@@ -251,7 +255,7 @@ class Dashboard(Shell):
 
     def action_command(self) -> None:
         """Ask for a command."""
-        self.prompt.ask()
+        self.ask_command()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside screens, sessions, and what keys do."""

@@ -155,6 +155,8 @@ _OF_SESSIONS: Final = frozenset(
         "status",
         "export",
         "forward",
+        "tensorboard",
+        "visdom",
     }
 )
 """Commands that are followed by sessions."""
@@ -294,7 +296,7 @@ def offered(
     words = lead.split()
     words = words[1:] if words[0] == PROGRAM else words
     if words and words[0] in _OF_SESSIONS and not (len(words) == 1 and _following(words[0])):
-        if words[0] == "plot" and len(words) > 1:  # it is of one
+        if words[0] in {"plot", "forward"} and len(words) > 1:  # it is of one
             return []
         others = (name for name in sessions() if name not in words)
         return _holding(last, others, f"{lead} ")

@@ -122,7 +122,7 @@ def main(
     Keys are at the foot of the screen, and all of them behind ?. Ctrl-Q leaves; nothing that runs is touched.
 
     Every action is an nsml command, which is shown. NO_COLOR, COLORTERM, TERM, the locale and the terminal's size
-    are heeded, TEXTUAL_ANIMATIONS too. A theme that is chosen in the palette is kept: nsml config get theme.
+    are heeded, TEXTUAL_ANIMATIONS too. A theme that is chosen in the palette is saved: nsml config get theme.
 
     With --web it prints an address for a browser instead. Whoever has that address acts as you, until Ctrl-C.
     """
@@ -253,18 +253,18 @@ def _looks(theme: str | None, *, in_ascii: bool | None, in_browser: bool = False
     from tui.looks import Looks
 
     try:
-        kept = contexts.load(os.environ).settings.get(SETTING, "")
+        saved = contexts.load(os.environ).settings.get(SETTING, "")
     except contexts.ContextError as error:
         _fail(error.message, error.advice, DENIED_CODE)
-    if kept and kept not in THEMES:
-        _fail(f"no theme {kept!r} (settings.theme)", "nsml config set theme dark", USAGE_CODE)
+    if saved and saved not in THEMES:
+        _fail(f"no theme {saved!r} (settings.theme)", "nsml config set theme dark", USAGE_CODE)
     # A browser can show everything, whatever the terminal of whoever serves it.
     shown_on: Mapping[str, str] = _BROWSER if in_browser else os.environ
     is_colourless = terminal.has_no_colours(os.environ)
     if is_colourless:
         chosen = "terminal"
     else:
-        chosen = theme or kept or ("dark" if terminal.has_colours(shown_on) else "terminal")
+        chosen = theme or saved or ("dark" if terminal.has_colours(shown_on) else "terminal")
     return Looks(
         theme=chosen,
         is_colourless=is_colourless,
@@ -297,7 +297,7 @@ def _print_keys() -> None:
         click.echo(f"{pad(name, cells[0])}  {pad(visible(keys), cells[1])}  {what}")
 
 
-def _keep(theme: str) -> None:
+def _save_theme(theme: str) -> None:
     """Have a theme the next time, too."""
     config = contexts.load(os.environ)
     contexts.save(config._replace(settings={**config.settings, SETTING: theme}))
@@ -308,8 +308,8 @@ def _cli_environ(name: str | None) -> Mapping[str, str]:
     return {**os.environ, **({"NSML_CONTEXT": name} if name else {})}
 
 
-def _kept_in(platform: str, environ: Mapping[str, str]) -> Path:
-    """The file of what is kept of a platform from one time to the next; it need not be there."""
+def _preferences_file(platform: str, environ: Mapping[str, str]) -> Path:
+    """The preferences file of a platform; it need not exist."""
     on_linux: bool = sys.platform.startswith("linux")
     if on_linux:
         home = Path(environ.get("HOME") or "~").expanduser()
@@ -345,7 +345,7 @@ def _of_story(story: Story, looks: Looks | None) -> Dashboard:
         platform=story.platform,
         player=player,
         looks=looks,
-        remember=_keep,
+        remember=_save_theme,
         settled=_spare,
     )
 
@@ -378,10 +378,10 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         clock=clock,
         platform=platform,
         recorder=recorder,
-        kept_in=_kept_in(platform, os.environ),
+        preferences_file=_preferences_file(platform, os.environ),
         cli_environ=_cli_environ(name),
         looks=looks,
-        remember=_keep,
+        remember=_save_theme,
         start_with="nsml up" if contexts.may_be_ours(context) else "",
         sign_in_with=f"nsml login {shell_word(context.server)}",
         token=context.token,

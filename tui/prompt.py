@@ -17,7 +17,7 @@ from nsml.client.errors import ClientError
 from nsml.view.shell import option_words, shell_line
 from nsml.view.text import visible
 from nsml.view.whole import is_short
-from tui.behind import behind
+from tui.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Prompt:
         def offer(text: str) -> Sequence[str]:
             return offered(text, sessions=self._session_names, contexts=self._context_names)
 
-        self._app.push_screen(CommandLine(self._app.kept.typed, offer, begun), self.obey)
+        self._app.push_screen(CommandLine(self._app.preferences.typed, offer, begun), self.obey)
 
     def _context_names(self) -> Sequence[str]:
         """The platforms that can be gone to; those of whoever serves a page are no matter of its visitors."""
@@ -85,10 +85,12 @@ class Prompt:
         """Keep what was typed, once."""
         from msgspec.structs import replace as changed
 
-        from tui.kept import MOST_TYPED
+        from tui.preferences import MOST_TYPED
 
-        typed = [one for one in self._app.kept.typed if one != text.strip()]
-        self._app.keep(changed(self._app.kept, typed=(*typed, text.strip())[-MOST_TYPED:]))
+        typed = [one for one in self._app.preferences.typed if one != text.strip()]
+        self._app.set_preferences(
+            changed(self._app.preferences, typed=(*typed, text.strip())[-MOST_TYPED:])
+        )
 
     def _obey_own(self, command: Own) -> None:
         match command.name:
@@ -109,7 +111,7 @@ class Prompt:
         """Choose one of the lines that were typed, the last one first, and ask for it once more."""
         from tui.screens.picking import Choice, Picker
 
-        before = [one for one in reversed(self._app.kept.typed) if one != "history"]
+        before = [one for one in reversed(self._app.preferences.typed) if one != "history"]
         if not before:
             self._app.say("nothing was typed before")
             return
@@ -201,7 +203,7 @@ class Prompt:
     def submit(self, session: Session | None) -> None:
         """Ask for a new run of the folder, as that session was, where it is the user's own; and submit it."""
         if session is not None and session.owner == self._app.user and is_short(session):
-            behind(self._app, "again", partial(self._submit_whole, session))
+            in_background(self._app, "again", partial(self._submit_whole, session))
         else:
             self._submit(session)
 
@@ -253,7 +255,7 @@ class Prompt:
             folder=_folder_text(folder),
             nsml=nsml,
             environ=known,
-            typed=runs_of(self._app.kept.typed),
+            typed=runs_of(self._app.preferences.typed),
         )
         self._app.push_screen(form, go)
 
@@ -324,4 +326,4 @@ def _folder_text(folder: Path) -> str:
     """What is said of the code that is sent."""
     programs = _programs(folder)
     shown = ", ".join(programs[:_MOST_PROGRAMS]) + (", ..." if programs[_MOST_PROGRAMS:] else "")
-    return f"sends {folder} ({shown or 'no program of Python is in it'}) without what .nsmlignore names"
+    return f"sends {folder} ({shown or 'no Python program'}), except what .nsmlignore lists"

@@ -23,7 +23,7 @@ from nsml.concurrency import TaskGroup
 from nsml.view.series import Axis
 from nsml.view.shell import posix_line
 from nsml.view.text import visible
-from tui.behind import behind
+from tui.background import in_background
 from tui.key_order import KeyOrder
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsReceived
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed
-    from tui.kept import Keeper, Kept
     from tui.model import ChartWish, Detail, Event
+    from tui.preferences import Preferences, PreferencesFile
     from tui.recording import Recorder
     from tui.story import Player
     from tui.widgets.log_view import LogView
@@ -94,6 +94,9 @@ class SessionActions(Protocol):
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a memo, and write it."""
 
+    def forward(self, sessions: Sequence[Session]) -> None:
+        """Begin the command that forwards a port of one."""
+
     def pull(self, checkpoint: Checkpoint | None) -> None:
         """Fetch a checkpoint into a folder."""
 
@@ -107,7 +110,7 @@ class Shell(App[None]):
         platform: how users call it.
         recorder: takes down what is received; None: nobody does.
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
-        kept_in: the file of what is kept from one time to the next; None: nothing is.
+        preferences_file: where preferences are saved; None: nowhere.
         cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
         looks: how it looks at first.
         start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
@@ -125,7 +128,7 @@ class Shell(App[None]):
         platform: str,
         recorder: Recorder | None = None,
         player: Player | None = None,
-        kept_in: Path | None = None,
+        preferences_file: Path | None = None,
         cli_environ: Mapping[str, str] | None = None,
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
@@ -166,12 +169,12 @@ class Shell(App[None]):
         self._awaited: set[Topic] = set()
         self.has_mouse = True
         self.last_command = ""
-        self._kept_in = kept_in
+        self._preferences_file = preferences_file
         self.cli_environ = cli_environ
         self.goes_to = ""
         """The context that is to be shown next; "": none."""
-        self._keeper: Keeper | None = None
-        self._kept: Kept | None = None
+        self._store: PreferencesFile | None = None
+        self._preferences: Preferences | None = None
         self._look: tuple[Topic, str, Look] | None = None
         self._key_order = KeyOrder(self, super().on_event)
 
@@ -195,9 +198,9 @@ class Shell(App[None]):
 
     async def open(self) -> None:
         """Begin to listen, and to draw, once the first frame is painted."""
-        await self._remember_kept()
+        await self._load_preferences()
         if self.player is None:
-            behind(self, "feed", self._listen)
+            in_background(self, "feed", self._listen)
         else:
             self._play()
             self.set_interval(1 / STEPS_A_SECOND, self._play)
@@ -213,45 +216,47 @@ class Shell(App[None]):
             self._settling.stop()
         self._settling = self.set_timer(SETTLED_S, self._settled)
 
-    async def _remember_kept(self) -> None:
-        """Learn what is kept; what cannot be read is left alone, and said."""
-        from tui.kept import Keeper, KeptError
+    async def _load_preferences(self) -> None:
+        """Load the preferences; a file that cannot be read is left alone, and that is said."""
+        from tui.preferences import PreferencesError, PreferencesFile
 
-        if self._kept_in is not None:
-            self._keeper = Keeper(self._kept_in)
+        if self._preferences_file is not None:
+            self._store = PreferencesFile(self._preferences_file)
             try:
-                self._kept = await in_thread(self._keeper.load)
-            except KeptError as error:
+                self._preferences = await in_thread(self._store.load)
+            except PreferencesError as error:
                 self.say(error.message, is_bad=True)
 
     @property
-    def kept(self) -> Kept:
-        """What is kept from one time to the next."""
-        if self._kept is None:
-            from tui.kept import Kept
+    def preferences(self) -> Preferences:
+        """The user's preferences, as loaded or changed since."""
+        if self._preferences is None:
+            from tui.preferences import Preferences
 
-            self._kept = Kept()
-        return self._kept
+            self._preferences = Preferences()
+        return self._preferences
 
-    def keep(self, kept: Kept) -> None:
-        """Keep this from now on."""
-        self._kept = kept
+    def set_preferences(self, preferences: Preferences) -> None:
+        """Use these from now on; they are saved within a second."""
+        self._preferences = preferences
 
     def on_log_view_wrapping(self, event: LogView.Wrapping) -> None:
         """Show logs like this the next time, too."""
         from msgspec import structs
 
-        from tui.kept import LogKept
+        from tui.preferences import LogPreferences
 
-        self.keep(structs.replace(self.kept, log=LogKept(is_wrapped=event.is_on)))
+        self.set_preferences(
+            structs.replace(self.preferences, log=LogPreferences(is_wrapped=event.is_on))
+        )
 
     def _save(self) -> None:
-        from tui.kept import KeptError
+        from tui.preferences import PreferencesError
 
-        if self._keeper is not None and self._kept is not None:
+        if self._store is not None and self._preferences is not None:
             try:
-                self._keeper.save(self._kept)
-            except KeptError as error:
+                self._store.save(self._preferences)
+            except PreferencesError as error:
                 self.say(error.message, is_bad=True)
 
     def on_unmount(self) -> None:
@@ -338,7 +343,7 @@ class Shell(App[None]):
             self._awaited |= anew
             for topic in anew:
                 self.model.ask(topic, self.clock.time())
-            behind(self, "screen", partial(self._feed.receive, wanted))
+            in_background(self, "screen", partial(self._feed.receive, wanted))
 
     async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
         """Learn who looks; until then nothing is one's own."""
@@ -431,7 +436,7 @@ class Shell(App[None]):
         try:
             self._remember(name)
         except (OSError, ContextError) as error:
-            self.say(f"the theme is not kept: {error}", is_bad=True)
+            self.say(f"the theme is not saved: {error}", is_bad=True)
         else:
             self.say(f"$ nsml config set theme {name}")
 
@@ -445,7 +450,7 @@ class Shell(App[None]):
             self._subscribe_details(pause_s=PAUSE_S if is_other else 0.0)
 
     def _subscribe_details(self, *, pause_s: float = 0.0) -> None:
-        behind(self, "details", partial(self._details, pause_s))
+        in_background(self, "details", partial(self._details, pause_s))
 
     async def _details(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -469,7 +474,7 @@ class Shell(App[None]):
         ids = tuple(session.id for session in sessions)
         if not ids:
             return
-        axis = Axis.STEP if is_plain else self.kept.charts.axis
+        axis = Axis.STEP if is_plain else self.preferences.charts.axis
         is_same = ids == self.model.shown.session_ids
         if not is_same:
             self.model.show(*ids)
@@ -502,10 +507,10 @@ class Shell(App[None]):
                 await self._look[2](self._feed)
 
         if self._look is not None:
-            behind(self, "look", receive)
+            in_background(self, "look", receive)
 
     def _receive(self, *, pause_s: float) -> None:
-        behind(self, "shown", partial(self._closely, pause_s))
+        in_background(self, "shown", partial(self._closely, pause_s))
 
     async def _closely(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
@@ -582,14 +587,14 @@ class Shell(App[None]):
             if self._feed is not None:
                 await self._feed.code((first, second))
 
-        behind(self, "code", compare)
+        in_background(self, "code", compare)
 
     def complete(self) -> None:
         """Ask, once, for all of the long commands of which lists lack the end: filters look into them."""
         lacking = [one for one in self.model.short() if one.id not in self._completing]
         if self._feed is not None and lacking:
             self._completing.update(one.id for one in lacking)
-            behind(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
+            in_background(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""
@@ -656,6 +661,10 @@ class Shell(App[None]):
     @abstractmethod
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
+
+    @abstractmethod
+    def ask_command(self, begun: str = "") -> None:
+        """Ask for a command that begins like this."""
 
     @abstractmethod
     def submit(self, session: Session | None) -> None:

@@ -148,7 +148,8 @@ def starts_text(waiting: Waiting, now: float) -> str:
         return free
     if waiting.room_is_held:
         return "unknown: enough is free, but reserved for others"
-    return "unknown (nothing tells when there is room)"
+    is_endless = any(not one.HasField("until") for one in waiting.holders)
+    return "unknown (blocking sessions have no time limit)" if is_endless else "unknown"
 
 
 def _in(seconds: float) -> str:
@@ -227,6 +228,8 @@ def _priority(row: QueuedSession) -> str:
     return enum_word(sessions_pb2.Priority, row.priority, "PRIORITY_") if row.priority else "-"
 
 
+_WHY_CELLS = 40
+"""The reason has so much room, or more, before other columns have any: it is what people look for."""
 COLUMNS: tuple[Column[QueuedSession], ...] = (
     Column(key="place", title="#", cell=lambda row, _: str(row.place)),
     Column(key="name", title="Name", cell=lambda row, _: row.session or HIDDEN, is_name=True),
@@ -237,8 +240,16 @@ COLUMNS: tuple[Column[QueuedSession], ...] = (
         key="age",
         title="Age",
         cell=lambda row, now: duration_text(now - seconds_of(row.created_at)),
+        is_optional=True,
     ),
-    Column(key="reason", title="Why", cell=lambda row, _: row.reason or "-", shrinks_to=24),
+    Column(
+        key="reason",
+        title="Why",
+        cell=lambda row, _: row.reason or "-",
+        shrinks_to=_WHY_CELLS,
+        wraps=True,
+        stays=True,
+    ),
     Column(key="expected_start", title="Free in", cell=_starts),
     Column(
         key="project",

@@ -20,6 +20,8 @@ _ARGUMENTS: Final = re.compile(r"--?[\w-]+\s")
 """Several words, such as `--lr 0.1`: no option is called so."""
 _ESCAPED: Final = re.compile(rf"^-|['\"\\!%]|{UNSAFE}")
 """What a format of printf cannot have as it is. bash replaces `!` on its command line also within these quotes."""
+_ACTIVE: Final = re.compile(r'["$`\\!]')
+"""What means something to a shell within double quotes."""
 _QUOTED: Final = re.compile(
     r"\$'((?:[^'\\]|\\.)*)'|\"\$\(printf '((?:[^'\\]|\\.)*)'\)\"|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.",
     re.DOTALL,
@@ -43,6 +45,8 @@ def shell_word(text: str) -> str:
         return f"\"$(printf '{_ESCAPED.sub(_escape, text)}')\""
     if text.startswith("="):  # zsh replaces =NAME by the path of a program
         return f"'{text[0]}'{shell_word(text[1:]) if text[1:] else ''}"
+    if "'" in text and not _ACTIVE.search(text):
+        return f'"{text}"'
     return shlex.quote(text)
 
 

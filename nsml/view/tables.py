@@ -5,6 +5,7 @@ Where a terminal is too narrow for a table, its rows are blocks of lines, one fo
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from nsml.view.text import fit, fit_middle, fit_words, in_lines, pad, visible, width
@@ -53,6 +54,8 @@ class Column(NamedTuple, Generic[T]):
     """The text at a moment in so many cells, of what is not to be cut at its end: a number, a moment; "" where it is to be."""
     title_within: Callable[[int], str] | None = None
     """The title in so many cells, of one that is not to be cut at its end."""
+    wraps: bool = False
+    """In lines of a terminal that are too narrow its text goes on in further lines instead of being cut."""
     stays: bool = False
     """Never left out, however narrow the terminal is: what was asked for, as a sort key, by a filter or by --fields."""
 
@@ -319,9 +322,17 @@ def render(
         lines.append(_line(layout.titles(), layout.widths))
         lines.append(_line(["-" * cells for cells in layout.widths], layout.widths))
     for item, row in zip(items, rows, strict=True):
-        texts = [_cut(columns[place], item, row[place], now, widths[place]) for place in places]
+        parts = [
+            in_lines(row[place], widths[place])
+            if columns[place].wraps
+            else [_cut(columns[place], item, row[place], now, widths[place])]
+            for place in places
+        ]
         colours = [column.colour(item) if column.colour else "" for column in layout.columns]
-        lines.append(_line(texts, layout.widths, colours, paint))
+        lines += [
+            _line(texts, layout.widths, colours, paint)
+            for texts in zip_longest(*parts, fillvalue="")
+        ]
     lines = lines if rows or room is None else [fit(line, room) for line in lines]
     return Rendered(lines, [columns[place].title for place in _missed(columns, rows, places)])
 

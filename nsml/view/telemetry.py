@@ -101,7 +101,7 @@ _DEVICE_ROWS: Final = (
     ),
     _Row(
         name="temperature_celsius",
-        label="heat",
+        label="temp",
         top=100.0,
         one=_celsius,
         words=lambda _, peak: f"peak {_celsius(peak)}",

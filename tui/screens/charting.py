@@ -16,7 +16,7 @@ from nsml.view.series import Axis
 from nsml.view.shell import shell_line
 from nsml.view.text import fit_middle, visible
 from nsml.view.units import counted
-from tui.behind import behind
+from tui.background import in_background
 from tui.screens.frame import Frame
 from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
@@ -54,9 +54,9 @@ def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
 
 def draw_as_kept(frame: Frame, charts: Charts) -> None:
     """Have charts drawn as those that were looked at last."""
-    kept = frame.dashboard.kept.charts
-    charts.smoothing = min(SMOOTHINGS, key=lambda share: abs(share - kept.smoothing))
-    charts.is_log = kept.is_log
+    preferences = frame.dashboard.preferences.charts
+    charts.smoothing = min(SMOOTHINGS, key=lambda share: abs(share - preferences.smoothing))
+    charts.is_log = preferences.is_log
 
 
 def _unreported(session: Session) -> str:
@@ -93,10 +93,10 @@ class ChartScreen(Frame):
             draw_as_kept(self, charts)
             charts.more_by = f"below: {self.key_of('plot.next')}"
 
-    def _keep(self, **fields: Any) -> None:
-        kept = self.dashboard.kept
-        charts = msgspec.structs.replace(kept.charts, **fields)
-        self.dashboard.keep(msgspec.structs.replace(kept, charts=charts))
+    def _remember(self, **fields: Any) -> None:
+        preferences = self.dashboard.preferences
+        charts = msgspec.structs.replace(preferences.charts, **fields)
+        self.dashboard.set_preferences(msgspec.structs.replace(preferences, charts=charts))
 
     def chart_words(self) -> str:
         """Which metric is the first, and how it is drawn."""
@@ -112,9 +112,7 @@ class ChartScreen(Frame):
                 f"{left_out:,} more left out: {self.key_of('plot.metrics')} chooses by name"
             )
         if undrawn := self.undrawn():
-            parts.append(
-                f"{undrawn:,} that count or stay the same: {self.key_of('plot.metrics')} chooses"
-            )
+            parts.append(f"{undrawn:,} hidden (counters, constants): {self.key_of('plot.metrics')}")
         parts += (
             [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
             if wish.names
@@ -158,7 +156,7 @@ class ChartScreen(Frame):
         """Another axis, from its beginning to its end."""
         wish = self.model.shown.wish
         following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
-        self._keep(axis=following)
+        self._remember(axis=following)
         self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
 
     def action_smooth(self, by: int) -> None:
@@ -166,14 +164,14 @@ class ChartScreen(Frame):
         charts = self.query_one(Charts)
         place = SMOOTHINGS.index(charts.smoothing) + by
         charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
-        self._keep(smoothing=charts.smoothing)
+        self._remember(smoothing=charts.smoothing)
         self.redraw()
 
     def action_log_axis(self) -> None:
         """A logarithmic vertical axis, or none."""
         charts = self.query_one(Charts)
         charts.is_log = not charts.is_log
-        self._keep(is_log=charts.is_log)
+        self._remember(is_log=charts.is_log)
         self.redraw()
 
     def action_metric(self, by: int) -> None:
@@ -184,7 +182,7 @@ class ChartScreen(Frame):
 
     def action_metrics(self) -> None:
         """Choose metrics by name, also such that there is no room for among all."""
-        behind(self, "metrics", self._choose_metrics)
+        in_background(self, "metrics", self._choose_metrics)
 
     async def _choose_metrics(self) -> None:
         shown = self.model.shown
@@ -228,15 +226,15 @@ class ChartScreen(Frame):
 
     def action_whole(self) -> None:
         """All of the axis; where that is drawn, as it was reported: on steps, not smoothed, not logarithmic."""
-        from tui.kept import ChartsKept
+        from tui.preferences import ChartPreferences
 
         wish, charts = self.model.shown.wish, self.query_one(Charts)
         if wish.low is not None or wish.high is not None:
             self.dashboard.wish(replace(wish, low=None, high=None))
             return
-        plain = ChartsKept()
+        plain = ChartPreferences()
         charts.smoothing, charts.is_log = plain.smoothing, plain.is_log
-        self._keep(axis=plain.axis, smoothing=plain.smoothing, is_log=plain.is_log)
+        self._remember(axis=plain.axis, smoothing=plain.smoothing, is_log=plain.is_log)
         self.dashboard.wish(replace(wish, axis=plain.axis))
         self.redraw()
 

@@ -20,7 +20,7 @@ from nsml.view.shell import shell_line
 from nsml.view.text import fit, visible
 from nsml.view.units import counted
 from nsml.view.whole import is_short
-from tui.kept import CompareKept
+from tui.preferences import ComparePreferences
 from tui.screens.charting import ChartScreen
 from tui.screens.picking import Choice, Picker
 from tui.sources import Topic
@@ -176,7 +176,7 @@ class CompareScreen(ChartScreen):
 
     def _choose(self) -> None:
         """Take the keys that are sought and not left out."""
-        ignored = set(self.dashboard.kept.compare.ignored)
+        ignored = set(self.dashboard.preferences.compare.ignored)
         sought = self._sought.search
         self._differing = [
             row
@@ -198,7 +198,7 @@ class CompareScreen(ChartScreen):
             table.mark({baseline.id})
         width = self.size.width - 1
         same = f"the same ({len(self._same)}): {same_text(self._same)}" if self._same else ""
-        self._say("#same", visible(same or "nothing is the same"))
+        self._say("#same", visible(same or "no values in common"))
         self._say("#state", self._state())
         command, _ = self.command()
         self._say("#command", f"$ {fit(visible(command), width - 2)}")
@@ -216,12 +216,12 @@ class CompareScreen(ChartScreen):
         found = many if differing else f"no column has {sought}" if sought else "nothing differs"
         parts.append(found)
         parts += [f"columns: {sought}"] if sought and differing else []
-        ignored = set(self.dashboard.kept.compare.ignored) & set(map(_name, self._rows))
+        ignored = set(self.dashboard.preferences.compare.ignored) & set(map(_name, self._rows))
         parts += [f"{len(ignored)} left out: {self.key_of('compare.ignore')}"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
-        parts += [f"{self._aside} more left"] if self._aside else []
-        parts += [f"{left} more right: →"] if left > 0 else []
+        parts += [f"{self._aside} more to the left: ←"] if self._aside else []
+        parts += [f"{left} more to the right: →"] if left > 0 else []
         if self._order:
             kind, key, is_down = self._order
             key = next((one.title for one in self._rows if (one.kind, one.key) == (kind, key)), key)
@@ -385,17 +385,19 @@ class CompareScreen(ChartScreen):
                 return
             # What these sessions do not have is left out where others have it.
             here = set(map(_name, self._rows))
-            others = [key for key in kept.compare.ignored if key not in here]
-            compare = CompareKept(ignored=(*others, *keys))
-            self.dashboard.keep(msgspec.structs.replace(self.dashboard.kept, compare=compare))
+            others = [key for key in preferences.compare.ignored if key not in here]
+            compare = ComparePreferences(ignored=(*others, *keys))
+            self.dashboard.set_preferences(
+                msgspec.structs.replace(self.dashboard.preferences, compare=compare)
+            )
             self._choose()
             self.redraw()
 
-        kept = self.dashboard.kept
+        preferences = self.dashboard.preferences
         choices = [Choice(_name(row), f"{row.title}  ({row.kind})") for row in self._rows]
         question = "Columns that are left out"
         self.app.push_screen(
-            Picker(question, choices, chosen=kept.compare.ignored, several=True), go
+            Picker(question, choices, chosen=preferences.compare.ignored, several=True), go
         )
 
     def action_file(self, by: int) -> None:

@@ -70,7 +70,8 @@ class EventsScreen(Listing[Happening]):
 
     def counts(self, shown: int, known: int) -> str:
         """How many are shown."""
-        return f"{shown:,} of the last {counted(known, 'event')}"
+        few = f"{shown:,} of " if shown != known else ""
+        return f"{few}the last {counted(known, 'event')}"
 
     def lines(self, item: Happening) -> Sequence[str]:
         """All of its line."""

@@ -45,7 +45,7 @@ NAMES: Final = {
 }
 """Screens that are always there, as the line of them calls them."""
 LIVE_ONLY_ACTIONS: Final = frozenset(
-    {"stop", "remove", "memo", "new_run", "screen.pull", "refresh_all", "copy_last"}
+    {"stop", "remove", "memo", "forward", "new_run", "screen.pull", "refresh_all", "copy_last"}
 )
 """What a story does not offer, neither as keys nor to be found; whoever presses a key that would act is told why."""
 _BOLD: Final = Style(bold=True)
@@ -256,6 +256,10 @@ class Frame(LinesUnderMouse, Screen[None]):
     def action_remove(self) -> None:
         """Remove what is chosen and has ended, once that is confirmed."""
         self.dashboard.actions.remove(self.chosen())
+
+    def action_forward(self) -> None:
+        """Forward a port of what is chosen."""
+        self.dashboard.actions.forward(self.chosen())
 
     def action_memo(self) -> None:
         """Write a memo to what is chosen."""

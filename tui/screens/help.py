@@ -29,9 +29,9 @@ EVERYWHERE: Final = "Everywhere"
 COMMANDS: Final = "Commands without a key"
 _WITHOUT_KEY: Final = (
     ("requeue SESSION", "Save, queue again, resume"),
-    ("forward SESSION PORT", "Its TCP port on this machine"),
+    ("tensorboard SESSION", "Its metrics in TensorBoard"),
     ("model pull SESSION NAME", "Download a checkpoint"),
-    ("export SESSION -o FILE", "Its metrics as CSV or Parquet"),
+    ("export SESSION -o FILE", "Its metrics in a file"),
 )
 """Behind the key of the command line: what one looks for a key for."""
 MOVING: Final = "Moving and selecting"

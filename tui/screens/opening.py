@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.events import Key
 from textual.widgets import Static
 
-from tui.behind import behind
+from tui.background import in_background
 from tui.screens.frame import Frame
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Opening(Frame):
 
     def _begin(self) -> None:
         super()._begin()
-        behind(self.app, "opening", self._open, is_alone=False)
+        in_background(self.app, "opening", self._open, is_alone=False)
 
     async def _open(self) -> None:
         await self.dashboard.open()

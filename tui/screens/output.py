@@ -14,7 +14,7 @@ from nsml.view.shell import posix_line
 from nsml.view.text import visible
 from nsml.view.units import duration_text
 from tui import running
-from tui.behind import behind
+from tui.background import in_background
 from tui.hints import key_of
 from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
@@ -96,7 +96,7 @@ class Output(LinesUnderMouse, Modal[int | None]):
     def on_mount(self) -> None:
         """Run it."""
         self.query_one(OutputView).focus()
-        behind(self, "output", self._run)
+        in_background(self, "output", self._run)
 
     async def _run(self) -> None:
         begun = self._clock.monotonic()

@@ -33,6 +33,7 @@ _SCREENS, _ACTIONS, _SESSIONS = 0.9, 0.8, 0.7
 _COMMANDS: Final = {
     "stop": "nsml stop NAME",
     "memo": "nsml memo NAME TEXT",
+    "forward": "nsml forward NAME PORT",
     "compare": "nsml diff NAME NAME",
     "filter": "nsml ps --filter",
 }

@@ -43,7 +43,7 @@ class ProjectsScreen(Listing["Project"]):
     def nothing(self) -> str:
         """What that means for the user."""
         return self.none(
-            Topic.PROJECTS, "no projects: your sessions count for you alone, without a bound"
+            Topic.PROJECTS, "no projects: your sessions count for you alone, without a limit"
         )
 
     def counts(self, shown: int, known: int) -> str:

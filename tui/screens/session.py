@@ -70,7 +70,7 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     if row is not None and shown.unended:
         lines = [*lines, *shown.unended.split("\n")]
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
-    log.wrap(is_on=frame.dashboard.kept.log.is_wrapped)
+    log.wrap(is_on=frame.dashboard.preferences.log.is_wrapped)
     log.show(lines, first=shown.first, none=none)
 
 
@@ -144,8 +144,10 @@ class SessionScreen(ChartScreen):
         .state { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         TabbedContent, TabPane { height: 1fr; padding: 0; }
         #search { height: 1; display: none; }
+        &.-narrow Tab { padding: 0 1 0 0; }
     }
     """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (64, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "tab('overview')", "Overview", show=False, id="session.overview"),
         Binding("p", "tab('plot')", "Plot", show=False, id="session.plot"),
@@ -163,6 +165,7 @@ class SessionScreen(ChartScreen):
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="session.remove"),
         Binding("m", "memo", "Memo", id="session.memo"),
+        Binding("F", "forward", "Forward port", show=False, id="session.forward"),
     ]
 
     def __init__(self, session_id: str, *, name_of_session: str, tab: str = "") -> None:

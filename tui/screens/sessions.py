@@ -18,7 +18,7 @@ from nsml.view.ordering import keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.behind import behind
+from tui.background import in_background
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
 from tui.screens.frame import Frame, set_text
 from tui.screens.picking import Choice, Picker
@@ -82,6 +82,7 @@ class SessionsScreen(Frame):
         Binding("o", "sort", "Sort", id="sessions.sort"),
         Binding("v", "preview", "Preview", id="sessions.preview"),
         Binding("m", "memo", "Memo", id="sessions.memo"),
+        Binding("F", "forward", "Forward port", show=False, id="sessions.forward"),
         Binding("ctrl+d", "remove", "Remove", show=False, id="sessions.remove"),
         Binding("u", "unmark", "Unmark all", show=False, id="sessions.unmark"),
         Binding(
@@ -158,13 +159,13 @@ class SessionsScreen(Frame):
     def on_mount(self) -> None:
         """Show it as the last time; keys are for the list."""
         super().on_mount()
-        self._listing = self.dashboard.kept.sessions
+        self._listing = self.dashboard.preferences.sessions
         field = self.query_one("#filter", Input)
         try:
             self._filter = Filter(self._listing.filter)
         except FilterError as error:
             self._listing = msgspec.structs.replace(self._listing, filter="")
-            self.dashboard.say(f"the filter that was kept is left out: {error.text}")
+            self.dashboard.say(f"the saved filter is left out: {error.text}")
         with field.prevent(Input.Changed):
             field.value = self._filter.text
         self.table.focus()
@@ -211,7 +212,7 @@ class SessionsScreen(Frame):
             self._rows = rows
             # Once these are seen: what differs among them is told a moment later.
             self.call_after_refresh(
-                behind, self, "arguments", partial(self._compare_arguments, rows)
+                in_background, self, "arguments", partial(self._compare_arguments, rows)
             )
         known = self.model.count
         table = self.table
@@ -355,7 +356,7 @@ class SessionsScreen(Frame):
         field = self.query_one("#filter", Input)
         field.display = True  # at once, so that what is typed next goes there
         self.set_focus(field)
-        behind(self, "filter", self._prepare)
+        in_background(self, "filter", self._prepare)
 
     def filter_by(self, text: str) -> None:
         """Show those that a filter takes; `esc` shows all again."""
@@ -406,7 +407,9 @@ class SessionsScreen(Frame):
 
     def _set(self, listing: Listing) -> None:
         self._listing = listing
-        self.dashboard.keep(msgspec.structs.replace(self.dashboard.kept, sessions=listing))
+        self.dashboard.set_preferences(
+            msgspec.structs.replace(self.dashboard.preferences, sessions=listing)
+        )
 
     def action_back(self) -> None:
         """Show all again: what was typed, then what was chosen by other keys."""

@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from nsml.view.text import visible
 from tui import running
-from tui.behind import behind
+from tui.background import in_background
 from tui.commands import CommandError, run_of
 from tui.hints import key_of
 from tui.screens.command_line import Recalled
@@ -95,7 +95,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         self.call_after_refresh(self._ask)
 
     def _ask(self) -> None:
-        behind(self, "help", self._tell)
+        in_background(self, "help", self._tell)
 
     async def _tell(self) -> None:
         words = [self._nsml, "run", "--help"]

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from nsml.view.sought import Found, untabbed
 from nsml.view.text import graphemes, width, wrapped
-from tui.behind import behind
+from tui.background import in_background
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._found.look(self._lines, self._first)
         if not self._found.is_done(self._end):
             self._is_looking = True
-            behind(self, "look", self._look_on)
+            in_background(self, "look", self._look_on)
 
     async def _look_on(self) -> None:
         while not self._found.is_done(self._end):

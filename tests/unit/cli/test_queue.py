@@ -66,7 +66,7 @@ def test_the_queue_for_programs(nsml, state):
     assert nsml("queue", "-w", "-o", "csv", check=False).code == 2
 
 
-def test_a_narrow_terminal_shows_when_enough_is_free():
+def test_a_narrow_terminal_shows_the_whole_reason_and_when_enough_is_free():
     row = pb.QueuedSession(
         place=1,
         session="kim/mnist/1",
@@ -80,9 +80,11 @@ def test_a_narrow_terminal_shows_when_enough_is_free():
     )
     for room in (60, 80):
         table = tables.render(tables.pick(queue.COLUMNS), [row], now=NOW, room=room)
-        _, _, line = table.lines
-        assert len(line) <= room
+        _, _, line, *more = table.lines
+        assert max(map(len, table.lines)) <= room
         assert line.endswith("1h at most")
+        begun = line[line.index("needs") : line.index("1h at most")].strip()
+        assert " ".join([begun, *map(str.strip, more)]) == row.reason
 
 
 def test_nothing_of_a_queue_wraps(nsml, state, monkeypatch):
@@ -234,7 +236,12 @@ DAY = 86_400
             "enough is free in 1h at the latest",
             "1h at most",
         ),
-        ({}, "unknown (nothing tells when there is room)", "-"),
+        ({}, "unknown", "-"),
+        (
+            {"holders": [pb.Holder(session="kim/mnist/2", owner="kim", held=1000)]},
+            "unknown (blocking sessions have no time limit)",
+            "-",
+        ),
     ],
 )
 def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts, cell):
@@ -245,7 +252,8 @@ def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts
     shown = json.loads(nsml("status", "--explain", "@last", "-j").stdout)["queue"]
     assert shown["room_is_held"] == ("room_is_held" in facts)
     assert bool(shown["budget_renews"]) == ("budget_renews" in facts)
-    state.rows.append(pb.QueuedSession(place=2, session="kim/mnist/9", owner="kim", **facts))
+    of_row = {name: fact for name, fact in facts.items() if name != "holders"}
+    state.rows.append(pb.QueuedSession(place=2, session="kim/mnist/9", owner="kim", **of_row))
     assert nsml("queue").stdout.splitlines()[-1].endswith(f"  {cell}")
 
 

@@ -113,7 +113,7 @@ def test_a_line_is_completed_by_what_may_stand_there():
     assert offers("status 18") == ["status kim/mnist/1842"]
     assert offers("diff kim/1/3 kin") == ["diff kim/1/3 'lee/kin 7/1'"]
     assert offers("diff kim/1/3 ") == ["diff kim/1/3 kim/mnist/1842", "diff kim/1/3 'lee/kin 7/1'"]
-    assert offers("plot kim/1/3 ") == []
+    assert offers("plot kim/1/3 ") == offers("forward kim/1/3 ") == []
     assert offers("theme high") == ["theme high-contrast"]
     assert offers("ctx ") == ["ctx lab", "ctx home"]
     assert offers("ps state:run us") == ["ps state:run user:"]
@@ -204,12 +204,12 @@ def said_to(dashboard):
 async def test_a_line_is_recalled_and_completed(make_dashboard, server, tmp_path):
     server.state.add("kim/mnist/1")
     file = tmp_path / "kept.json"
-    dashboard = make_dashboard(kept_in=file)
+    dashboard = make_dashboard(preferences_file=file)
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 of 1 session")
         await typed(pilot, "ps state:run")
         await typed(pilot, "ps user:kim")
-    again = make_dashboard(kept_in=file)
+    again = make_dashboard(preferences_file=file)
     async with again.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 of 1 session")
         await pilot.press("colon", *"the")

@@ -105,9 +105,9 @@ async def test_what_differs_is_a_matrix_against_a_baseline(dashboard, add):
         ]
         assert places == sorted(places)
         await pilot.press("o", "right")
-        await shows(pilot, "1 more left")
+        await shows(pilot, "1 more to the left")
         await pilot.press("left")
-        await until(pilot, lambda: "more left" not in said(dashboard))
+        await until(pilot, lambda: "to the left" not in said(dashboard))
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
 
@@ -253,7 +253,7 @@ async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, a
     add(1, "--lr 0.1 --seed 1 --batch 8")
     add(2, "--lr 0.2 --seed 2 --batch 8")
     file = tmp_path / "kept.json"
-    dashboard = make_dashboard(kept_in=file)
+    dashboard = make_dashboard(preferences_file=file)
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 2)
         await shows(pilot, "2 columns differ")
@@ -276,7 +276,7 @@ async def test_keys_are_sought_and_left_out_also_the_next_time(make_dashboard, a
         await pilot.press(*"seed", "space", "enter")
         await shows(pilot, "1 column differs · 1 left out: I")
         assert "seed" not in said(dashboard)
-    again = make_dashboard(kept_in=file)
+    again = make_dashboard(preferences_file=file)
     async with again.run_test(size=SIZE) as pilot:
         await compare(pilot, 2)
         await shows(pilot, "1 column differs · 1 left out: I")

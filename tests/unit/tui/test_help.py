@@ -82,8 +82,9 @@ async def test_of_a_platform_no_key_is_told_that_only_a_story_obeys(dashboard, s
         assert offered(dashboard) >= ACTING
         assert offered(dashboard).isdisjoint(PLAYING)
         await pilot.press("question_mark")
-        await shows(pilot, ":forward SESSION PORT")
-        await pilot.press("escape")
+        await shows(pilot, ":tensorboard SESSION")
+        await pilot.press("escape", "F")
+        await shows(pilot, ":forward kim/mnist/1")
 
 
 async def test_groups_are_folded_by_keys_that_are_told_once_there_are_any():

@@ -22,10 +22,10 @@ from nsml.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
-from tui.kept import Kept, LogKept
 from tui.keymap import table
 from tui.listing import Listing
 from tui.looks import Looks
+from tui.preferences import LogPreferences, Preferences
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
@@ -88,7 +88,7 @@ async def session(pilot):
         await until(pilot, lambda: on(app, SessionScreen) and app.model.shown.groups)
     app.clear_notifications()
     charts(app).smoothing, charts(app).is_log, charts(app).first = 0.0, False, 0
-    app.keep(Kept())
+    app.set_preferences(Preferences())
     app.wish(replace(wish(app), axis=Axis.STEP, low=None, high=None))
     app.screen.query_one("#search").display = False
     app.screen.action_tab("plot")
@@ -99,7 +99,7 @@ async def log(pilot):
     await session(pilot)
     pilot.app.screen.action_tab("logs")
     view = log_of(pilot.app)
-    pilot.app.keep(msgspec.structs.replace(pilot.app.kept, log=LogKept()))
+    pilot.app.set_preferences(msgspec.structs.replace(pilot.app.preferences, log=LogPreferences()))
     view.wrap(is_on=False)
     await long(pilot, view)
     view.action_follow()
@@ -384,6 +384,7 @@ CASES = {
     "sessions.compare": Case("sessions", lambda app: on(app, CompareScreen), True, ["space"] * 2),
     "sessions.stop": Case("sessions", lambda app: "can be stopped" in str(told(app)), True),
     "sessions.memo": Case("sessions", lambda app: "can be given a memo" in str(told(app)), True),
+    "sessions.forward": Case("sessions", lambda app: "can be forwarded" in str(told(app)), True),
     "sessions.back": Case("sessions", lambda app: app.screen._listing.is_mine, False, ["a"]),
     "table.down": Case("sessions", line, 1),
     "table.up": Case("sessions", line, 0, ["down"]),
@@ -402,6 +403,7 @@ CASES = {
     "models.pull": Case("models", lambda app: bool(told(app)), True),
     "session.stop": Case("session", lambda app: "can be stopped" in str(told(app)), True),
     "session.memo": Case("session", lambda app: "can be given a memo" in str(told(app)), True),
+    "session.forward": Case("session", lambda app: "can be forwarded" in str(told(app)), True),
     "charts.back": Case("session", lambda app: on(app, SessionsScreen), True),
     "plot.axis": Case("session", lambda app: wish(app).axis, OTHER),
     "plot.rougher": Case("session", lambda app: charts(app).smoothing, 0.0, ["full_stop"]),

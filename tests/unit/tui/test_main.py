@@ -85,7 +85,7 @@ def terminal_names():
 def test_an_option_comes_before_what_is_kept_and_that_before_what_the_terminal_can(looks):
     assert looks(TERM="xterm-256color").theme == "dark"
     assert looks(TERM="xterm").theme == "terminal"
-    main._keep("light")
+    main._save_theme("light")
     assert looks(TERM="xterm").theme == "light"
     assert looks("colour-blind", TERM="xterm").theme == "colour-blind"
     bare = looks("light", NO_COLOR="1", TERM="xterm-256color")
@@ -105,7 +105,7 @@ def test_ascii_is_chosen_or_follows_from_the_terminal(looks):
 def test_a_theme_is_kept_beside_what_else_is_set(looks, tmp_path):
     context = Context(name="test", server="gpu.lab:18553")
     contexts.save(Config(str(tmp_path), current="test", contexts={"test": context}))
-    main._keep("light")
+    main._save_theme("light")
     kept = contexts.load(os.environ)
     assert (kept.current, dict(kept.settings)) == ("test", {"theme": "light"})
 

@@ -77,7 +77,7 @@ class DevicesTab(SessionTab):
         span = self.span(session)
         shown = f"the last {span}" if span else "all since it was placed"
         self.say(
-            frame, session, [f"{shown}: {frame.key_of('gpu.span')} another span"], Topic.TELEMETRY
+            frame, session, [f"{shown}: {frame.key_of('gpu.span')} changes it"], Topic.TELEMETRY
         )
 
 

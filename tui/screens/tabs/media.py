@@ -20,7 +20,7 @@ from nsml.view.shell import operands
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui import looks
-from tui.behind import behind
+from tui.background import in_background
 from tui.model import ContentReceived, Detail, MediaReceived, medium_key
 from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab
@@ -144,7 +144,7 @@ class MediaTab(SplitTab):
             return _Ready(key, why=frame.none(Topic.CONTENT, "loading..."))
         if self._preparing != key:
             self._preparing = key
-            behind(self, "prepare", partial(self._prepare, medium, received.data))
+            in_background(self, "prepare", partial(self._prepare, medium, received.data))
         return _Ready(key, why="loading...")
 
     async def _prepare(self, medium: Media, data: bytes) -> None:

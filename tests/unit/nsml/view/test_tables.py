@@ -42,6 +42,18 @@ def test_a_column_that_has_room_for_nothing_is_left_out():
     assert [column.key for column in layout.columns] == ["a", "c"]
 
 
+def test_a_text_that_wraps_goes_on_in_further_lines_and_is_never_cut():
+    why = COLUMNS[1]._replace(wraps=True)
+    rows = [("x", "one two three four", "z"), ("yy", "-", "")]
+    assert render([COLUMNS[0], why, COLUMNS[2]], rows, now=0, room=18)[2:] == [
+        "x   one two    z",
+        "    three",
+        "    four",
+        "yy  -",
+    ]
+    assert render([COLUMNS[0], why], rows, now=0)[2:] == ["x   one two three four", "yy  -"]
+
+
 def test_picking():
     assert [column.key for column in pick(COLUMNS)] == ["a", "b", "c"]
     assert [column.key for column in pick(COLUMNS, wide=True)] == ["a", "b", "c", "d"]

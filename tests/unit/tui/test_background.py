@@ -1,4 +1,4 @@
-"""What goes on behind the screen."""
+"""Work in the background."""
 
 import gc
 import warnings
@@ -7,7 +7,7 @@ from pathlib import Path
 from textual.app import App
 
 import tui
-from tui.behind import behind
+from tui.background import in_background
 
 
 async def test_what_is_replaced_before_its_turn_was_never_begun():
@@ -23,11 +23,11 @@ async def test_what_is_replaced_before_its_turn_was_never_begun():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         async with app.run_test() as pilot:
-            behind(app, "one", first)
-            behind(app, "one", second)
+            in_background(app, "one", first)
+            in_background(app, "one", second)
             while "second" not in done:
                 await pilot.pause()
-            behind(app, "one", first)
+            in_background(app, "one", first)
         gc.collect()
     assert done.count("second") == 1
 
@@ -35,4 +35,4 @@ async def test_what_is_replaced_before_its_turn_was_never_begun():
 def test_nothing_else_begins_what_may_never_have_its_turn():
     [folder] = tui.__path__
     found = [one.name for one in Path(folder).rglob("*.py") if "run_worker(" in one.read_text()]
-    assert found == ["behind.py"]
+    assert found == ["background.py"]

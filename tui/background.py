@@ -1,4 +1,4 @@
-"""Work that goes on behind what is shown."""
+"""Work in the background, as workers of Textual."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from textual.worker import WorkType
 
 
-def behind(
+def in_background(
     owner: DOMNode,
     group: str,
     work: Callable[[], Coroutine[Any, Any, None]],
     *,
     is_alone: bool = True,
 ) -> None:
-    """Have work done until its owner goes; alone in its group it replaces what goes on there.
+    """Run `work` as a worker of its owner, which cancels it when it goes; `is_alone` replaces the others of its group.
 
-    It is called when its turn comes: a coroutine that is replaced before, or whose owner goes, would never be awaited.
+    `work` is called when its turn comes: a coroutine made earlier, and replaced or cancelled before that, would never be
+    awaited.
     """
     begun: WorkType[None] = work
     owner.run_worker(begun, name=group, group=group, exclusive=is_alone)

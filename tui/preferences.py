@@ -1,6 +1,6 @@
-"""What is kept from one time to the next: how screens show things, and what was typed. One file for each platform.
+"""Preferences of the user: how screens show things, and what was typed. One file for each platform.
 
-It is JSON for people to edit, its owner's alone. What is damaged is ignored, and what is not known in it left out.
+It is JSON that people may edit, readable by its owner alone. A damaged file is ignored, and so are unknown fields.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tui.listing import Listing
 
 MOST_BYTES: Final = 256 * 1024
 MOST_TYPED: Final = 200
-"""Commands that are kept."""
+"""Commands that are saved."""
 
 
-class KeptError(Exception):
-    """What is kept cannot be read, or not be written; `message` says why."""
+class PreferencesError(Exception):
+    """Preferences cannot be read or written; `message` says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
 
-class ChartsKept(msgspec.Struct, frozen=True, kw_only=True):
+class ChartPreferences(msgspec.Struct, frozen=True, kw_only=True):
     """How charts are drawn."""
 
     axis: Axis = Axis.STEP
@@ -36,41 +36,41 @@ class ChartsKept(msgspec.Struct, frozen=True, kw_only=True):
     is_log: bool = False
 
 
-class CompareKept(msgspec.Struct, frozen=True, kw_only=True):
+class ComparePreferences(msgspec.Struct, frozen=True, kw_only=True):
     """How sessions are compared."""
 
     ignored: tuple[str, ...] = ()
     """Keys whose differences say nothing."""
 
 
-class LogKept(msgspec.Struct, frozen=True, kw_only=True):
+class LogPreferences(msgspec.Struct, frozen=True, kw_only=True):
     """How logs are shown."""
 
     is_wrapped: bool = False
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     sessions: Listing = Listing()
-    charts: ChartsKept = ChartsKept()
-    compare: CompareKept = CompareKept()
-    log: LogKept = LogKept()
+    charts: ChartPreferences = ChartPreferences()
+    compare: ComparePreferences = ComparePreferences()
+    log: LogPreferences = LogPreferences()
     typed: tuple[str, ...] = ()
     """Commands behind `:`, the last one last."""
 
 
-class Keeper:
+class PreferencesFile:
     """Reads and writes the file of one platform."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._written = Kept()
+        self._written = Preferences()
 
-    def load(self) -> Kept:
-        """What is kept.
+    def load(self) -> Preferences:
+        """Read the preferences; those of a new user where there is no file.
 
-        Raises KeptError where that cannot be used: then nothing is.
+        Raises PreferencesError where the file cannot be used.
         """
         try:
             with self.file.open("rb") as opened:
@@ -78,24 +78,24 @@ class Keeper:
         except FileNotFoundError:
             return self._written
         except OSError as error:
-            raise KeptError(f"cannot read {self.file}: {error.strerror}") from error
+            raise PreferencesError(f"cannot read {self.file}: {error.strerror}") from error
         if len(data) > MOST_BYTES:
-            raise KeptError(f"{self.file} is ignored: it is too large")
+            raise PreferencesError(f"{self.file} is ignored: it is too large")
         try:
-            self._written = msgspec.json.decode(data, type=Kept)
+            self._written = msgspec.json.decode(data, type=Preferences)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise KeptError(f"{self.file} is ignored: {error}") from error
+            raise PreferencesError(f"{self.file} is ignored: {error}") from error
         return self._written
 
-    def save(self, kept: Kept) -> None:
+    def save(self, preferences: Preferences) -> None:
         """Write it in place of what was there, where it is another.
 
-        Raises KeptError where that cannot be done.
+        Raises PreferencesError where that cannot be done.
         """
-        if kept == self._written:
+        if preferences == self._written:
             return
-        self._written = kept
-        text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
+        self._written = preferences
+        text = msgspec.json.format(msgspec.json.encode(preferences), indent=2)
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Made 0600, and there as a whole or not at all.
@@ -108,4 +108,4 @@ class Keeper:
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise KeptError(f"cannot write {self.file}: {error.strerror}") from error
+            raise PreferencesError(f"cannot write {self.file}: {error.strerror}") from error
