@@ -99,11 +99,12 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
 
     Raises:
         StartRefused: something is there already, or the backup cannot be restored by this version.
-        BackupError: it is not whole; nothing was written.
+        BackupError: it is not whole, or others could have changed it or read its keys; nothing was written.
         StoreError, NsmlError, OSError: it broke off.
     """
     backup = Backup(path)
     _check_version(backup)
+    backup.refuse_foreign()
     backup.check(with_blobs=False)
     stored = dict(records_in(backup.pieces("store")))
     is_sealed = records.PLATFORM_KEYS in stored

@@ -140,5 +140,15 @@ def _unconnected(node: Node, request: Request) -> str:
     return NO_HOST_NETWORK if request.network is Network.HOST else NO_OWN_NETWORK
 
 
-MOST_ON_ONE_NODE = 4096
-"""Replicas, however little they ask for: what a node is to run is one record, in one transaction."""
+MOST_ON_ONE_NODE = 960
+"""Replicas on one node, however little they ask for. Each has a port of a bridge, the agent's or the container
+engine's, of which Linux has 1,023: builds and namespaces that are kept ready need some, too. A start that finds
+none fails the session, whoever filled the bridge."""
+MEMORY_FOR_EACH = 64 << 20
+"""Bytes of a node's memory for each replica that it takes: what supervises one (its shim, its keeper, the engine's
+processes) uses about 10 MiB, which counts for no session and would otherwise come to more than the node has."""
+
+
+def most_on(node: Node) -> int:
+    """How many replicas a node takes, however little they ask for."""
+    return max(1, min(MOST_ON_ONE_NODE, node.capacity.memory_bytes // MEMORY_FOR_EACH))

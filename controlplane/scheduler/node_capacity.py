@@ -18,12 +18,7 @@ from controlplane.domain.values import (
     Node,
     Resources,
 )
-from controlplane.scheduler.fit import (
-    MOST_ON_ONE_NODE,
-    Request,
-    refusal,
-    resources_on,
-)
+from controlplane.scheduler.fit import Request, most_on, refusal, resources_on
 from controlplane.scheduler.fragmentation import Free
 
 if TYPE_CHECKING:
@@ -48,7 +43,7 @@ class RoomState(NamedTuple):
     """What is free on a node, without its name: nodes in equal states are as good as each other.
 
     `kind` numbers what does not change by placing; `near` is the pod, or the node where it has none; `shares` are the free thousandths of opened devices,
-    smallest first; `places` are the replicas that still fit into the node's record; `which` are the
+    smallest first; `places` are the replicas that the node still takes, however small; `which` are the
     devices that are free, where that matters and not only how many.
     """
 
@@ -175,7 +170,7 @@ class Room:
         self.is_open = not (is_silent or node.closed_by)
         self.cpu = capacity.free_cpu_thousandths
         self.memory = capacity.free_memory_bytes
-        self.places = MOST_ON_ONE_NODE - len(allocation.replicas)
+        self.places = most_on(node) - len(allocation.replicas)
         self.models = {
             position: one.model
             for position, one in enumerate(node.devices)

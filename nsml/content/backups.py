@@ -10,7 +10,9 @@
             keys/            files that only the owner of the platform may read
         .NAME.partial/       one that was broken off: the next backup removes it
 
-A backup gets its name when all of it is on disk. Everything here is blocking.
+A backup gets its name when all of it is on disk. Somebody else may have changed the folder since: only regular
+files of bounded size are read, no link is followed, and who restores one asks `refuse_foreign` before. Everything
+here is blocking.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,15 +30,20 @@ from typing import TYPE_CHECKING, Any, Final
 from nsml.content.digests import digest_of, is_digest, verify
 from nsml.content.errors import BlobCorrupt, ContentError
 from nsml.content.framing import frame, unframe
+from nsml.private_files import is_exposed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import BinaryIO
 
 FORMAT: Final = 1
 MARK: Final = "nsml-backups"
 PARTS: Final = ("store", "history", "objects")
 MAX_BLOB_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20
+_MOST_MANIFEST_BYTES: Final = 64 << 20
+_MOST_KEY_BYTES: Final = 1 << 20
+_MOST_LINE_BYTES: Final = 1 << 10
 _NAME: Final = re.compile(r"[a-z]+\.[a-z]+\Z")
 
 
@@ -86,7 +94,7 @@ class Backup:
     def pieces(self, part: str) -> Iterator[bytes]:
         """The bytes of a part, in order; none of one that the backup does not have."""
         if part in self.manifest.parts:
-            with (self.path / part).open("rb") as file:
+            with _opened(self.path / part) as file:
                 while piece := file.read(_PIECE_BYTES):
                     yield piece
 
@@ -95,9 +103,10 @@ class Backup:
         if "objects" not in self.manifest.parts:
             return
         lost = set(self.manifest.lost)
-        with (self.path / "objects").open(encoding="ascii") as file:
-            for line in file:
-                digest = line.rstrip("\n")
+        with _opened(self.path / "objects") as file:
+            # No longer line is a digest's: what one holds in memory is bounded.
+            while line := file.readline(_MOST_LINE_BYTES):
+                digest = line.removesuffix(b"\n").decode("ascii", errors="replace")
                 if not is_digest(digest):
                     raise BackupError(f"{self.path / 'objects'} has a line that is no digest")
                 if digest not in lost:
@@ -105,19 +114,46 @@ class Backup:
 
     def key(self, name: str) -> bytes:
         """A private file."""
-        return (self.path / "keys" / name).read_bytes()
+        return _read(self.path / "keys" / name, _MOST_KEY_BYTES)
 
     def blob(self, digest: str) -> bytes:
         """A blob, verified; BackupError."""
         path = _blob_path(self.blobs, digest)
         try:
-            data = unframe(path.read_bytes(), max_bytes=MAX_BLOB_BYTES)
+            data = unframe(_read(path, MAX_BLOB_BYTES + _PIECE_BYTES), max_bytes=MAX_BLOB_BYTES)
             verify(digest, data)
-        except FileNotFoundError:
-            raise BackupError(f"{path} is missing") from None
         except BlobCorrupt as error:
             raise BackupError(f"{path} is damaged: {error}") from error
         return data
+
+    def refuse_foreign(self) -> None:
+        """Refuse a backup that another account could have changed, or whose private keys another may read.
+
+        Whoever restores one takes its users, their tokens and its keys as they are. Blobs have digests.
+
+        Raises:
+            BackupError: the text names the file.
+        """
+        keys = [self.path / "keys" / name for name in self.manifest.keys if name != "ca.pem"]
+        parts = [self.path / name for name in ("manifest.json", *self.manifest.parts)]
+        folders = [self.path.parent, self.path]
+        for place in (*folders, *parts, *((keys[0].parent, *keys) if keys else ())):
+            try:
+                # a folder may be named by way of a link
+                facts = place.stat() if place in folders else place.lstat()
+            except FileNotFoundError:
+                raise BackupError(f"{place} is missing") from None
+            if problem := _foreign(facts):
+                raise BackupError(
+                    f"{place} {problem}, and could say anything: make sure that it is yours, copy it,"
+                    " chown -R the copy to the account that restores it, and chmod -R go= it"
+                )
+        for place in keys:
+            if is_exposed(place.lstat()):
+                raise BackupError(
+                    f"{place} may be read by others on this machine: chmod -R go= {self.path}; who has"
+                    " read it has the platform"
+                )
 
     def check(self, *, with_blobs: bool = True) -> None:
         """Compare everything with the digests in the manifest.
@@ -166,6 +202,11 @@ class Draft:
         """A private file."""
         (self._path / "keys").mkdir(mode=0o700, exist_ok=True)
         with _new_file(self._path / "keys" / name) as writing:
+            if writing.is_exposed:
+                raise BackupError(
+                    f"on the disk of {self._folder} no file can be closed to other accounts, and the"
+                    " platform's private keys would be open: --without-keys leaves them out"
+                )
             writing.write(content)
         self._keys[name] = writing.part
 
@@ -220,6 +261,11 @@ class _Writing:
         self._digest = blake3()
         self._size = 0
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other accounts may read it, whatever mode it was made with."""
+        return is_exposed(os.fstat(self._descriptor))
+
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
@@ -243,7 +289,8 @@ def drafting(folder: Path, name: str) -> Iterator[Draft]:
     import fcntl  # POSIX only; importing this module asks for nothing
 
     _open_folder(folder)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(folder / "lock", flags, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,6 +329,11 @@ def backups_in(path: Path) -> list[Path]:
 
 def _open_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _is_anothers(folder.stat()):
+        raise BackupError(
+            f"{folder} belongs to another account, which could put anything into the backups there:"
+            " name a folder of your own"
+        )
     mark = folder / MARK
     if not mark.exists():
         if any(folder.iterdir()):
@@ -297,6 +349,55 @@ def _blob_path(blobs: Path, digest: str) -> Path:
     if not is_digest(digest):
         raise BackupError(f"{digest!r} is no digest")
     return blobs / digest[:2] / digest[2:]
+
+
+def _is_anothers(facts: os.stat_result) -> bool:
+    """Whether a place belongs to neither us nor root; False where there are no such accounts."""
+    who_we_are = getattr(os, "geteuid", None)
+    return who_we_are is not None and facts.st_uid not in {0, who_we_are()}
+
+
+def _foreign(facts: os.stat_result) -> str:
+    """Why an account that is neither ours nor root's may have changed a place; "" where none may."""
+    if _is_anothers(facts):
+        return "belongs to another account"
+    if stat.S_ISLNK(facts.st_mode):
+        return "is a link"
+    is_open = hasattr(os, "geteuid") and facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_shared = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX  # as /tmp
+    return "may be changed by other accounts" if is_open and not is_shared else ""
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file of a backup, to be read.
+
+    Raises BackupError for one that is missing, a link, a pipe, which would be waited for, or a device.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # some are of some systems
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise BackupError(f"{path} is missing") from None
+    except OSError as error:
+        if path.is_symlink() or not path.is_file():
+            raise BackupError(f"{path} is no regular file") from None
+        raise BackupError(f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BackupError(f"{path} is no regular file")
+        yield file
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    """All of a small file of a backup. Raises BackupError."""
+    with _opened(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise BackupError(f"{path} is damaged: it has more than {most_bytes} bytes")
+    return data
 
 
 @contextlib.contextmanager
@@ -326,22 +427,20 @@ def _check_file(path: Path, part: Part) -> None:
     from blake3 import blake3
 
     digest, size = blake3(), 0
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-                size += len(piece)
-    except FileNotFoundError:
-        raise BackupError(f"{path} is missing") from None
+    with _opened(path) as file:
+        there = os.fstat(file.fileno()).st_size
+        while size <= part.size_bytes and (piece := file.read(_PIECE_BYTES)):
+            digest.update(piece)
+            size += len(piece)
     if size != part.size_bytes:
-        raise BackupError(f"{path} is damaged: it has {size} bytes instead of {part.size_bytes}")
+        raise BackupError(f"{path} is damaged: it has {there} bytes instead of {part.size_bytes}")
     if digest.hexdigest() != part.digest:
         raise BackupError(f"{path} is damaged: it has other content than when it was written")
 
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(_read(path, _MOST_MANIFEST_BYTES))
         if whole["format"] != FORMAT:
             raise BackupError(f"{path} is of a newer nsml: use that one")
         record = whole["backup"]
@@ -356,7 +455,5 @@ def _read_manifest(path: Path) -> Manifest:
             parts={name: Part(**part) for name, part in record["parts"].items()},
             keys={name: Part(**part) for name, part in record["keys"].items()},
         )
-    except FileNotFoundError:
-        raise BackupError(f"{path} is missing") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BackupError(f"{path} is damaged: {error!r}") from error

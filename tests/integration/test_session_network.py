@@ -29,6 +29,8 @@ from typing import Any
 
 import pytest
 
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE
+from nodeagent.environments.build_queue import QueueLimits
 from nodeagent.environments.sandbox import Sandbox, Task, base_python
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.network import netlink, session_network
@@ -867,3 +869,19 @@ def test_namespaces_are_kept_ready_and_given_back(machine: Machine) -> None:
     assert ready() == 0
     os.close(network.namespace())
     assert ready() == 0
+
+
+def test_the_bridge_has_a_port_for_each_session_that_a_node_takes() -> None:
+    """Beside what is kept ready, and what builds have: a session that finds no port cannot start."""
+
+    if os.geteuid():
+        pytest.skip("networks of their own for sessions are made by root")
+
+    def fill(descriptor: int) -> None:
+        with Netlink() as host:
+            host.add_bridge("bridge")
+            bridge = socket.if_nametoindex("bridge")
+            for number in range(MOST_ON_ONE_NODE + 2 * READY + 2 * QueueLimits().at_once):
+                host.add_pair(f"a.{number}", f"b.{number}", descriptor, mtu=1500, bridge=bridge)
+
+    os.close(netlink.new_namespace(fill))

@@ -20,7 +20,7 @@ from controlplane.plane import Surroundings
 from controlplane.restore import restore
 from nsml._version import VERSION
 from nsml.clock import inline
-from nsml.content.backups import Backup, Manifest, drafting
+from nsml.content.backups import Backup, BackupError, Manifest, drafting
 from tests.unit.controlplane.rig import surroundings
 
 SHARED = Standing(
@@ -118,3 +118,14 @@ async def test_beside_objects_that_are_there_it_says_what_becomes_of_them(tmp_pa
         assert told.startswith(f"restored {claimed.cluster.id}: ")
         assert "revoked after the backup are valid again" in told
         assert ("set collect_after_s = 0" in told) is bool(mark)
+
+
+async def test_what_another_account_could_have_changed_is_not_restored(tmp_path: Path) -> None:
+    async with surroundings() as on:
+        await claims.claim(on, tmp_path, SHARED, tmp_path / KEY_FILE)
+        backup = await backup_of(on, tmp_path / "b", {KEY_FILE: (tmp_path / KEY_FILE).read_bytes()})
+    (backup.path / "store").chmod(0o666)
+    settings = Settings(data=tmp_path / "data", coordination="embedded")
+    with pytest.raises(BackupError, match="may be changed by other accounts"):
+        await restore(settings, backup.path, None)
+    assert not settings.data.exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +15,11 @@ from controlplane.domain.values import (
     DeviceShare,
     Isolation,
     Node,
+    Resources,
     Session,
 )
 from controlplane.scheduler import schedule
-from controlplane.scheduler.fit import MOST_ON_ONE_NODE
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 
@@ -483,6 +485,16 @@ def test_a_node_takes_so_many_replicas_however_small_they_are() -> None:
     assert reason(plan, last).endswith("1 node is full of small replicas")
     one_short = Allocation(node="a", replicas=there[:2] + there)
     assert not schedule(cluster(node(), one_short, gang), NOW).placements
+
+
+def test_a_small_node_takes_fewer_replicas_for_what_supervises_them() -> None:
+    """Of 64 GiB as many as of any; of 6.4 GB a tenth: each has processes beside it that count for nobody."""
+    assert most_on(node()) == MOST_ON_ONE_NODE
+    small = replace(node(), capacity=Resources(cpu_thousandths=8000, memory_bytes=1 << 30))
+    ones = [session(gpu=0, cpu=1, memory=6 << 20) for _ in range(17)]
+    plan = schedule(cluster(small, *ones), NOW)
+    assert [len(places(plan)), most_on(small)] == [16, 16]
+    assert reason(plan, ones[-1]).endswith("1 node is full of small replicas")
 
 
 def test_a_share_of_cores_and_memory_is_not_named_where_its_gpus_lack() -> None:

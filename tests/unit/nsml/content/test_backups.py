@@ -125,3 +125,90 @@ def test_two_do_not_write_at_once_and_other_folders_are_left_alone(tmp_path: Pat
         pass
     with pytest.raises(BackupError, match="no folder of backups"):
         backups_in(tmp_path / "mine")
+
+
+PLACES = ("manifest.json", "store", "objects", "keys/ca.key", "a blob")
+
+
+def place_in(found: Backup, name: str) -> Path:
+    digest = digest_of(BLOBS[1])
+    return found.blobs / digest[:2] / digest[2:] if name == "a blob" else found.path / name
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("how", ["pipe", "link", "endless"])
+def test_only_regular_files_are_read_and_none_without_end(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    """A pipe is not waited for, a link not followed, and of a device or a file of holes no more read than fits."""
+    found = made(tmp_path / "b")
+    place = place_in(found, name)
+    content = place.read_bytes()
+    place.unlink()
+    if how == "pipe":
+        os.mkfifo(place)
+    elif how == "link":
+        (tmp_path / "elsewhere").write_bytes(content)
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.symlink_to("/dev/zero")
+    with pytest.raises(BackupError, match=f"{place.name} is no regular file"):
+        Backup(found.path).check()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "store", "a blob"])
+def test_a_file_of_holes_is_not_read_to_its_end(tmp_path: Path, name: str) -> None:
+    found = made(tmp_path / "b")
+    with place_in(found, name).open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BackupError, match="is damaged"):
+        Backup(found.path).check()
+
+
+def test_a_manifest_of_another_shape_is_damaged(tmp_path: Path) -> None:
+    path = made(tmp_path / "b").path
+    for text in ("[]", "3", '{"format": 1, "backup": []}', "[" * 100_000):
+        (path / "manifest.json").write_text(text)
+        with pytest.raises(BackupError, match="is damaged"):
+            Backup(path)
+
+
+@pytest.mark.parametrize("name", [".", "..", "manifest.json", "store", "keys", "keys/ca.key"])
+def test_what_others_can_change_is_not_restored(tmp_path: Path, name: str) -> None:
+    found = made(tmp_path / "b")
+    found.refuse_foreign()
+    place = found.path / name
+    mode = place.stat().st_mode
+    place.chmod(mode | 0o020)
+    with pytest.raises(BackupError, match="may be changed by other accounts"):
+        found.refuse_foreign()
+    place.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(place, 65534, 65534)
+        with pytest.raises(BackupError, match="belongs to another account"):
+            found.refuse_foreign()
+
+
+def test_keys_that_others_can_read_are_not_restored(tmp_path: Path) -> None:
+    found = made(tmp_path / "b")
+    (found.path / "keys" / "ca.key").chmod(0o644)
+    with pytest.raises(BackupError, match="may be read by others"):
+        found.refuse_foreign()
+
+
+def test_no_keys_are_written_where_others_could_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Disks without modes, and shares of other machines, take no 0600."""
+    monkeypatch.setattr("nsml.content.backups.is_exposed", lambda _: True)
+    with pytest.raises(BackupError, match="--without-keys"):
+        made(tmp_path / "b")
+    assert list((tmp_path / "b").glob("*/keys/*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_no_backup_is_written_into_another_accounts_folder(tmp_path: Path) -> None:
+    made(tmp_path / "b")
+    os.chown(tmp_path / "b", 65534, 65534)
+    with pytest.raises(BackupError, match="belongs to another account"):
+        made(tmp_path / "b", "20260102T000000Z")
