@@ -294,6 +294,11 @@ class Stop:
         """When what it stops is gone at the latest, Unix seconds; 0: not known."""
         return self.asked_at and self.asked_at + self.notice_s + self.grace_s
 
+    def text(self, when: str = "") -> str:
+        """Who asked, and why: `stopped by kim: too slow`; `when` follows the name."""
+        who = " ".join(filter(None, ("stopped by", self.asked_by, when)))
+        return f"{who}: {self.reason}" if self.reason else who
+
     def since(self, now: float, earlier: Stop | None = None) -> Stop:
         """The same, asked now. It lengthens nothing: in place of an earlier one it ends no later than that."""
         if earlier is None or not earlier.asked_at:
@@ -366,7 +371,7 @@ class EndedAttempt:
 
     `nodes` ran its replicas, by rank: their agents may still send its records. `reason` is for people:
     for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong. `devices` are what it
-    held, empty where that is not known any more.
+    held, empty where that is not known any more. `simulated`: any of them was.
     """
 
     number: int
@@ -378,6 +383,7 @@ class EndedAttempt:
     nodes: tuple[str, ...] = ()
     reason: str = ""
     devices: tuple[HeldDevice, ...] = ()
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,8 +446,9 @@ class Session:
 
     @property
     def is_simulated(self) -> bool:
-        """True when any device that it holds is simulated."""
-        return any(device.simulated for replica in self.replicas for device in replica.devices)
+        """True when any device that it holds or held is simulated: what it reported stays after it left them."""
+        held = any(device.simulated for replica in self.replicas for device in replica.devices)
+        return held or any(one.simulated for one in self.attempts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

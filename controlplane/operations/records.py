@@ -465,6 +465,7 @@ def _attempt(attempt: EndedAttempt) -> pb.AttemptRecord:
             pb.HeldDeviceRecord(node=one.node, uuid=one.uuid, thousandths=one.thousandths)
             for one in attempt.devices
         ],
+        simulated=attempt.simulated,
     )
 
 
@@ -482,6 +483,7 @@ def _to_attempt(record: pb.AttemptRecord) -> EndedAttempt:
             HeldDevice(node=one.node, uuid=one.uuid, thousandths=one.thousandths)
             for one in record.devices
         ),
+        simulated=record.simulated,
     )
 
 

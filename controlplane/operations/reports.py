@@ -221,6 +221,7 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
         reason=_reason(session, end),
         devices=held,
+        simulated=any(one.simulated for replica in session.replicas for one in replica.devices),
     )
     ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
     devices = _failed_devices(draft, session)
@@ -354,7 +355,12 @@ def end_of(session: Session) -> End:
         return End(cause=Cause.COMPLETED)
     first = min(candidates, key=_when_ended)
     ended = first.exit or Exit(cause=Cause.NODE_LOST)
-    return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=ended.message)
+    message = ended.message
+    if ended.cause is Cause.STOP_REQUESTED and session.stop and session.stop.asked_by:
+        # The node says the reason, or how the program ended: `ended by signal 15`.
+        how = message if message != session.stop.reason else ""
+        message = "; ".join(filter(None, (session.stop.text(), how)))
+    return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
 
 
 def _when_ended(replica: Replica) -> tuple[float, float, int]:

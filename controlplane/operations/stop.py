@@ -52,7 +52,7 @@ def stopped_by(session: Session, wish: Stop, now: float) -> Session:
     if session.state.is_ended or session.state is SessionState.FINALIZING:
         raise _already_ended(session)
     if can(session.state, SessionEvent.STOPPED):
-        message = wish.reason or f"stopped by {wish.asked_by} before it ran"
+        message = wish.text("while it was queued" if session.attempt else "before it ran")
         return replace(
             session,
             state=advance(session.state, SessionEvent.STOPPED),

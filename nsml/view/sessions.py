@@ -570,7 +570,8 @@ def images_text(session: Session) -> str:
 
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
-    own = session.attempt if session.end.cause else 0
+    # One that ended while it was queued holds no replica: its last attempt ended before.
+    own = session.attempt if session.end.cause and session.replicas else 0
     before = [one for one in session.attempts if one.number != own]
     return [attempt_line(one) for one in before[-_MOST_ATTEMPTS:]]
 

@@ -286,7 +286,7 @@ class StopRecord(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ..., asked_at: _Optional[float] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason", "devices")
+    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason", "devices", "simulated")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PLACED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +296,7 @@ class AttemptRecord(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: str
     placed_at: float
@@ -305,7 +306,8 @@ class AttemptRecord(_message.Message):
     nodes: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     devices: _containers.RepeatedCompositeFieldContainer[HeldDeviceRecord]
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDeviceRecord, _Mapping]]] = ...) -> None: ...
+    simulated: bool
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDeviceRecord, _Mapping]]] = ..., simulated: _Optional[bool] = ...) -> None: ...
 
 class HeldDeviceRecord(_message.Message):
     __slots__ = ("node", "uuid", "thousandths")

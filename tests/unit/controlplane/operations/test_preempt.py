@@ -127,8 +127,23 @@ def test_it_waits_until_what_it_saved_is_safe_and_no_longer() -> None:
     settled = script.say(one, "FINALIZED")
     assert (settled.settling, settled.not_before) == (frozenset(), 0.0)
     assert script.say(one, "FINALIZED") == settled
+    stopped = stopped_by(settled, Stop(grace_s=0, asked_by="kim", reason="enough"), script.now)
+    assert stopped.end.message == "stopped by kim while it was queued: enough", "it had run"
     assert script.place(one, ("b", "b-0"))
     assert (script.session(one).attempt, script.session(one).stop) == (2, None)
+
+
+def test_what_ran_on_a_simulated_gpu_stays_marked_when_it_is_queued_again() -> None:
+    script, one, waiting = running()
+    [replica] = script.session(one).replicas
+    replica = replace(replica, devices=(Device(uuid="a-0", index=0, simulated=True),))
+    script.decide(
+        lambda draft: draft.put_session(replace(script.session(one), replicas=(replica,)))
+    )
+    assert preempt(script, one, waiting)
+    left = script.say(one, "EXITED", cause="PREEMPTED", exit_code=75)
+    assert (left.replicas, left.is_simulated) == ((), True)
+    assert decode_session(encode_session(left)).is_simulated
 
 
 def test_a_gang_waits_for_all_of_it() -> None:

@@ -167,8 +167,9 @@ def test_what_fails_because_others_of_its_gang_are_stopped_was_stopped() -> None
     script.say(one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=1)
     script.now += 1
     wish(script, one)  # again, while it stops
-    ended = script.say(one, "EXITED", 0, cause="STOP_REQUESTED")
+    ended = script.say(one, "EXITED", 0, cause="STOP_REQUESTED", message="ended by signal 15")
     assert (ended.state, ended.end.cause) == ("FINALIZING", Cause.STOP_REQUESTED)
+    assert ended.end.message == "stopped by kim; ended by signal 15"
 
 
 def test_a_wish_again_gives_nobody_more_time() -> None:

@@ -216,7 +216,8 @@ async def test_stop_of_a_queued_session_is_at_once(rig: Rig) -> None:
     request = pb.StopSessionRequest(session=session.id, reason="wrong flag")
     stopped = (await kim.sessions.StopSession(request)).session
     assert stopped.state == pb.SESSION_STATE_STOPPED
-    assert (stopped.end.cause, stopped.end.message) == (pb.CAUSE_STOP_REQUESTED, "wrong flag")
+    told = (stopped.end.cause, stopped.end.message)
+    assert told == (pb.CAUSE_STOP_REQUESTED, "stopped by kim before it ran: wrong flag")
     code, reason, _ = await refused(kim.sessions.StopSession(request))
     assert (code, reason) == ("FAILED_PRECONDITION", "ALREADY_ENDED")
 

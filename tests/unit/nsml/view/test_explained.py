@@ -28,6 +28,15 @@ def test_of_a_gang_it_is_the_log_of_the_first_that_failed():
     assert lines(failed, None, 0)[1:] == ["  see: nsml logs kim/mnist/3 --rank 2"]
 
 
+def test_one_that_was_stopped_while_it_was_queued_again_tells_of_each_attempt():
+    ended = session(pb.SESSION_STATE_STOPPED, pb.CAUSE_STOP_REQUESTED, message="stopped by kim")
+    ended.attempt = 1
+    ended.attempts.add(number=1, nodes=["vm"], cause=pb.CAUSE_PREEMPTED, reason="requeued by kim")
+    assert lines(ended, None, 0)[-1] == "  attempt 1: vm for 0s; requeued by kim"
+    ended.replicas.add(node="vm")
+    assert "attempt 1:" not in "".join(lines(ended, None, 0)), "its last one: told above"
+
+
 @pytest.mark.parametrize(
     "cause", [pb.CAUSE_STOP_REQUESTED, pb.CAUSE_NODE_LOST, pb.CAUSE_DATA_FAILED]
 )
