@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
     from nsml.view.overwriting import Printed
     from nsml.view.series import Series
-    from tui.model import ChartWish, Detail, Event
+    from tui.model import ChartQuery, Detail, Event
 
 T = TypeVar("T")
 Post: TypeAlias = "Callable[[Event], None]"
@@ -278,7 +278,7 @@ class Feed:
 
         await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)
 
-    async def series(self, sessions: Sequence[Session], wish: ChartWish) -> None:
+    async def series(self, sessions: Sequence[Session], query: ChartQuery) -> None:
         """What sessions reported, as wide as it is drawn; again and again until they have ended.
 
         The more there are, the fewer columns each has, and the more seldom they are read.
@@ -286,11 +286,11 @@ class Feed:
         ids = tuple(session.id for session in sessions)
         request = pb.ReadSeriesRequest(
             sessions=ids,
-            names=map(glob.escape, wish.names),
-            axis=_AXES[wish.axis],
-            low=wish.low,
-            high=wish.high,
-            width=max(min(wish.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
+            names=map(glob.escape, query.names),
+            axis=_AXES[query.axis],
+            low=query.low,
+            high=query.high,
+            width=max(min(query.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
         )
 
         received: tuple[Sequence[pb.ReadSeriesResponse], SeriesReceived] | None = None
@@ -299,7 +299,7 @@ class Feed:
             nonlocal received
             answers = await read_series(self._client, request, patience_s=0.0)
             if received is None or answers != received[0]:
-                received = answers, _gathered(answers, sessions, wish)
+                received = answers, _gathered(answers, sessions, query)
             return received[1]  # what is the same is drawn once
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
@@ -525,11 +525,11 @@ class Feed:
 
 
 def _gathered(
-    answers: Sequence[pb.ReadSeriesResponse], sessions: Sequence[Session], wish: ChartWish
+    answers: Sequence[pb.ReadSeriesResponse], sessions: Sequence[Session], query: ChartQuery
 ) -> SeriesReceived:
     """The lines of sessions by metric."""
-    low = -math.inf if wish.low is None else wish.low
-    high = math.inf if wish.high is None else wish.high
+    low = -math.inf if query.low is None else query.low
+    high = math.inf if query.high is None else query.high
     parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
     for answer in answers:
         found = parts.setdefault(answer.session_id, [])
@@ -543,7 +543,7 @@ def _gathered(
             owners.setdefault(visible(name), []).extend([session.id] * len(lines))
     ids = tuple(session.id for session in sessions)
     left_out = sum(answer.left_out_series for answer in answers)
-    return SeriesReceived(ids, wish, lines_in_order(groups), owners, left_out)
+    return SeriesReceived(ids, query, lines_in_order(groups), owners, left_out)
 
 
 def _shown_log() -> ShownLog:

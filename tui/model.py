@@ -185,7 +185,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChartWish:
+class ChartQuery:
     """What part of the series is drawn, and how finely; None: to the end."""
 
     axis: Axis = Axis.STEP
@@ -196,7 +196,7 @@ class ChartWish:
     """Of these metrics alone; none: of all that are worth a chart."""
 
     def of(self, groups: Mapping[str, Sequence[Series]]) -> Mapping[str, Sequence[Series]]:
-        """What is wished for of lines by metric."""
+        """The lines to draw, by metric."""
         if not self.names:
             undrawn = not_worth_drawing(groups)
             return {name: lines for name, lines in groups.items() if name not in undrawn}
@@ -209,7 +209,7 @@ class SeriesReceived:
     """What sessions reported, by metric: in their order, with the id of the session that each line is of."""
 
     session_ids: tuple[str, ...]
-    wish: ChartWish
+    query: ChartQuery
     groups: Mapping[str, Sequence[Series]]
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: int = 0
@@ -425,7 +425,7 @@ class Shown:
     """
 
     session_ids: tuple[str, ...] = ()
-    wish: ChartWish = field(default_factory=ChartWish)
+    chart_query: ChartQuery = field(default_factory=ChartQuery)
     groups: Mapping[str, Sequence[Series]] | None = None
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: int = 0
@@ -441,11 +441,11 @@ class Shown:
     details: tuple[Detail, ...] = ()
     received: dict[type, DetailReceived] = field(default_factory=dict)
 
-    def want(self, wish: ChartWish) -> None:
-        """Wish for another part; what is on another axis is of no use for it."""
-        if wish.axis is not self.wish.axis:
+    def set_chart_query(self, query: ChartQuery) -> None:
+        """Draw this part; series on another axis are dropped."""
+        if query.axis is not self.chart_query.axis:
             self.groups = None
-        self.wish = wish
+        self.chart_query = query
 
     def is_of(self, event: ShownReceived) -> bool:
         """Whether what was received is of what is looked at."""
@@ -482,8 +482,8 @@ class Shown:
         """Take in what was received of it."""
         match event:
             case SeriesReceived():
-                # Of what is wished for no more nothing is drawn on the axis of now.
-                if event.wish == self.wish:
+                # The answer to an earlier query may be on another axis.
+                if event.query == self.chart_query:
                     self.groups, self.owners = event.groups, event.owners
                     self.left_out = event.left_out
             case LogReceived():
@@ -589,7 +589,9 @@ class Model:
         fresh = Model()
         fresh.version, fresh.listed = self.version + 1, self.listed + 1
         shown = self.shown
-        fresh.shown = Shown(shown.session_ids, shown.wish, pair=shown.pair, details=shown.details)
+        fresh.shown = Shown(
+            shown.session_ids, shown.chart_query, pair=shown.pair, details=shown.details
+        )
         fresh.looks = dict(self.looks)
         return fresh
 

@@ -38,7 +38,7 @@ from nsml.view.series import Axis, Series
 from nsml.view.text import visible
 from nsml.view.units import size_text
 from tui.model import (
-    ChartWish,
+    ChartQuery,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
@@ -273,10 +273,12 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             return _Queue(queue.SerializeToString())
         case NodesReceived(nodes):
             return _Nodes(_all_bytes(nodes))
-        case SeriesReceived(ids, wish, groups, owners, left_out):
+        case SeriesReceived(ids, query, groups, owners, left_out):
             lines = {name: [_line(one) for one in group] for name, group in groups.items()}
             whose = {name: list(owners.get(name, ())) for name in groups}
-            return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose, left_out)
+            return _Series(
+                ids, query.axis, query.low, query.high, query.width, lines, whose, left_out
+            )
         case LogReceived(session_id, lines, is_anew, missing_bytes, unended, attempt):
             return _Log(session_id, list(lines), is_anew, missing_bytes, unended, attempt)
         case ExplanationReceived(session_id, answer):
@@ -577,7 +579,7 @@ class Recording:
         self,
         topic: Topic,
         names: tuple[str, ...],
-        wish: ChartWish,
+        query: ChartQuery,
         after: float | None,
         at: float,
         *,
@@ -586,7 +588,7 @@ class Recording:
         """What was received of these; of what was not looked at it is said that it is not there."""
         events = []
         if topic is Topic.SERIES:
-            events = self._series(names, wish, after, at)
+            events = self._series(names, query, after, at)
         else:
             found = self._between(topic, names[0], after, at, what)
             # Of a log from its last beginning on, of all else the last.
@@ -604,7 +606,7 @@ class Recording:
         return known[first : bisect_right(known, at, key=_at)]
 
     def _series(
-        self, session_ids: tuple[str, ...], wish: ChartWish, after: float | None, at: float
+        self, session_ids: tuple[str, ...], query: ChartQuery, after: float | None, at: float
     ) -> list[tuple[float, Event]]:
         """What each of the sessions reported, as it was last received, whatever it was beside."""
         if not any(self._between(Topic.SERIES, one, after, at) for one in session_ids):
@@ -615,15 +617,15 @@ class Recording:
         for session_id in session_ids:
             for one in reversed(self._between(Topic.SERIES, session_id, None, at)):
                 when, event = self._event(one)
-                if isinstance(event, SeriesReceived) and event.wish.axis is wish.axis:
+                if isinstance(event, SeriesReceived) and event.query.axis is query.axis:
                     moments.append(when)
                     for name, line in _own(event, session_id):
-                        groups.setdefault(name, []).append(_part(line, wish))
+                        groups.setdefault(name, []).append(_part(line, query))
                         owners.setdefault(name, []).append(session_id)
                     break
         if not moments:
             return []
-        received = SeriesReceived(session_ids, wish, lines_in_order(groups), owners)
+        received = SeriesReceived(session_ids, query, lines_in_order(groups), owners)
         return [(max(moments), received)]
 
     def _event(self, one: _Known) -> tuple[float, Event]:
@@ -651,10 +653,10 @@ def _own(event: SeriesReceived, session_id: str) -> Iterator[tuple[str, Series]]
                 yield name, line
 
 
-def _part(one: Series, wish: ChartWish) -> Series:
-    """What is wished for of a line."""
-    low = -math.inf if wish.low is None else wish.low
-    high = math.inf if wish.high is None else wish.high
+def _part(one: Series, query: ChartQuery) -> Series:
+    """The part of a line that the query asks for."""
+    low = -math.inf if query.low is None else query.low
+    high = math.inf if query.high is None else query.high
     inside = [n for n, x in enumerate(one.x) if low <= x <= high]
     if len(inside) == len(one.x):
         return one
@@ -713,7 +715,7 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
         case _Nodes(nodes):
             return NodesReceived([_message(Node, one) for one in nodes])
         case _Series():
-            wish = ChartWish(axis=body.axis, low=body.low, high=body.high, width=body.width)
+            query = ChartQuery(axis=body.axis, low=body.low, high=body.high, width=body.width)
             groups, owners = {}, {}
             for name, lines in body.groups.items():
                 whose = body.owners.get(name, [])
@@ -721,7 +723,7 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                     raise _Unsound("a series of nobody")
                 groups[visible(name)] = [_series(one) for one in lines]
                 owners[visible(name)] = whose
-            return SeriesReceived(body.session_ids, wish, groups, owners, body.left_out)
+            return SeriesReceived(body.session_ids, query, groups, owners, body.left_out)
         case _Log(session_id, lines, is_anew, missing_bytes, unended, attempt):
             if missing_bytes < 0 or attempt < 0:
                 raise _Unsound("less than nothing is missing of a log, or made it")

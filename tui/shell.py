@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed
-    from tui.model import ChartWish, Detail, Event
+    from tui.model import ChartQuery, Detail, Event
     from tui.preferences import Preferences, PreferencesFile
     from tui.recording import Recorder
     from tui.story import Player
@@ -162,8 +162,8 @@ class Shell(App[None]):
         self._painting: Timer | None = None
         self._calm = 0
         self._seconds = 0
-        self._width = self.model.shown.wish.width
-        self._wish_changed: asyncio.Event | None = None
+        self._width = self.model.shown.chart_query.width
+        self._chart_query_changed: asyncio.Event | None = None
         self._completing: set[str] = set()
         """Ids of sessions of which all of the command was asked for, since filters look into it."""
         self._awaited: set[Topic] = set()
@@ -479,13 +479,15 @@ class Shell(App[None]):
         if not is_same:
             self.model.show(*ids)
         shown = self.model.shown
-        wish = replace(shown.wish, axis=axis, width=shown.wish.width if is_same else self._width)
+        query = replace(
+            shown.chart_query, axis=axis, width=shown.chart_query.width if is_same else self._width
+        )
         if is_plain:
-            wish = replace(wish, low=None, high=None, names=())
+            query = replace(query, low=None, high=None, names=())
         if is_same:
-            self.wish(wish)
+            self.request_charts(query)
             return
-        shown.want(wish)
+        shown.set_chart_query(query)
         self._receive(pause_s=pause_s)
 
     def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
@@ -528,24 +530,24 @@ class Shell(App[None]):
                     group.create_task(feed.explanation(session))
 
     async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
-        """Receive what is wished for; another wish begins anew."""
+        """Receive the series of the current query; another query begins anew."""
         while True:
-            wish = self.model.shown.wish
+            query = self.model.shown.chart_query
             changed = asyncio.Event()
-            self._wish_changed = changed
-            task = asyncio.create_task(feed.series(sessions, wish))
+            self._chart_query_changed = changed
+            task = asyncio.create_task(feed.series(sessions, query))
             try:
                 await changed.wait()
             finally:
                 task.cancel()
 
-    def wish(self, wish: ChartWish) -> None:
-        """Draw another part of the series, or more finely."""
-        if wish != self.model.shown.wish:
-            self.model.shown.want(wish)
+    def request_charts(self, query: ChartQuery) -> None:
+        """Draw another part of the series, or at another resolution."""
+        if query != self.model.shown.chart_query:
+            self.model.shown.set_chart_query(query)
             self._awaited.add(Topic.SERIES)
-            if self._wish_changed is not None:
-                self._wish_changed.set()
+            if self._chart_query_changed is not None:
+                self._chart_query_changed.set()
 
     async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
         """All that these reported, also what there is no room for at once; none where that cannot be had."""
@@ -567,7 +569,7 @@ class Shell(App[None]):
 
         if columns > 0:
             self._width = worth(columns)
-            self.wish(replace(self.model.shown.wish, width=self._width))
+            self.request_charts(replace(self.model.shown.chart_query, width=self._width))
 
     def log_of(self, rank: int) -> None:
         """Receive the log of another replica of the session that is looked at."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsml.clock import Clock
-    from tui.model import ChartWish, Event, Model
+    from tui.model import ChartQuery, Event, Model
 
 FASTEST: Final = 64
 STEPS_A_SECOND: Final = 8
@@ -51,7 +51,7 @@ class Story(Protocol):
         self,
         topic: Topic,
         names: tuple[str, ...],
-        wish: ChartWish,
+        query: ChartQuery,
         after: float | None,
         at: float,
         *,
@@ -145,7 +145,7 @@ class Player:
         rows = [row for row in map(model.row, shown.session_ids) if row is not None]
         told = self._sent
         # What each topic is of: when that is another, it is told from its beginning.
-        self._sent = {Topic.SERIES: (shown.session_ids, shown.wish)} if rows else {}
+        self._sent = {Topic.SERIES: (shown.session_ids, shown.chart_query)} if rows else {}
         if shown.pair is not None:
             self._sent[Topic.CODE] = shown.pair
         if rows and len(shown.session_ids) == 1:
@@ -157,14 +157,14 @@ class Player:
         whats = {detail.topic: detail.what for detail in shown.details}
         self._sent |= {topic: (name,) for topic, name in model.looks.items() if name}
         if shown.groups is None:
-            told.pop(Topic.SERIES, None)  # what was wished for since, and is again what it was
+            told.pop(Topic.SERIES, None)  # the query changed, and is now the same again
         for topic, what in self._sent.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:
                 continue
             names = (model.looks[topic],) if topic in OF_ONE else shown.session_ids
             found = self.story.received_of(
-                topic, names, shown.wish, after, self._at, what=whats.get(topic, "")
+                topic, names, shown.chart_query, after, self._at, what=whats.get(topic, "")
             )
             for when, event in found:
                 model.fold(event, when)

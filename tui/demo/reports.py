@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nsml.view.series import Series
     from tui.demo.part import Part
-    from tui.model import ChartWish
+    from tui.model import ChartQuery
 
 TAIL_LINES: Final = 1_000
 
@@ -27,34 +27,34 @@ class Reports:
     def __init__(self, origin: float) -> None:
         self._origin = origin
 
-    def series(self, parts: Sequence[Part], wish: ChartWish, now: float) -> SeriesReceived:
-        """What these reported, drawn as it is wished for."""
-        low = -math.inf if wish.low is None else wish.low
-        high = math.inf if wish.high is None else wish.high
+    def series(self, parts: Sequence[Part], query: ChartQuery, now: float) -> SeriesReceived:
+        """What these reported, as columns of the query."""
+        low = -math.inf if query.low is None else query.low
+        high = math.inf if query.high is None else query.high
         groups: dict[str, list[Series]] = {}
         owners: dict[str, list[str]] = {}
         for part in parts:
             columns = [
                 (series, low, high)
                 for metric in part.program.metrics
-                if (series := self._columns(part, metric, wish, part.reports(now))) is not None
+                if (series := self._columns(part, metric, query, part.reports(now))) is not None
             ]
             for name, lines in gather(columns, session=part.name).items():
                 groups.setdefault(name, []).extend(lines)
                 owners.setdefault(name, []).extend([part.id] * len(lines))
         ids = tuple(part.id for part in parts)
-        return SeriesReceived(ids, wish, lines_in_order(groups), owners)
+        return SeriesReceived(ids, query, lines_in_order(groups), owners)
 
-    def _columns(self, part: Part, metric: str, wish: ChartWish, count: int) -> pb.Series | None:
-        start, step = self._axis(part, wish.axis)
-        first = 0 if wish.low is None else max(math.ceil((wish.low - start) / step), 0)
+    def _columns(self, part: Part, metric: str, query: ChartQuery, count: int) -> pb.Series | None:
+        start, step = self._axis(part, query.axis)
+        first = 0 if query.low is None else max(math.ceil((query.low - start) / step), 0)
         last = count - 1
-        if wish.high is not None:
-            last = min(math.floor((wish.high - start) / step), last)
+        if query.high is not None:
+            last = min(math.floor((query.high - start) / step), last)
         if last < first:
             return None
         series = pb.Series(session_id=part.id, name=metric)
-        each = max(math.ceil((last - first + 1) / max(wish.width, 1)), 1)
+        each = max(math.ceil((last - first + 1) / max(query.width, 1)), 1)
         scatter = part.program.metrics[metric][1]
         for begin in range(first, last + 1, each):
             end = min(begin + each - 1, last)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tui.demo.part import Part
-    from tui.model import ChartWish, DetailReceived, Event
+    from tui.model import ChartQuery, DetailReceived, Event
 
 RECEIVED_EVERY_S: Final = 2.0
 MOST_ENDED: Final = 16
@@ -98,7 +98,7 @@ class Demo:
         self,
         topic: Topic,
         names: tuple[str, ...],
-        wish: ChartWish,
+        query: ChartQuery,
         after: float | None,
         at: float,
         *,
@@ -120,7 +120,7 @@ class Demo:
                 self._reports.log(parts[0], None if after is None else after - self.origin, now),
             )
         elif topic is Topic.SERIES and _is_due(after, at):
-            yield at, self._reports.series(parts, wish, now)
+            yield at, self._reports.series(parts, query, now)
         elif topic is Topic.EXPLANATION and _is_due(after, at):
             yield at, ExplanationReceived(parts[0].id, self._sessions.explanation(parts[0], now))
         elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):

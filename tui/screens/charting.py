@@ -43,13 +43,13 @@ _AXES: Final = tuple(Axis)
 def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
     """Show what a session reported."""
     shown = frame.model.shown
-    none, groups = "", shown.wish.of(shown.groups or {})
+    none, groups = "", shown.chart_query.of(shown.groups or {})
     if row is None:
         groups = {}
     elif not groups:
         nothing = "loading..." if shown.groups is None else _unreported(row.session)
         none = frame.none(Topic.SERIES, nothing)
-    charts.draw(groups, axis=shown.wish.axis, none=none)
+    charts.draw(groups, axis=shown.chart_query.axis, none=none)
 
 
 def draw_as_kept(frame: Frame, charts: Charts) -> None:
@@ -100,12 +100,12 @@ class ChartScreen(Frame):
 
     def chart_words(self) -> str:
         """Which metric is the first, and how it is drawn."""
-        charts, wish = self.query_one(Charts), self.model.shown.wish
+        charts, query = self.query_one(Charts), self.model.shown.chart_query
         parts = []
         if charts.count:
             name = fit_middle(visible(charts.first_name), _NAME_CELLS)
             parts.append(f"metric {charts.first + 1}/{charts.count}: {name}")
-        parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
+        parts += [f"x: {query.axis.value}", f"smooth {charts.smoothing:g}"]
         parts += ["log y"] if charts.is_log else []
         if left_out := self.model.shown.left_out:
             parts.append(
@@ -114,13 +114,13 @@ class ChartScreen(Frame):
         if undrawn := self.undrawn():
             parts.append(f"{undrawn:,} hidden (counters, constants): {self.key_of('plot.metrics')}")
         parts += (
-            [f"{counted(len(wish.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
-            if wish.names
+            [f"{counted(len(query.names), 'metric')} chosen: {self.key_of('plot.metrics')}"]
+            if query.names
             else []
         )
-        if wish.low is not None or wish.high is not None:
+        if query.low is not None or query.high is not None:
             parts.append(f"a part of it: {self.key_of('plot.whole')} shows the whole")
-        elif (wish.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
+        elif (query.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
             parts.append(f"{self.key_of('plot.whole')}: as it was reported")
         return " · ".join(parts)
 
@@ -128,22 +128,22 @@ class ChartScreen(Frame):
         """How many metrics have no chart since nobody chose them."""
         shown = self.model.shown
         groups = shown.groups or {}
-        return 0 if shown.wish.names else len(groups) - len(shown.wish.of(groups))
+        return 0 if shown.chart_query.names else len(groups) - len(shown.chart_query.of(groups))
 
     def plot_command(self, *names: str) -> tuple[str, str]:
         """How `nsml plot` draws the same of sessions, and what of it that does not."""
-        wish, charts = self.model.shown.wish, self.query_one(Charts)
+        query, charts = self.model.shown.chart_query, self.query_one(Charts)
         words, lacks = ["nsml", "plot", *names], ""
-        words += [word for name in wish.names for word in ("-m", escape(name))]
-        words += ["-x", wish.axis.value] if wish.axis is not Axis.STEP else []
+        words += [word for name in query.names for word in ("-m", escape(name))]
+        words += ["-x", query.axis.value] if query.axis is not Axis.STEP else []
         words += ["--smooth", f"{charts.smoothing:g}"] if charts.smoothing else []
         words += ["--log-y"] if charts.is_log else []
-        if wish.low is not None and wish.high is not None:
-            unit = {Axis.STEP: "", Axis.RELATIVE: "s"}.get(wish.axis)
+        if query.low is not None and query.high is not None:
+            unit = {Axis.STEP: "", Axis.RELATIVE: "s"}.get(query.axis)
             if unit is None:
                 lacks = "the part of the axis"
             else:
-                low, high = max(math.floor(wish.low), 0), max(math.ceil(wish.high), 0)
+                low, high = max(math.floor(query.low), 0), max(math.ceil(query.high), 0)
                 words += ["--range", f"{low}{unit}:{high}{unit}"]
         return shell_line(words), lacks
 
@@ -154,10 +154,10 @@ class ChartScreen(Frame):
 
     def action_axis(self) -> None:
         """Another axis, from its beginning to its end."""
-        wish = self.model.shown.wish
-        following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
+        query = self.model.shown.chart_query
+        following = _AXES[(_AXES.index(query.axis) + 1) % len(_AXES)]
         self._remember(axis=following)
-        self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
+        self.dashboard.request_charts(replace(query, axis=following, low=None, high=None))
 
     def action_smooth(self, by: int) -> None:
         """A smoother or rougher average."""
@@ -197,15 +197,15 @@ class ChartScreen(Frame):
             if len(keys) > MOST_CHOSEN:
                 self.dashboard.say(f"the first {MOST_CHOSEN} of them are drawn")
             self.query_one(Charts).first = 0
-            wish = replace(self.model.shown.wish, names=keys[:MOST_CHOSEN])
-            self.dashboard.wish(wish)
+            query = replace(self.model.shown.chart_query, names=keys[:MOST_CHOSEN])
+            self.dashboard.request_charts(query)
             self.redraw()
 
         self.app.push_screen(
             Picker(
                 "Metrics; with none chosen all but counters and constants",
                 [Choice(name, name) for name in choices],
-                chosen=shown.wish.names,
+                chosen=shown.chart_query.names,
                 several=True,
             ),
             go,
@@ -216,41 +216,41 @@ class ChartScreen(Frame):
         if (span := self._span()) is not None:
             low, high = span
             middle, half = (low + high) / 2, (high - low) / 2 * by
-            self._wish_span(middle - half, middle + half)
+            self._request_span(middle - half, middle + half)
 
     def action_pan(self, by: float) -> None:
         """Another part of the axis, as wide as this one."""
         if (span := self._span()) is not None:
             low, high = span
-            self._wish_span(low + by * (high - low), high + by * (high - low))
+            self._request_span(low + by * (high - low), high + by * (high - low))
 
     def action_whole(self) -> None:
         """All of the axis; where that is drawn, as it was reported: on steps, not smoothed, not logarithmic."""
         from tui.preferences import ChartPreferences
 
-        wish, charts = self.model.shown.wish, self.query_one(Charts)
-        if wish.low is not None or wish.high is not None:
-            self.dashboard.wish(replace(wish, low=None, high=None))
+        query, charts = self.model.shown.chart_query, self.query_one(Charts)
+        if query.low is not None or query.high is not None:
+            self.dashboard.request_charts(replace(query, low=None, high=None))
             return
         plain = ChartPreferences()
         charts.smoothing, charts.is_log = plain.smoothing, plain.is_log
         self._remember(axis=plain.axis, smoothing=plain.smoothing, is_log=plain.is_log)
-        self.dashboard.wish(replace(wish, axis=plain.axis))
+        self.dashboard.request_charts(replace(query, axis=plain.axis))
         self.redraw()
 
-    def _wish_span(self, low: float, high: float) -> None:
+    def _request_span(self, low: float, high: float) -> None:
         if math.isfinite(low) and math.isfinite(high) and low < high:
-            self.dashboard.wish(replace(self.model.shown.wish, low=low, high=high))
+            self.dashboard.request_charts(replace(self.model.shown.chart_query, low=low, high=high))
 
     def _span(self) -> tuple[float, float] | None:
         """The part of the axis that is drawn."""
-        wish = self.model.shown.wish
+        query = self.model.shown.chart_query
         lines = [line for group in (self.model.shown.groups or {}).values() for line in group]
         ends = [end for line in lines if line.x for end in (line.x[0], line.x[-1])]
         if not ends:
-            return None if wish.low is None or wish.high is None else (wish.low, wish.high)
-        low = min(ends) if wish.low is None else wish.low
-        high = max(ends) if wish.high is None else wish.high
+            return None if query.low is None or query.high is None else (query.low, query.high)
+        low = min(ends) if query.low is None else query.low
+        high = max(ends) if query.high is None else query.high
         return low, high
 
     def on_charts_resized(self) -> None:

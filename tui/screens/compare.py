@@ -250,7 +250,7 @@ class CompareScreen(ChartScreen):
 
     def _charts(self) -> None:
         shown, charts, current = self.model.shown, self.query_one(Charts), self.table.current
-        groups, crowd, none = shown.wish.of(shown.groups or {}), None, ""
+        groups, crowd, none = shown.chart_query.of(shown.groups or {}), None, ""
         is_mean = self._is_mean and bool(groups)
         if is_mean:
             if self._spread[0] is not groups and self._spread[0] != groups:
@@ -268,7 +268,7 @@ class CompareScreen(ChartScreen):
         elif self._sessions and not groups:
             nothing = "loading..." if shown.groups is None else "none of them reported anything"
             none = self.none(Topic.SERIES, nothing)
-        charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
+        charts.draw(groups, axis=shown.chart_query.axis, none=none, crowd=crowd)
         whose = []
         if crowd:
             is_drawn = any(crowd.front in some for some in crowd.owners.values())

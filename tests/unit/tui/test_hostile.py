@@ -49,10 +49,10 @@ class Evil(Demo):
     def received(self, after, at):
         yield from self._spoilt(super().received(after, at))
 
-    def received_of(self, topic, names, wish, after, at, *, what=""):
+    def received_of(self, topic, names, query, after, at, *, what=""):
         plain = tuple(name.removeprefix(EVIL) for name in names)
         yield from self._spoilt(
-            super().received_of(topic, plain, wish, after, at, what=what.replace(EVIL, ""))
+            super().received_of(topic, plain, query, after, at, what=what.replace(EVIL, ""))
         )
 
     def _spoilt(self, told):

@@ -89,7 +89,7 @@ async def session(pilot):
     app.clear_notifications()
     charts(app).smoothing, charts(app).is_log, charts(app).first = 0.0, False, 0
     app.set_preferences(Preferences())
-    app.wish(replace(wish(app), axis=Axis.STEP, low=None, high=None))
+    app.request_charts(replace(query(app), axis=Axis.STEP, low=None, high=None))
     app.screen.query_one("#search").display = False
     app.screen.action_tab("plot")
     await until(pilot, lambda: app.model.shown.groups and charts(app).display)
@@ -276,8 +276,8 @@ def charts(app):
     return app.screen.query_one(Charts)
 
 
-def wish(app):
-    return app.model.shown.wish
+def query(app):
+    return app.model.shown.chart_query
 
 
 def scrolled(app):
@@ -405,17 +405,17 @@ CASES = {
     "session.memo": Case("session", lambda app: "can be given a memo" in str(told(app)), True),
     "session.forward": Case("session", lambda app: "can be forwarded" in str(told(app)), True),
     "charts.back": Case("session", lambda app: on(app, SessionsScreen), True),
-    "plot.axis": Case("session", lambda app: wish(app).axis, OTHER),
+    "plot.axis": Case("session", lambda app: query(app).axis, OTHER),
     "plot.rougher": Case("session", lambda app: charts(app).smoothing, 0.0, ["full_stop"]),
     "plot.smoother": Case("session", lambda app: charts(app).smoothing, 0.3),
     "plot.log": Case("session", lambda app: charts(app).is_log, True),
     "plot.next": Case("session", lambda app: charts(app).first, 1),
     "plot.before": Case("session", lambda app: charts(app).first, 0, ["n"]),
-    "plot.in": Case("session", lambda app: wish(app).low is not None, True),
-    "plot.out": Case("session", lambda app: wish(app).low, UP, ["plus"]),
-    "plot.left": Case("session", lambda app: wish(app).low, UP, ["plus"]),
-    "plot.right": Case("session", lambda app: wish(app).low, DOWN, ["plus"]),
-    "plot.whole": Case("session", lambda app: wish(app).low is None, True, ["plus"]),
+    "plot.in": Case("session", lambda app: query(app).low is not None, True),
+    "plot.out": Case("session", lambda app: query(app).low, UP, ["plus"]),
+    "plot.left": Case("session", lambda app: query(app).low, UP, ["plus"]),
+    "plot.right": Case("session", lambda app: query(app).low, DOWN, ["plus"]),
+    "plot.whole": Case("session", lambda app: query(app).low is None, True, ["plus"]),
     "log.follow": Case("log", lambda app: log_of(app).is_following, True, ["k"]),
     "log.wrap": Case("log", lambda app: log_of(app).is_wrapped, True),
     "log.down": Case("log", lambda app: log_of(app).scroll_offset.y, 1, ["g"]),

@@ -11,7 +11,7 @@ from nsml.view.filtering import Filter
 from nsml.view.series import Axis, Series
 from tui.model import (
     MOST_LINES,
-    ChartWish,
+    ChartQuery,
     ClusterReceived,
     CodeReceived,
     EndedReceived,
@@ -144,7 +144,7 @@ def test_only_what_is_received_of_the_one_that_is_shown_counts():
     model = Model()
     model.show("s1")
     model.fold(LogReceived("s2", ["of another"]), 10)
-    model.fold(SeriesReceived(("s2",), ChartWish(), {"loss": []}), 10)
+    model.fold(SeriesReceived(("s2",), ChartQuery(), {"loss": []}), 10)
     assert (list(model.shown.lines), model.shown.groups) == ([], None)
     assert model.sources[Topic.LOG].state(11) is State.LOADING
     model.fold(LogReceived("s1", ["of it"]), 12)
@@ -158,7 +158,7 @@ def test_only_what_is_received_of_the_one_that_is_shown_counts():
 def test_columns_that_are_the_same_are_not_drawn_again_unless_they_were_not_received():
     model = Model()
     model.show("s1")
-    received = SeriesReceived(("s1",), ChartWish(), {"loss": []})
+    received = SeriesReceived(("s1",), ChartQuery(), {"loss": []})
     model.fold(received, 10)
     before = model.version
     model.fold(received, 12)
@@ -167,26 +167,26 @@ def test_columns_that_are_the_same_are_not_drawn_again_unless_they_were_not_rece
     before = model.version
     model.fold(received, 14)
     assert model.version > before
-    model.fold(SeriesReceived(("s1",), ChartWish(), {"loss": []}), 15)
+    model.fold(SeriesReceived(("s1",), ChartQuery(), {"loss": []}), 15)
     assert model.version > before + 1
 
 
-def test_columns_of_what_is_wished_for_no_more_are_not_drawn():
+def test_the_answer_to_an_earlier_query_is_not_drawn():
     model = Model()
     model.show("s1")
-    model.shown.wish = ChartWish(axis=Axis.WALL)
-    model.fold(SeriesReceived(("s1",), ChartWish(), {"loss": []}), 10)
+    model.shown.chart_query = ChartQuery(axis=Axis.WALL)
+    model.fold(SeriesReceived(("s1",), ChartQuery(), {"loss": []}), 10)
     assert model.shown.groups is None
 
 
 def test_several_are_looked_at_together_and_each_pair_of_them_for_its_code():
     model = Model()
     model.show("s1", "s2")
-    model.fold(SeriesReceived(("s1",), ChartWish(), {"old": []}), 10)
+    model.fold(SeriesReceived(("s1",), ChartQuery(), {"old": []}), 10)
     model.fold(LogReceived("s1", ["of one"]), 10)
     model.fold(CodeReceived(("s1", "s3"), [], 0), 10)
     assert (model.shown.groups, list(model.shown.lines), model.shown.code) == (None, [], None)
-    model.fold(SeriesReceived(("s1", "s2"), ChartWish(), {"loss": []}, {"loss": []}), 11)
+    model.fold(SeriesReceived(("s1", "s2"), ChartQuery(), {"loss": []}, {"loss": []}), 11)
     model.show_code(("s2", "s1"))
     model.fold(CodeReceived(("s2", "s1"), [], 4), 11)
     assert (model.shown.groups, model.shown.code.same) == ({"loss": []}, 4)
@@ -300,6 +300,6 @@ def test_with_no_metric_chosen_all_but_counters_and_constants_are_drawn():
     line = [Series(label="s", x=[0, 1], y=[1, 2])]
     same = [Series(label="s", x=[0, 1], y=[3, 3])]
     groups = {"loss": line, "x": line, "epoch": line, "batch_size": same}
-    assert [*ChartWish().of(groups)] == ["loss", "x"]
-    assert [*ChartWish(names=("epoch", "batch_size")).of(groups)] == ["epoch", "batch_size"]
-    assert [*ChartWish().of({"epoch": line})] == ["epoch"]
+    assert [*ChartQuery().of(groups)] == ["loss", "x"]
+    assert [*ChartQuery(names=("epoch", "batch_size")).of(groups)] == ["epoch", "batch_size"]
+    assert [*ChartQuery().of({"epoch": line})] == ["epoch"]

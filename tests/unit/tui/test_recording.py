@@ -26,7 +26,7 @@ from nsml.view.series import Axis, Series
 from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
-    ChartWish,
+    ChartQuery,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
@@ -64,7 +64,7 @@ LOSS = Series(label="kim/mnist/1", x=[1.0, 2.0, 3.0], y=[3.0, math.nan, 1.0])
 
 def series(*ids, axis=Axis.STEP):
     groups = {"loss": [LOSS for _ in ids]}
-    return SeriesReceived(tuple(ids), ChartWish(axis=axis, width=80), groups, {"loss": list(ids)})
+    return SeriesReceived(tuple(ids), ChartQuery(axis=axis, width=80), groups, {"loss": list(ids)})
 
 
 DATASET = Dataset(name="mnist", owner="kim", digest="d1", version=1, size_bytes=7)
@@ -99,8 +99,8 @@ def write(path, events, **more):
     return recorder
 
 
-def of(story, topic, *ids, wish=None, after=None, at=AT + 100, what=""):
-    found = story.received_of(topic, ids, wish or ChartWish(), after, at, what=what)
+def of(story, topic, *ids, query=None, after=None, at=AT + 100, what=""):
+    found = story.received_of(topic, ids, query or ChartQuery(), after, at, what=what)
     return [event for _, event in found]
 
 
@@ -114,9 +114,9 @@ def test_what_is_recorded_is_read_again(tmp_path):
     ends = AT + 1 + len([*GENERAL, *CLOSELY])
     assert (story.platform, story.user, story.begins, story.ends) == ("garden", "kim", AT, ends)
     assert [event for _, event in story.received(AT, AT + 100)] == GENERAL
-    (received,) = of(story, Topic.SERIES, "s1", wish=ChartWish(width=200))
+    (received,) = of(story, Topic.SERIES, "s1", query=ChartQuery(width=200))
     line = received.groups["loss"][0]
-    assert (line.label, line.x, received.wish.width) == (LOSS.label, LOSS.x, 200)
+    assert (line.label, line.x, received.query.width) == (LOSS.label, LOSS.x, 200)
     assert math.isnan(line.y[1])
     assert of(story, Topic.LOG, "s1") == CLOSELY[1:3]
     assert of(story, Topic.EXPLANATION, "s1") == CLOSELY[3:4]
@@ -271,7 +271,7 @@ def test_what_was_not_looked_at_is_said_not_to_be_there(tmp_path):
 def test_sessions_that_were_looked_at_one_by_one_can_be_compared(tmp_path):
     write(tmp_path / "it", [series("s1"), series("s2"), series("s1", "s3")])
     (received,) = of(
-        Recording(tmp_path / "it"), Topic.SERIES, "s2", "s3", wish=ChartWish(low=2.0, high=9.0)
+        Recording(tmp_path / "it"), Topic.SERIES, "s2", "s3", query=ChartQuery(low=2.0, high=9.0)
     )
     assert (received.session_ids, received.owners) == (("s2", "s3"), {"loss": ["s2", "s3"]})
     assert [list(line.x) for line in received.groups["loss"]] == [[2.0, 3.0]] * 2

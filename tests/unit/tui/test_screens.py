@@ -79,7 +79,7 @@ async def test_series_are_as_wide_as_the_charts_of_the_screen_in_front():
 
     def fits():
         charts = app.screen.query(Charts)
-        return charts and app.model.shown.wish.width == worth(charts.first().size.width)
+        return charts and app.model.shown.chart_query.width == worth(charts.first().size.width)
 
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.model.shown.session_ids and fits())

@@ -14,7 +14,7 @@ from tui.app import Dashboard
 from tui.demo.scenery import GPUS
 from tui.demo.story import Demo
 from tui.main import main
-from tui.model import ChartWish, Model, Refused, SeriesReceived, medium_key
+from tui.model import ChartQuery, Model, Refused, SeriesReceived, medium_key
 from tui.recording import Recorder, Recording
 from tui.screens.session import SessionScreen
 from tui.sources import State, Topic
@@ -106,14 +106,14 @@ def test_every_session_of_the_demo_can_be_looked_at_closely():
     for row in at_moment(story, AT).rows(Filter(""), AT):
         ids, state = (row.session.id,), row.session.state
         for axis in Axis:
-            ((_, received),) = story.received_of(Topic.SERIES, ids, ChartWish(axis=axis), None, AT)
+            ((_, received),) = story.received_of(Topic.SERIES, ids, ChartQuery(axis=axis), None, AT)
             assert isinstance(received, SeriesReceived)
-        ((_, log),) = story.received_of(Topic.LOG, ids, ChartWish(), None, AT)
+        ((_, log),) = story.received_of(Topic.LOG, ids, ChartQuery(), None, AT)
         if state == pb.SESSION_STATE_RUNNING:
             assert all(lines[0].points > 1 for lines in received.groups.values())
             assert log.lines
         if state == pb.SESSION_STATE_QUEUED:
-            ((_, why),) = story.received_of(Topic.EXPLANATION, ids, ChartWish(), None, AT)
+            ((_, why),) = story.received_of(Topic.EXPLANATION, ids, ChartQuery(), None, AT)
             assert why.answer.waiting.reason == row.session.waiting != ""
             assert why.answer.waiting.holders
             assert not log.lines
@@ -125,7 +125,7 @@ def test_every_tab_of_a_session_of_the_demo_has_something_to_show():
         session = row.session
 
         def told(topic, what="", ids=(session.id,)):
-            [(_, event)] = story.received_of(topic, ids, ChartWish(), None, AT, what=what)
+            [(_, event)] = story.received_of(topic, ids, ChartQuery(), None, AT, what=what)
             return event
 
         assert len(told(Topic.CHECKPOINTS).checkpoints) == session.checkpoint_count
@@ -146,18 +146,18 @@ def test_every_tab_of_a_session_of_the_demo_has_something_to_show():
                 assert isinstance(found, Refused)
             else:
                 assert len(found.data) == one.size_bytes
-        assert list(story.received_of(Topic.FILES, (session.id,), ChartWish(), AT, AT + 9)) == []
+        assert list(story.received_of(Topic.FILES, (session.id,), ChartQuery(), AT, AT + 9)) == []
 
 
 def test_a_log_of_the_demo_that_is_followed_is_the_one_that_is_read_at_once():
-    story, wish = Demo(AT), ChartWish()
+    story, query = Demo(AT), ChartQuery()
     for row in at_moment(story, AT).rows(Filter("state:run"), AT):
         ids = (row.session.id,)
         lines = []
         for after, at in [(None, AT), (AT, AT + 7), (AT + 7, AT + 600), (AT + 600, AT + 601)]:
-            for _, event in story.received_of(Topic.LOG, ids, wish, after, at):
+            for _, event in story.received_of(Topic.LOG, ids, query, after, at):
                 lines += event.lines
-        ((_, whole),) = story.received_of(Topic.LOG, ids, wish, None, AT + 601)
+        ((_, whole),) = story.received_of(Topic.LOG, ids, query, None, AT + 601)
         assert lines[-200:] == whole.lines[-200:]
 
 
