@@ -19,7 +19,7 @@ from controlplane.history.sqlite import open_history
 from controlplane.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared, shared_folder
-from controlplane.ownership import Standing, StartRefused, choose_coordination, claim
+from controlplane.ownership import BackendSettings, StartRefused, choose_coordination, claim
 from controlplane.plane import Surroundings
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
@@ -55,7 +55,7 @@ class Ground:
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
 
 
-def standing_of(settings: Settings) -> Standing:
+def standing_of(settings: Settings) -> BackendSettings:
     """What the settings and the data folder say to stand on.
 
     Raises:
@@ -66,7 +66,7 @@ def standing_of(settings: Settings) -> Standing:
         raise StartRefused(
             "etcd_user is for an etcd cluster by URLs: the store of a data folder asks nobody"
         )
-    return Standing(
+    return BackendSettings(
         coordination=coordination,
         history=settings.history,
         objects=settings.objects,
@@ -76,7 +76,7 @@ def standing_of(settings: Settings) -> Standing:
 
 @contextlib.asynccontextmanager
 async def surroundings(
-    settings: Settings, standing: Standing, clock: Clock, waiting: Waiting
+    settings: Settings, standing: BackendSettings, clock: Clock, waiting: Waiting
 ) -> AsyncIterator[tuple[Surroundings, Cluster]]:
     """Open and claim what a control plane stands on, for the length of an `async with`.
 
@@ -97,7 +97,7 @@ async def surroundings(
 @contextlib.asynccontextmanager
 async def _claimed(
     settings: Settings,
-    standing: Standing,
+    standing: BackendSettings,
     clock: Clock,
     store: KeyValueStore,
     objects: ObjectStore,
@@ -115,7 +115,7 @@ async def _claimed(
 
 @contextlib.asynccontextmanager
 async def opened_ground(
-    settings: Settings, standing: Standing, clock: Clock
+    settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[Ground]:
     """Store, history and objects, whoever they belong to; no other version works with them.
 
@@ -147,7 +147,7 @@ async def _ground_on(
 
 @contextlib.asynccontextmanager
 async def opened_store(
-    settings: Settings, standing: Standing, clock: Clock
+    settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[KeyValueStore]:
     """The store alone, for the length of an `async with`.
 
@@ -162,7 +162,7 @@ async def opened_store(
 
 @contextlib.asynccontextmanager
 async def reached_store(
-    settings: Settings, standing: Standing, clock: Clock
+    settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[KeyValueStore]:
     """The store of the settings, whoever it belongs to; what is in it is not looked at.
 
@@ -229,7 +229,7 @@ def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
     return replace(on, keys=SharedKeys(on.store, claimed.key, cluster_id, on.vault, clock=clock))
 
 
-def _folders(settings: Settings, standing: Standing) -> dict[str, Path]:
+def _folders(settings: Settings, standing: BackendSettings) -> dict[str, Path]:
     """Where the parts write that keep files themselves."""
     data = settings.data
     objects = shared_folder(settings.objects) if settings.objects else data / "objects"

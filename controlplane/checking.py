@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from controlplane.config import Settings
-    from controlplane.ownership import Standing
+    from controlplane.ownership import BackendSettings
     from nsml.clock import Clock
 
 WITHIN_S: Final = 10.0
@@ -189,7 +189,7 @@ async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -
     return Finding("warn", subject, warning) if warning else Finding("ok", subject, fine)
 
 
-async def _coordination(settings: Settings, standing: Standing, clock: Clock) -> str:
+async def _coordination(settings: Settings, standing: BackendSettings, clock: Clock) -> str:
     """What is not as it should be with an etcd that answers."""
     async with reached_store(settings, standing, clock) as store:
         item = await store.get(records.CLUSTER)

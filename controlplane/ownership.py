@@ -77,7 +77,7 @@ class Coordination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BackendSettings:
     """What a control plane is told to stand on; `history` and `objects` are URLs, "" for its folder.
 
     Attributes:
@@ -176,7 +176,7 @@ def choose_coordination(wanted: str, data: Path) -> Coordination:
     return Coordination(kind)
 
 
-async def claim(on: Ground, data: Path, standing: Standing, key_file: Path) -> Claimed:
+async def claim(on: Ground, data: Path, standing: BackendSettings, key_file: Path) -> Claimed:
     """The platform that lives here; the first start makes it, and nothing is changed before.
 
     Raises:
@@ -189,7 +189,7 @@ async def claim(on: Ground, data: Path, standing: Standing, key_file: Path) -> C
 class _Claim:
     """One start."""
 
-    def __init__(self, on: Ground, data: Path, standing: Standing, key_file: Path) -> None:
+    def __init__(self, on: Ground, data: Path, standing: BackendSettings, key_file: Path) -> None:
         self._on = on
         self._data = data
         self._standing = standing

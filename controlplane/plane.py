@@ -50,7 +50,7 @@ from controlplane.loops.warning import Warnings
 from controlplane.operations import warnings
 from controlplane.operations.admission import Admission
 from controlplane.operations.admitted_objects import AdmittedObjects
-from controlplane.operations.agent_connections import Contacts
+from controlplane.operations.agent_connections import AgentConnections
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.checkpoints import Checkpoints
@@ -62,7 +62,7 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
-from controlplane.operations.idle_detection import Wastes
+from controlplane.operations.idle_detection import IdleDetector
 from controlplane.operations.ingest import Ingestor
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.log_search import Searches
@@ -77,7 +77,7 @@ from controlplane.operations.object_gc import Collector
 from controlplane.operations.owned_names import Holdings
 from controlplane.operations.preempt import Requeuer
 from controlplane.operations.projects import Projects
-from controlplane.operations.readers import Followers
+from controlplane.operations.readers import Readers
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
@@ -213,7 +213,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Character:
+class MemberConfig:
     """Who a control plane is.
 
     Attributes:
@@ -287,7 +287,7 @@ class ControlPlane:
         cluster_id: of the platform that lives in the store.
     """
 
-    def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+    def __init__(self, on: Surroundings, character: MemberConfig, cluster_id: str) -> None:
         self._log = structlog.get_logger("controlplane").bind(member=character.member)
         self.character = character
         self.cluster_id = cluster_id
@@ -388,7 +388,7 @@ class ControlPlane:
             ttl_s=character.lease_s,
             findings=lambda: own_findings(self.health.conditions.standing()),
         )
-        self.contacts = Contacts(state=self.state, clock=clock)
+        self.contacts = AgentConnections(state=self.state, clock=clock)
         self.keeper = NodeKeeper(
             state=self.state,
             committer=self.committer,
@@ -608,8 +608,8 @@ class ControlPlane:
             group.create_task(self._reclaiming().run(), name="reclaiming")
             group.create_task(self._warnings().run(), name="warnings")
 
-    def _wastes(self) -> Wastes:
-        return Wastes(
+    def _wastes(self) -> IdleDetector:
+        return IdleDetector(
             state=self.state,
             history=self._on.history,
             usages=self.usages,
@@ -839,7 +839,7 @@ class ControlPlane:
     def _session_operations(self) -> SessionOperations:
         on = self._on
         writer = SessionWriter(store=on.store, state=self.state, admission=self.admission)
-        followers = Followers(
+        followers = Readers(
             state=self.state,
             history=on.history,
             logs=self.logs,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.ownership import Standing
+    from controlplane.ownership import BackendSettings
     from controlplane.store.interface import KeyValueStore
 
 MARK: Final = "restoring"
@@ -141,7 +141,7 @@ class _Restoring:
         self,
         on: Ground,
         backup: Backup,
-        standing: Standing,
+        standing: BackendSettings,
         settings: Settings,
         *,
         stored: Mapping[str, bytes],

@@ -52,7 +52,7 @@ from controlplane.domain.idle import WasteRule
 from controlplane.domain.values import DAY_S
 from controlplane.operations.views import OPENS_HTTP
 from controlplane.ownership import StartRefused
-from controlplane.plane import Character, ControlPlane
+from controlplane.plane import ControlPlane, MemberConfig
 from controlplane.python_gc import collect_seldom
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
@@ -308,7 +308,7 @@ async def _serve(
     server = grpc.aio.server(interceptors=[door], options=_grpc_options())
     listeners = Listeners(server, settings, on.authority)
     member = settings.member or f"{socket.gethostname()}-{os.getpid()}"
-    character = Character(
+    character = MemberConfig(
         member=member,
         version=VERSION,
         address=listeners.for_agents() or listeners.primary,

@@ -20,7 +20,7 @@ from controlplane.store.interface import CommitUnknown, StoreError, StoreUnavail
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from controlplane.ownership import Standing
+    from controlplane.ownership import BackendSettings
     from nsml.clock import Clock
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Absence:
     reason: str
 
 
-def absence(error: Exception, standing: Standing) -> Absence | None:
+def absence(error: Exception, standing: BackendSettings) -> Absence | None:
     """What is away after such an error; None where waiting would not help."""
     match error:
         case HistoryDenied() | ObjectsDenied():
@@ -65,7 +65,9 @@ class Waiting:
         tell: is given the reason whenever it is another one; "" once nothing is waited for.
     """
 
-    def __init__(self, standing: Standing, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, standing: BackendSettings, clock: Clock, tell: Callable[[str], None]
+    ) -> None:
         self._standing = standing
         self._clock = clock
         self._tell = tell

@@ -24,7 +24,7 @@ from nodeagent.collect.ingest import Collection, Ingest
 from nodeagent.collect.pace import Pace
 from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
-from nodeagent.dependencies import Parts
+from nodeagent.dependencies import Dependencies
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link.channels import Link
@@ -80,7 +80,7 @@ log = structlog.get_logger()
 class Agent:
     """One agent; `run` is its life. The runtime must be open."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: Dependencies) -> None:
         self._settings = settings
         self._parts = parts
         self._machine = parts.machine

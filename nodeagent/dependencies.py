@@ -93,7 +93,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Dependencies:
     """What an agent is made of.
 
     `probe` reads the devices; `load` is told before each reading what sessions hold of them, 0 to 1

@@ -21,7 +21,7 @@ import structlog
 
 from nodeagent.collect.file_watcher import Writes
 from nodeagent.config import Settings, SettingsError
-from nodeagent.dependencies import Machine, MakeImageOrders, Parts
+from nodeagent.dependencies import Dependencies, Machine, MakeImageOrders
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.engine.watch import ANSWERS_WITHIN_S, EngineWatch
 from nodeagent.environments.downloads import Downloads
@@ -129,7 +129,7 @@ _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
 @asynccontextmanager
-async def real_parts(settings: Settings) -> AsyncIterator[Parts]:
+async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
     """The parts for these settings, while the context lasts.
 
     Raises:
@@ -187,7 +187,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Parts]:
             _rules_kept(networks, folders, clock),
             _runtime(folders, isolation, networks.network, engine_place, clock) as runtime,
         ):
-            yield Parts(
+            yield Dependencies(
                 clock=clock,
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
                 run=in_thread,

@@ -62,7 +62,7 @@ from controlplane.domain.values import (
     Used,
 )
 from controlplane.python_gc import collect_seldom
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def _rounds(index: ClusterIndex, cluster: Cluster, rounds: int) -> Iterator[tupl
     yield "placed_per_s", placed / took
     yield "planned_per_s", placed / planning
     began = process_time()
-    deferrals = Answers(index).deferrals(NOW)
+    deferrals = QueueQueries(index).deferrals(NOW)
     yield "deferred_per_s", len(deferrals) / (process_time() - began)
 
 

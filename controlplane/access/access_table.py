@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Door(enum.Flag):
+class AllowedCallers(enum.Flag):
     """Who may knock; several are joined by `|`."""
 
     ANONYMOUS = enum.auto()
@@ -60,56 +60,57 @@ class Row:
     `change` is None for methods that change nothing.
     """
 
-    doors: Door
+    doors: AllowedCallers
     rule: str
     change: Change | None = None
 
 
-_EVERYBODY = Door.ANONYMOUS | Door.USER | Door.NODE
+_EVERYBODY = AllowedCallers.ANONYMOUS | AllowedCallers.USER | AllowedCallers.NODE
 
 _SESSIONS = {
     "CreateSession": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "The session belongs to the caller; datasets must be visible.",
         Change(answer="session.name", dry_run="validate_only", is_frequent=True),
     ),
-    "GetSession": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "ListSessions": Row(Door.USER, "Only visible sessions are listed."),
-    "WatchSessions": Row(Door.USER, "Only visible sessions are sent, as of each change."),
+    "GetSession": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
+    "ListSessions": Row(AllowedCallers.USER, "Only visible sessions are listed."),
+    "WatchSessions": Row(AllowedCallers.USER, "Only visible sessions are sent, as of each change."),
     "StopSession": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="session", is_frequent=True),
     ),
     "RequeueSession": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="session", is_frequent=True),
     ),
     "RemoveSession": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="session", is_frequent=True),
     ),
     "UpdateSession": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="session", is_frequent=True),
     ),
-    "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "SearchLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "ReadSeries": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ReadLogs": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
+    "SearchLogs": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
+    "ReadMetrics": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
+    "ReadSeries": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
+    "ListMetrics": Row(AllowedCallers.USER, "Invisible sessions are NOT_FOUND."),
     "ExplainSession": Row(
-        Door.USER, "Invisible sessions are NOT_FOUND; holders that are invisible have no name."
+        AllowedCallers.USER,
+        "Invisible sessions are NOT_FOUND; holders that are invisible have no name.",
     ),
     "ListQueue": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Of invisible sessions only place, owner, size and age. Invisible projects are NOT_FOUND.",
     ),
     "OpenTunnel": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="target.session", is_frequent=True),
     ),
@@ -117,17 +118,17 @@ _SESSIONS = {
 
 _AGENTS = {
     "Control": Row(
-        Door.NODE | Door.PEER,
+        AllowedCallers.NODE | AllowedCallers.PEER,
         "Register names the caller's own node; reports are of its replicas.",
         Change(target="register.node", is_frequent=True),
     ),
     "Ingest": Row(
-        Door.NODE,
+        AllowedCallers.NODE,
         "Chunks are of replicas that run or ran on the caller's node.",
         Change(is_frequent=True),
     ),
     "Tunnel": Row(
-        Door.NODE | Door.PEER,
+        AllowedCallers.NODE | AllowedCallers.PEER,
         "The tunnel was asked of the caller's node.",
         Change(target="tunnel_id", is_frequent=True),
     ),
@@ -135,43 +136,47 @@ _AGENTS = {
 
 _CONTENT = {
     "FindMissingBlobs": Row(
-        Door.USER | Door.NODE,
+        AllowedCallers.USER | AllowedCallers.NODE,
         "Of blobs that the caller has sent or may read; all others are missing, stored or not.",
     ),
     "PutBlobs": Row(
-        Door.USER | Door.NODE,
+        AllowedCallers.USER | AllowedCallers.NODE,
         "Content is named by its digest, which is verified.",
         Change(target="blobs.digest", is_frequent=True),
     ),
     "GetBlobs": Row(
-        Door.USER | Door.NODE,
+        AllowedCallers.USER | AllowedCallers.NODE,
         "Read through a manifest that the caller may see; nodes: of sessions placed on them.",
     ),
 }
 
 _CHECKPOINTS = {
     "ListCheckpoints": Row(
-        Door.USER | Door.NODE, "Visible sessions; nodes: of sessions placed on them."
+        AllowedCallers.USER | AllowedCallers.NODE,
+        "Visible sessions; nodes: of sessions placed on them.",
     ),
     "GetCheckpoint": Row(
-        Door.USER | Door.NODE, "Visible sessions; nodes: what a session placed on them may see."
+        AllowedCallers.USER | AllowedCallers.NODE,
+        "Visible sessions; nodes: what a session placed on them may see.",
     ),
     "CommitCheckpoint": Row(
-        Door.NODE,
+        AllowedCallers.NODE,
         "The session runs or ran on the caller's node; content that the node sent for it.",
         Change(target="session_id", is_frequent=True),
     ),
     "RemoveCheckpoints": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own sessions; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="session", is_frequent=True),
     ),
 }
 
 _MEDIA = {
-    "ListMedia": Row(Door.USER, "Visible sessions; what is listed may be read from then on."),
+    "ListMedia": Row(
+        AllowedCallers.USER, "Visible sessions; what is listed may be read from then on."
+    ),
     "CommitMedia": Row(
-        Door.NODE,
+        AllowedCallers.NODE,
         "The replica runs or ran on the caller's node; content that the node sent for it.",
         Change(target="session_id", is_frequent=True),
     ),
@@ -179,51 +184,53 @@ _MEDIA = {
 
 _DATASETS = {
     "CreateDatasetVersion": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "The dataset is the caller's, or the caller is an administrator; content that the caller sent or may read.",
         Change(target="name", dry_run="validate_only", is_frequent=True),
     ),
-    "ListDatasets": Row(Door.USER, "Only visible datasets are listed."),
-    "GetDataset": Row(Door.USER, "Invisible datasets are NOT_FOUND."),
+    "ListDatasets": Row(AllowedCallers.USER, "Only visible datasets are listed."),
+    "GetDataset": Row(AllowedCallers.USER, "Invisible datasets are NOT_FOUND."),
     "RemoveDataset": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Own datasets; administrators all. Others are denied, or NOT_FOUND.",
         Change(target="name", is_frequent=True),
     ),
 }
 
 _NODES = {
-    "ListNodes": Row(Door.USER, "Names of invisible sessions are left out."),
-    "GetNode": Row(Door.USER, "Names of invisible sessions are left out, and counted."),
-    "DrainNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "ResumeNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "FenceNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "RemoveNode": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "ListNodes": Row(AllowedCallers.USER, "Names of invisible sessions are left out."),
+    "GetNode": Row(AllowedCallers.USER, "Names of invisible sessions are left out, and counted."),
+    "DrainNode": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "ResumeNode": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "FenceNode": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "RemoveNode": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
     "PullImage": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Nodes that run the caller's sessions; administrators any.",
         Change(target="node", is_frequent=True),
     ),
-    "GetImagePull": Row(Door.USER, "The caller's own pulls."),
-    "RemoveImage": Row(Door.ADMIN, "No rule beyond the door.", Change(target="node")),
-    "GetCluster": Row(Door.USER, "Sums only, and why nodes take nothing."),
+    "GetImagePull": Row(AllowedCallers.USER, "The caller's own pulls."),
+    "RemoveImage": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="node")),
+    "GetCluster": Row(AllowedCallers.USER, "Sums only, and why nodes take nothing."),
 }
 
 _ACCOUNTS = {
-    "GetCaller": Row(Door.USER | Door.NODE, "Tells callers who they are."),
-    "CreateUser": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "ListUsers": Row(Door.ADMIN, "No rule beyond the door."),
-    "DeleteUser": Row(Door.ADMIN, "The last administrator stays.", Change(target="name")),
-    "UpdateUser": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "GetUsage": Row(Door.USER, "The caller's own; administrators anybody's."),
-    "ListUsage": Row(Door.ADMIN, "No rule beyond the door."),
+    "GetCaller": Row(AllowedCallers.USER | AllowedCallers.NODE, "Tells callers who they are."),
+    "CreateUser": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "ListUsers": Row(AllowedCallers.ADMIN, "No rule beyond the door."),
+    "DeleteUser": Row(AllowedCallers.ADMIN, "The last administrator stays.", Change(target="name")),
+    "UpdateUser": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "GetUsage": Row(AllowedCallers.USER, "The caller's own; administrators anybody's."),
+    "ListUsage": Row(AllowedCallers.ADMIN, "No rule beyond the door."),
     "CreateToken": Row(
-        Door.USER, "For oneself; administrators for anybody.", Change(target="user")
+        AllowedCallers.USER, "For oneself; administrators for anybody.", Change(target="user")
     ),
     "RevokeToken": Row(
-        Door.USER, "The caller's own token; administrators all of anybody's.", Change(target="user")
+        AllowedCallers.USER,
+        "The caller's own token; administrators all of anybody's.",
+        Change(target="user"),
     ),
-    "CreateJoinToken": Row(Door.ADMIN, "No rule beyond the door.", Change()),
+    "CreateJoinToken": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change()),
     "JoinNode": Row(
         _EVERYBODY,
         "The secret of a join token decides; a node may renew its own certificate.",
@@ -233,36 +240,43 @@ _ACCOUNTS = {
 
 _SECRETS = {
     "SetSecret": Row(
-        Door.USER, "For oneself: nobody sets another's secrets.", Change(target="name")
+        AllowedCallers.USER, "For oneself: nobody sets another's secrets.", Change(target="name")
     ),
-    "ListSecrets": Row(Door.USER, "The caller's own; administrators anybody's. Never a value."),
+    "ListSecrets": Row(
+        AllowedCallers.USER, "The caller's own; administrators anybody's. Never a value."
+    ),
     "RemoveSecret": Row(
-        Door.USER, "The caller's own; administrators anybody's.", Change(target="name")
+        AllowedCallers.USER, "The caller's own; administrators anybody's.", Change(target="name")
     ),
 }
 
 _VIEWS = {
     "OpenView": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Invisible sessions are NOT_FOUND; shown with the caller's token.",
         Change(target="sessions"),
     ),
-    "ListViews": Row(Door.USER, "The caller's own; administrators everybody's."),
+    "ListViews": Row(AllowedCallers.USER, "The caller's own; administrators everybody's."),
     "StopView": Row(
-        Door.USER, "The caller's own; administrators all. Others NOT_FOUND.", Change(target="id")
+        AllowedCallers.USER,
+        "The caller's own; administrators all. Others NOT_FOUND.",
+        Change(target="id"),
     ),
 }
 
 _PROJECTS = {
-    "CreateProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "CreateProject": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
     "GetProject": Row(
-        Door.USER, "Members; administrators all. Others NOT_FOUND. Invisible sessions are counted."
+        AllowedCallers.USER,
+        "Members; administrators all. Others NOT_FOUND. Invisible sessions are counted.",
     ),
-    "ListProjects": Row(Door.USER, "Those of which the caller is a member; administrators all."),
-    "UpdateProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
-    "DeleteProject": Row(Door.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "ListProjects": Row(
+        AllowedCallers.USER, "Those of which the caller is a member; administrators all."
+    ),
+    "UpdateProject": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
+    "DeleteProject": Row(AllowedCallers.ADMIN, "No rule beyond the door.", Change(target="name")),
     "ChangeMembers": Row(
-        Door.USER,
+        AllowedCallers.USER,
         "Its owner; administrators all. Members are denied, others NOT_FOUND.",
         Change(target="name"),
     ),
@@ -270,35 +284,40 @@ _PROJECTS = {
 
 _BACKUPS = {
     "CreateBackup": Row(
-        Door.ADMIN, "Everything, but no key of the platform: secrets stay sealed.", Change()
+        AllowedCallers.ADMIN,
+        "Everything, but no key of the platform: secrets stay sealed.",
+        Change(),
     ),
-    "GetBackupBlobs": Row(Door.ADMIN, "Any blob, by its digest alone."),
+    "GetBackupBlobs": Row(AllowedCallers.ADMIN, "Any blob, by its digest alone."),
 }
 
 _AUDIT = {
-    "ListAuditRows": Row(Door.ADMIN, "No rule beyond the door."),
+    "ListAuditRows": Row(AllowedCallers.ADMIN, "No rule beyond the door."),
 }
 
 _TELEMETRY = {
     "ReadTelemetry": Row(
-        Door.USER, "Invisible sessions are NOT_FOUND; of nodes and the platform no session is told."
+        AllowedCallers.USER,
+        "Invisible sessions are NOT_FOUND; of nodes and the platform no session is told.",
     ),
 }
 
 _HEALTH = {
-    "Check": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
-    "List": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
-    "Watch": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
+    "Check": Row(_EVERYBODY | AllowedCallers.PEER, "Whether the server serves, nothing else."),
+    "List": Row(_EVERYBODY | AllowedCallers.PEER, "Whether the server serves, nothing else."),
+    "Watch": Row(_EVERYBODY | AllowedCallers.PEER, "Whether the server serves, nothing else."),
 }
 _WEBHOOKS = {
-    "SetWebhook": Row(Door.USER, "For oneself.", Change()),
-    "GetWebhook": Row(Door.USER, "The caller's own; never more of it than the host."),
-    "RemoveWebhook": Row(Door.USER, "The caller's own.", Change()),
-    "TestWebhook": Row(Door.USER, "The caller's own.", Change()),
+    "SetWebhook": Row(AllowedCallers.USER, "For oneself.", Change()),
+    "GetWebhook": Row(AllowedCallers.USER, "The caller's own; never more of it than the host."),
+    "RemoveWebhook": Row(AllowedCallers.USER, "The caller's own.", Change()),
+    "TestWebhook": Row(AllowedCallers.USER, "The caller's own.", Change()),
 }
 
 _REFLECTION = {
-    "ServerReflectionInfo": Row(Door.USER | Door.NODE, "The contract, which is public anyway."),
+    "ServerReflectionInfo": Row(
+        AllowedCallers.USER | AllowedCallers.NODE, "The contract, which is public anyway."
+    ),
 }
 
 _SERVICES = {
@@ -342,21 +361,21 @@ def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | N
         return None
     if isinstance(who, AnonymousCaller):
         return NotSignedIn("you are not signed in", attempt="nsml login HOST")
-    if Door.ADMIN in row.doors:
+    if AllowedCallers.ADMIN in row.doors:
         return Denied("only administrators may do this", attempt="ask an administrator")
     kind = "agents" if isinstance(who, UserCaller) else "users"
     return Denied(f"only {kind} may do this")
 
 
-def _doors_of(who: Caller) -> Door:
+def _doors_of(who: Caller) -> AllowedCallers:
     match who:
         case UserCaller(is_admin=True):
-            return Door.USER | Door.ADMIN
+            return AllowedCallers.USER | AllowedCallers.ADMIN
         case UserCaller():
-            return Door.USER
+            return AllowedCallers.USER
         case NodeCaller():
-            return Door.NODE
+            return AllowedCallers.NODE
         case PeerCaller():
-            return Door.PEER
+            return AllowedCallers.PEER
         case AnonymousCaller():
-            return Door.ANONYMOUS
+            return AllowedCallers.ANONYMOUS

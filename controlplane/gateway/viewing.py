@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from nsml.client.calls import Client
 from nsml.client.connect import check_listener, open_channel
 from nsml.client.contexts import Context
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.errors import ClientError
 from nsml.client.streams import read_curves
 from nsml.concurrency import TaskGroup
@@ -98,7 +98,7 @@ def _end_without_memory(args: threading.ExceptHookArgs) -> None:
 
 async def _follow(order: Mapping[str, Any], board: Board) -> None:
     context = Context(name="view", server=order["server"])
-    ways = Ways(
+    ways = Endpoints(
         lambda server: open_channel(context, server),
         context.servers,
         lambda server: check_listener(context, server),

@@ -10,7 +10,7 @@ from controlplane.operations.orders import replicas_of
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.subscriptions import Subscription
 
@@ -21,7 +21,7 @@ REMOVALS_WAIT_S: Final = 0.05
 class Ordering:
     """Wakes the Control streams of the nodes that a change concerns."""
 
-    def __init__(self, *, state: LiveState, contacts: Contacts) -> None:
+    def __init__(self, *, state: LiveState, contacts: AgentConnections) -> None:
         self._state = state
         self._contacts = contacts
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.webhooks import Webhooks
     from controlplane.domain.values import Episode, Session
-    from controlplane.operations.idle_detection import Wastes
+    from controlplane.operations.idle_detection import IdleDetector
     from nsml.clock import Clock
 
 PAUSES_S: Final = (0.0, 2.0, 10.0)
@@ -32,7 +32,7 @@ _log = structlog.get_logger("loops.idle_detection")
 class Wasting:
     """The loop. An owner is told once of an episode, at its begin, or never."""
 
-    def __init__(self, wastes: Wastes, webhooks: Webhooks, *, clock: Clock) -> None:
+    def __init__(self, wastes: IdleDetector, webhooks: Webhooks, *, clock: Clock) -> None:
         self._wastes = wastes
         self._webhooks = webhooks
         self._clock = clock

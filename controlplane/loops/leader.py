@@ -17,7 +17,7 @@ from nsml.concurrency import TaskGroup
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.committer import Committer
     from controlplane.operations.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
@@ -47,7 +47,7 @@ class LeaderLoop:
         store: KeyValueStore,
         state: LiveState,
         committer: Committer,
-        contacts: Contacts,
+        contacts: AgentConnections,
         clock: Clock,
         candidate: Candidate,
         ttl_s: float,

@@ -12,7 +12,7 @@ from controlplane.domain.values import Cause
 from controlplane.operations import lost_nodes as silence
 
 if TYPE_CHECKING:
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.committer import Committer
     from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
@@ -28,7 +28,7 @@ class Liveness:
         *,
         state: LiveState,
         committer: Committer,
-        contacts: Contacts,
+        contacts: AgentConnections,
         clock: Clock,
         silent_after_s: float,
     ) -> None:

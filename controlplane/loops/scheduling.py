@@ -22,7 +22,7 @@ from controlplane.domain.snapshot import (
 from controlplane.operations.committer import MOST_DECISIONS
 from controlplane.operations.placement import place
 from controlplane.operations.preempt import give_way
-from controlplane.scheduler import RULES, Answers, ClusterIndex, Rules
+from controlplane.scheduler import RULES, ClusterIndex, QueueQueries, Rules
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Scheduling:
         self._clock = clock
         self._log = structlog.get_logger("loops.scheduling")
         self._index: ClusterIndex | None = None
-        self._answers: Answers | None = None
+        self._answers: QueueQueries | None = None
         self._changes: Subscription | None = None
         self._told: dict[str, str] = {}
         self._compared_at = 0.0
@@ -89,7 +89,7 @@ class Scheduling:
             return None
         return self._answers.explanation(session_id, self._clock.time())
 
-    def known(self) -> Answers | None:
+    def known(self) -> QueueQueries | None:
         """What is known by now of the queue and of what is free; None where somebody else decides.
 
         It has what happened since the last plan, also while that is being carried out.
@@ -105,7 +105,7 @@ class Scheduling:
             async with TaskGroup() as group:
                 with self._state.subscribed() as changes:
                     index = self._index = ClusterIndex.of(self._state.snapshot(), self._rules)
-                    self._answers = Answers(index)
+                    self._answers = QueueQueries(index)
                     self._changes = changes
                     self._compared_at = self._clock.monotonic()
                     group.create_task(self._retell(), name="scheduling.retell")

@@ -59,7 +59,7 @@ class ImageOrder:
     owner_id: str
 
 
-class Link:
+class AgentConnection:
     """One agent's Control stream: what is to be sent down next.
 
     Attributes:
@@ -143,7 +143,7 @@ class Link:
         self._wake.clear()
 
 
-class Contacts:
+class AgentConnections:
     """The agents that speak to this control plane.
 
     Attributes:
@@ -154,7 +154,7 @@ class Contacts:
     def __init__(self, *, state: LiveState, clock: Clock) -> None:
         self._state = state
         self._clock = clock
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, AgentConnection] = {}
         self._heard: dict[str, tuple[float, float]] = {}
         self._registered_heard: dict[str, float] = {}
         self._ahead_s: dict[str, deque[float]] = {}
@@ -162,24 +162,24 @@ class Contacts:
         self.unheard: frozenset[str] = frozenset()
         self.sent: dict[str, int] = {}
 
-    def connect(self, node: str) -> Link:
+    def connect(self, node: str) -> AgentConnection:
         """An agent has registered; an older stream of the same node ends."""
         older = self._links.get(node)
         if older is not None:
             older.close(Superseded(f"another agent speaks for node {node} now"))
-        link = self._links[node] = Link(node)
+        link = self._links[node] = AgentConnection(node)
         self._ahead_s.pop(node, None)
         self.heard(node)
         self._state.set_stock(node, Stock())
         self._state.set_contact(node, is_silent=False)
         return link
 
-    def stocks(self, link: Link, stock: Stock) -> None:
+    def stocks(self, link: AgentConnection, stock: Stock) -> None:
         """An agent said what it has; nothing once another stream speaks for its node."""
         if self._links.get(link.node) is link:
             self._state.set_stock(link.node, stock)
 
-    def disconnect(self, link: Link) -> None:
+    def disconnect(self, link: AgentConnection) -> None:
         """A stream has ended."""
         if self._links.get(link.node) is link:
             del self._links[link.node]
@@ -193,7 +193,7 @@ class Contacts:
         if node in self._links:
             self._registered_heard[node] = now
 
-    def clock_said(self, link: Link, at: float, now: float) -> None:
+    def clock_said(self, link: AgentConnection, at: float, now: float) -> None:
         """An agent said what its clock shows, in a message that came `now`; both Unix seconds."""
         self._ahead_s.setdefault(link.node, deque(maxlen=_CLOCKS)).append(at - now)
 
@@ -220,11 +220,11 @@ class Contacts:
         """
         return self._registered_heard.get(node, 0.0)
 
-    def link(self, node: str) -> Link | None:
+    def link(self, node: str) -> AgentConnection | None:
         """The node's stream."""
         return self._links.get(node)
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[AgentConnection]:
         """All streams."""
         return iter(tuple(self._links.values()))
 

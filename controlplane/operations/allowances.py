@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ class Allowance:
         self.capacity = capacity
         self._period_s = period_s
         self._now = now
-        self._used: Recent[str, tuple[float, float]] = Recent(REMEMBERED)
+        self._used: LruDict[str, tuple[float, float]] = LruDict(REMEMBERED)
 
     def used(self, key: str) -> float:
         """What is used now."""

@@ -29,7 +29,7 @@ from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.admission import unlimited
 from controlplane.operations.admitted_objects import Payer, payer_of
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from controlplane.operations.manifests import Manifests
 from controlplane.operations.user_storage import blob_bytes
 from nsml.clock import inline
@@ -127,12 +127,12 @@ class Content:
         self._clock = clock
         self._run = run
         self._manifests = Manifests(objects, run)
-        self._complete: Recent[str, float] = Recent(REMEMBERED)
+        self._complete: LruDict[str, float] = LruDict(REMEMBERED)
         self._shown = _Roots(SHOWN_FOR_S, clock)
         self._shown_to_nodes = _Roots(math.inf, clock)
         self._own = _Roots(FOUND_FOR_S, clock)
-        self._borrowed: Recent[tuple[str, str], None] = Recent(REMEMBERED)
-        self._counts: Recent[tuple[str, int], int] = Recent(CALLERS)
+        self._borrowed: LruDict[tuple[str, str], None] = LruDict(REMEMBERED)
+        self._counts: LruDict[tuple[str, int], int] = LruDict(CALLERS)
         self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
 
     async def missing(
@@ -556,12 +556,12 @@ class _Roots:
     def __init__(self, for_s: float, clock: Clock) -> None:
         self._for_s = for_s
         self._clock = clock
-        self._by_caller: Recent[str, Recent[str, float]] = Recent(CALLERS)
+        self._by_caller: LruDict[str, LruDict[str, float]] = LruDict(CALLERS)
 
     def keep(self, who: str, root: str) -> None:
         roots = self._by_caller.get(who)
         if roots is None:
-            roots = Recent(REMEMBERED_EACH)
+            roots = LruDict(REMEMBERED_EACH)
             self._by_caller.keep(who, roots)
         roots.keep(root, self._clock.monotonic())
 

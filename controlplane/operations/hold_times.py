@@ -24,7 +24,7 @@ class _Seen:
     late_s: float
 
 
-class HeldTimes:
+class HoldTimes:
     """Since when attempts are known.
 
     Args:

@@ -37,7 +37,7 @@ class Begun(NamedTuple):
     episode: Episode
 
 
-class Wastes:
+class IdleDetector:
     """Looks at what the leader knows; what was found stands in the sessions' records."""
 
     def __init__(

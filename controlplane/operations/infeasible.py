@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.values import Node
-    from controlplane.scheduler import Extent, Request
+    from controlplane.scheduler import MaxCapacity, Request
 
 MOST_DEVICES: Final = 1_000
 """Of a whole session: its record names them all."""
@@ -51,7 +51,7 @@ _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
 
 
-class Nearest:
+class Alternatives:
     """What to ask for instead of what is refused: each of it is possible on these nodes, and in the project.
 
     Args:
@@ -63,7 +63,7 @@ class Nearest:
 
     def __init__(
         self,
-        extent: Extent,
+        extent: MaxCapacity,
         within: Callable[[Request], Request] = lambda request: request,
         *,
         session: str = "",
@@ -108,7 +108,7 @@ class Nearest:
         return f"nsml status --explain {self._session} --what-if {shell_word(change)}"
 
 
-def refusal_of(nearest: Nearest, request: Request, image: str = "") -> NsmlError | None:
+def refusal_of(nearest: Alternatives, request: Request, image: str = "") -> NsmlError | None:
     """Why nobody could place it if nothing else ran; None where somebody could, or no node is known.
 
     Silent and drained nodes and withheld devices count: they may come back.
@@ -121,7 +121,7 @@ def refusal_of(nearest: Nearest, request: Request, image: str = "") -> NsmlError
     return _never(nearest, request, image)
 
 
-def _never(nearest: Nearest, request: Request, image: str) -> NsmlError:
+def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
     extent = nearest.extent
     nodes = extent.nodes
     if owners := keep_to_owners(nodes, request):
@@ -192,7 +192,7 @@ def _named(nodes: Sequence[Node]) -> str:
     return f"{'nodes' if len(names) > 1 else 'node'} {named}"
 
 
-def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
+def _other_network(nearest: Alternatives, words: str, request: Request) -> NsmlError:
     """The refusal of a session that asks for a network that no node gives it; `words` say so."""
     is_gang, is_host = request.replica_count > 1, request.network is Network.HOST
     without = request._replace(network=None)
@@ -216,7 +216,7 @@ def _other_network(nearest: Nearest, words: str, request: Request) -> NsmlError:
     )
 
 
-def _no_network(nearest: Nearest, shut: Sequence[Node], request: Request) -> NsmlError:
+def _no_network(nearest: Alternatives, shut: Sequence[Node], request: Request) -> NsmlError:
     """The refusal of a gang because of nodes that give gangs no network."""
     has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
     is_all = len(shut) == len(nearest.extent.nodes)

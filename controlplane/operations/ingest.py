@@ -22,7 +22,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations.lost_uploads import MOST_WORDS, plain
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from controlplane.operations.media import media_in
 from nsml._frames import REPORT
 from nsml._path_text import recorded_name
@@ -54,7 +54,7 @@ class Ingestor:
         self._rationing = rationing
         self._history = history
         self._rights = rights
-        self._told: Recent[str, None] = Recent(_MOST_TOLD)
+        self._told: LruDict[str, None] = LruDict(_MOST_TOLD)
         """Sessions of which it was said that they show more than is kept."""
 
     async def ingest(

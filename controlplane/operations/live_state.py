@@ -10,7 +10,7 @@ import structlog
 
 from controlplane.domain.snapshot import SessionChanged
 from controlplane.operations import records
-from controlplane.operations.state_cache import Known
+from controlplane.operations.state_cache import StateCache
 from controlplane.operations.subscriptions import EVERYTHING, VIEWED
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.store.interface import Compacted, NoSpace, StoreUnavailable
@@ -34,7 +34,7 @@ ON_ITS_WAY_S: Final = 0.1
 """How long to wait for the watch to reach a revision before asking the store whether it exists."""
 
 
-class LiveState(Known):
+class LiveState(StateCache):
     """What is known, kept up by following the store.
 
     Attributes:

@@ -16,7 +16,7 @@ from controlplane.operations.log_matching import Line, Matcher, Scanner, Search
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from controlplane.operations.readers import Followers, LogPosition
+    from controlplane.operations.readers import LogPosition, Readers
     from nsml.clock import Offload
 
 MOST_AT_ONCE: Final = 2
@@ -43,7 +43,7 @@ class Findings:
 class Searches:
     """Looks for patterns in logs."""
 
-    def __init__(self, *, followers: Followers, run: Offload) -> None:
+    def __init__(self, *, followers: Readers, run: Offload) -> None:
         self._followers = followers
         self._run = run
         self._turns = Turns(
@@ -60,7 +60,7 @@ class Searches:
         line: int,
         follow: bool,
     ) -> AsyncGenerator[Findings, None]:
-        """Lines in order and once; ends as Followers.log does, and raises what that and Matcher raise.
+        """Lines in order and once; ends as Readers.log does, and raises what that and Matcher raise.
 
         `who` waits for a turn for each page. `line`: the number of the line at the start; 0: not known.
         """

@@ -12,7 +12,7 @@ K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class LruDict(Generic[K, V]):
     """Values by key, those used last; reading one and asking for it count as use.
 
     Args:

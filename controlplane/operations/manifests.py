@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.names import check_digest
 from controlplane.operations.concurrency_limits import Turns
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
 
@@ -79,9 +79,9 @@ class Manifests:
         self._objects = objects
         self._run = run
         self._small, self._large = (Turns("for manifests to be read") for _ in range(2))
-        self._large_ones: Recent[str, None] = Recent(REFUSED)
-        self._known: Recent[str, Listing] = Recent(MEMBERS, weigh=_weight)
-        self._refused: Recent[str, str] = Recent(REFUSED)
+        self._large_ones: LruDict[str, None] = LruDict(REFUSED)
+        self._known: LruDict[str, Listing] = LruDict(MEMBERS, weigh=_weight)
+        self._refused: LruDict[str, str] = LruDict(REFUSED)
 
     async def listing(self, who: str, root: str, *, is_with_sizes: bool = False) -> Listing:
         """What the manifest stored under a digest lists; `who` waits for it.

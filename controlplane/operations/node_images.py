@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.identity import UserCaller
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.live_state import LiveState
 
 ANSWER_WITHIN_S: Final = 10.0
@@ -59,7 +59,7 @@ class NodeImages:
     def __init__(
         self,
         *,
-        contacts: Contacts,
+        contacts: AgentConnections,
         state: LiveState,
         random_bytes: Callable[[int], bytes],
         answer_within_s: float = ANSWER_WITHIN_S,

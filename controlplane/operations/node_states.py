@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from controlplane.domain.values import Node
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
 
@@ -46,7 +46,7 @@ class NodeStates:
         self,
         *,
         state: LiveState,
-        contacts: Contacts,
+        contacts: AgentConnections,
         leads: Callable[[], bool],
         silent_after_s: float,
         clock: Clock,

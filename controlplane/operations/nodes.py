@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.values import Node, Session
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.committer import Committer
     from controlplane.operations.live_state import LiveState
     from nsml.clock import Clock
@@ -52,7 +52,7 @@ class NodeKeeper:
         *,
         state: LiveState,
         committer: Committer,
-        contacts: Contacts,
+        contacts: AgentConnections,
         clock: Clock,
         notice_s: float = NOTICE_S,
     ) -> None:

@@ -39,7 +39,7 @@ from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
 from controlplane.operations import records
 from controlplane.operations.counting import Counting, listed
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from nsml.clock import inline
 
 if TYPE_CHECKING:
@@ -288,8 +288,8 @@ class _Walk:
         self._done = done
         self._counted = counted
         self._run = run
-        self._marked: Recent[str, None] = Recent(ROOTS_SEEN)
-        self._seen: Recent[tuple[str, str], None] = Recent(ROOTS_SEEN)
+        self._marked: LruDict[str, None] = LruDict(ROOTS_SEEN)
+        self._seen: LruDict[tuple[str, str], None] = LruDict(ROOTS_SEEN)
 
     async def blobs(self, some: Sequence[Reference]) -> None:
         """What lists nothing."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.values import SessionSpec
-    from controlplane.operations.infeasible import Nearest
+    from controlplane.operations.infeasible import Alternatives
     from controlplane.operations.live_state import LiveState
     from controlplane.scheduler import Request
     from controlplane.store.interface import Compare, KeyValueStore
@@ -427,7 +427,7 @@ def _check_members(members: Collection[str]) -> None:
 
 
 def check_entitled(
-    state: LiveState, owner: User, project: str, spec: SessionSpec, nearest: Nearest
+    state: LiveState, owner: User, project: str, spec: SessionSpec, nearest: Alternatives
 ) -> Compare | None:
     """Raise unless this user may submit this into a project; the condition that it stays so.
 

@@ -88,7 +88,7 @@ class Notice:
                 one.cancel()
 
 
-class Followers:
+class Readers:
     """Reads what is on disk; never what is on its way."""
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controlplane.domain.cluster import Restore
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Device, Fence, Node
-    from controlplane.operations.agent_connections import Contacts, Link
+    from controlplane.operations.agent_connections import AgentConnection, AgentConnections
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
     from controlplane.operations.live_state import LiveState
@@ -68,7 +68,7 @@ class Registrar:
         *,
         state: LiveState,
         committer: Committer,
-        contacts: Contacts,
+        contacts: AgentConnections,
         keeper: NodeKeeper,
         rights: Rights,
         clock: Clock,
@@ -84,7 +84,7 @@ class Registrar:
         self._cluster_id = cluster_id
         self._restores = restores
 
-    async def register(self, caller: NodeCaller, said: Registration, term: int) -> Link:
+    async def register(self, caller: NodeCaller, said: Registration, term: int) -> AgentConnection:
         """Write what the node is and has; its stream, which replaces an older one.
 
         Raises:
@@ -126,7 +126,7 @@ class Registrar:
         link.owed, link.starts_anew = owed, starts_anew
         return link
 
-    async def change_offer(self, link: Link, said: ChangedOffer) -> None:
+    async def change_offer(self, link: AgentConnection, said: ChangedOffer) -> None:
         """Write what the node offers from now on; nothing once another stream speaks for it.
 
         Raises:
@@ -153,7 +153,7 @@ class Registrar:
         async with link.turn:  # of two changes the later one stands
             await self._committer.decide(change)
 
-    async def ended(self, link: Link, report: Report) -> None:
+    async def ended(self, link: AgentConnection, report: Report) -> None:
         """An agent said where a replica is: the last that should not run may be gone."""
         key = _key(report)
         if report.phase.is_gone and key in link.owed:
@@ -161,13 +161,13 @@ class Registrar:
             await self._committer.decide(partial(_gone, name=link.node, key=key))
             await self._open(link)
 
-    async def obeyed(self, link: Link) -> None:
+    async def obeyed(self, link: AgentConnection) -> None:
         """An agent said that it obeys our orders."""
         if link.starts_anew:
             link.starts_anew = False
             await self._open(link)
 
-    async def _open(self, link: Link) -> None:
+    async def _open(self, link: AgentConnection) -> None:
         stored = self._state.nodes.get(link.node)
         if stored is None or link.owed or link.starts_anew:
             return

@@ -13,7 +13,7 @@ import structlog
 from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
 from controlplane.history.values import Channel, Chunk
 from controlplane.operations.free_space import HISTORY
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Rationing:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._cut: Recent[StreamKey, None] = Recent(REMEMBERED)
+        self._cut: LruDict[StreamKey, None] = LruDict(REMEMBERED)
 
     def notes(self, checkpoint: Checkpoint) -> bool:
         """Whether one more checkpoint of its session is taken note of: each is a row that listings read."""

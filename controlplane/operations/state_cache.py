@@ -30,9 +30,9 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import Allocation, Node, Project, Session, Stock
 from controlplane.operations import records
-from controlplane.operations.hold_times import HeldTimes
+from controlplane.operations.hold_times import HoldTimes
 from controlplane.operations.live_usage import LiveUsage
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from controlplane.operations.subscriptions import VIEWED, Subscriptions
 from controlplane.operations.usage_ledger import Accounts
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -64,7 +64,7 @@ class Removal:
     revision: int
 
 
-class Known:
+class StateCache:
     """Live sessions, nodes, allocations, projects and counters; nothing here waits.
 
     Attributes:
@@ -103,7 +103,7 @@ class Known:
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.removed = 0
         self.subscriptions = Subscriptions()
-        self.held = HeldTimes(monotonic)
+        self.held = HoldTimes(monotonic)
         self.accounts = Accounts(self._held_s, half_life_s)
         self.usage = LiveUsage()
         self.lately: Mapping[str, float] = {}
@@ -112,8 +112,8 @@ class Known:
         self._on_node: dict[str, set[str]] = {}
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
-        self._gone: Recent[str, int] = Recent(REMEMBERED_REMOVALS)
-        self._left: Recent[tuple[str, str], int] = Recent(REMEMBERED_REMOVALS)
+        self._gone: LruDict[str, int] = LruDict(REMEMBERED_REMOVALS)
+        self._left: LruDict[tuple[str, str], int] = LruDict(REMEMBERED_REMOVALS)
 
     def session(self, session_id: str) -> Session | None:
         """A live session."""

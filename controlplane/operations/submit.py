@@ -26,11 +26,11 @@ from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.admission import Batch
 from controlplane.operations.content import SEND_IT
-from controlplane.operations.infeasible import Nearest, refusal_of
+from controlplane.operations.infeasible import Alternatives, refusal_of
 from controlplane.operations.live_usage import record_size
 from controlplane.operations.projects import check_entitled, within_quota
 from controlplane.operations.validation import NO_LIMITS, Submission, TimeLimits, validated
-from controlplane.scheduler import Extent, request_of
+from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
     from controlplane.operations.live_state import LiveState
-    from controlplane.scheduler import Answers
+    from controlplane.scheduler import QueueQueries
     from controlplane.store.interface import Compare, KeyValueStore
     from nsml.clock import Clock
 
@@ -112,7 +112,7 @@ class Submitter:
         secrets: Secrets,
         clock: Clock,
         new_id: Callable[[], str],
-        answers: Callable[[], Answers | None],
+        answers: Callable[[], QueueQueries | None],
         time_limits: TimeLimits = NO_LIMITS,
         admission: Admission | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class Submitter:
         self._log = structlog.get_logger("operations.submit")
         self._queue: deque[_Pending] = deque()
         self._wake = asyncio.Event()
-        self._known_extent: tuple[int, Extent] | None = None
+        self._known_extent: tuple[int, MaxCapacity] | None = None
 
     async def submit(self, wish: Submission) -> Session:
         """Make the session that is wished for, or give the one that this request made before.
@@ -236,16 +236,16 @@ class Submitter:
         if wish.no_queue:
             self._check_free(wish, spec)
 
-    def _nearest(self, wish: Submission) -> Nearest:
+    def _nearest(self, wish: Submission) -> Alternatives:
         name = wish.project or wish.owner.name
-        return Nearest(self._extent(), partial(within_quota, self._state, name))
+        return Alternatives(self._extent(), partial(within_quota, self._state, name))
 
-    def _extent(self) -> Extent:
+    def _extent(self) -> MaxCapacity:
         """What the nodes could hold: worked out again when one of them is another one."""
         changes = self._state.node_changes
         if self._known_extent is None or self._known_extent[0] != changes:
             nodes = (stored.value for stored in self._state.nodes.values())
-            self._known_extent = (changes, Extent(nodes))
+            self._known_extent = (changes, MaxCapacity(nodes))
         return self._known_extent[1]
 
     def _check_free(self, wish: Submission, spec: SessionSpec) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from controlplane.domain.values import Session
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
 
 MOST_OPEN: Final = 64
 """Tunnels of one user at once."""
@@ -87,7 +87,7 @@ class Tunnels:
     def __init__(
         self,
         *,
-        contacts: Contacts,
+        contacts: AgentConnections,
         random_bytes: Callable[[int], bytes],
         most_open: int = MOST_OPEN,
         answer_within_s: float = ANSWER_WITHIN_S,

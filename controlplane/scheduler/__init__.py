@@ -3,20 +3,25 @@
 from controlplane.scheduler.cluster import Cluster
 from controlplane.scheduler.fit import Request, request_of
 from controlplane.scheduler.index import ClusterIndex
-from controlplane.scheduler.max_capacity import Extent, can_ever_fit, keep_to_owners, runs_nowhere
+from controlplane.scheduler.max_capacity import (
+    MaxCapacity,
+    can_ever_fit,
+    keep_to_owners,
+    runs_nowhere,
+)
 from controlplane.scheduler.preemption_policy import NOTICE_S, RULES, InClass, Rules, may_give_way
-from controlplane.scheduler.queue_queries import Answers, Found, Start
+from controlplane.scheduler.queue_queries import Found, QueueQueries, Start
 from controlplane.scheduler.schedule import schedule
 
 __all__ = [
     "NOTICE_S",
     "RULES",
-    "Answers",
     "Cluster",
     "ClusterIndex",
-    "Extent",
     "Found",
     "InClass",
+    "MaxCapacity",
+    "QueueQueries",
     "Request",
     "Rules",
     "Start",

@@ -26,7 +26,7 @@ from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.fragmentation import Arrivals, Fragmentation, Shape
 from controlplane.scheduler.locality import Locality
 from controlplane.scheduler.moves import Moves
-from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.node_index import NodeIndex
 from controlplane.scheduler.preemption_candidates import Yielders
 from controlplane.scheduler.preemption_policy import RULES, Rules
 from controlplane.scheduler.queue_classes import Queue
@@ -87,7 +87,7 @@ class Cluster:
         self.revision = 0
         self.edits = 0
         self.rules = rules
-        self.rooms = Rooms()
+        self.rooms = NodeIndex()
         self.queue = Queue(self.rooms.shape_of)
         self.entitlements = Entitlements()
         self.locality = Locality(self.rooms)

@@ -40,7 +40,7 @@ from controlplane.scheduler.moves import Place
 from controlplane.scheduler.order import expected_s
 from controlplane.scheduler.preemption import cheapest, name_for
 from controlplane.scheduler.preemption_candidates import Giving, Running
-from controlplane.scheduler.preemption_policy import DUE, Taker
+from controlplane.scheduler.preemption_policy import DUE, Preemptor
 from controlplane.scheduler.queue_classes import demand_of
 from controlplane.scheduler.release_times import ends_by
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
     from controlplane.domain.values import Session
     from controlplane.scheduler.cluster import Cluster
-    from controlplane.scheduler.feasibility import AnyFits
+    from controlplane.scheduler.feasibility import AnyFeasible
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.node_capacity import Room
+    from controlplane.scheduler.node_capacity import NodeCapacity
     from controlplane.scheduler.preemption import Going
     from controlplane.scheduler.preemption_policy import Rules
-    from controlplane.scheduler.queue_classes import Line
+    from controlplane.scheduler.queue_classes import QueueClass
     from controlplane.scheduler.reservations import Promise
 
 MOST_LOST: Final = 0.1
@@ -93,7 +93,7 @@ class Defragmentation:
         fits_of: where a request fits there.
     """
 
-    def __init__(self, cluster: Cluster, fits_of: Callable[[Request], AnyFits]) -> None:
+    def __init__(self, cluster: Cluster, fits_of: Callable[[Request], AnyFeasible]) -> None:
         self._rooms = cluster.rooms
         self._yielders = cluster.yielders
         self._entitlements = cluster.entitlements
@@ -103,7 +103,7 @@ class Defragmentation:
 
     def look(
         self,
-        line: Line,
+        line: QueueClass,
         *,
         asked: Collection[str],
         promise: Promise | None,
@@ -143,17 +143,17 @@ class Defragmentation:
 
     def _candidates(
         self,
-        line: Line,
+        line: QueueClass,
         asked: Collection[str],
         own: Iterable[str],
         now: float,
-    ) -> dict[Room, Giving]:
+    ) -> dict[NodeCapacity, Giving]:
         """Rooms that somebody may leave, and who; for a gang also those that hold some of it as they are.
 
         None where less is free on all that would do than it needs. Nodes that are kept or reserved for others are in
         no state of those that are offered, and so not among them.
         """
-        found: dict[Room, Giving] = {}
+        found: dict[NodeCapacity, Giving] = {}
         request, passed = line.shape, 0
         reserved = [
             room
@@ -177,7 +177,7 @@ class Defragmentation:
         nearest = nsmallest(
             most, ties, key=lambda tie: (size - tie.whole % size, -tie.whole, tie.order)
         )
-        open_rooms: Iterator[Room] = chain.from_iterable(
+        open_rooms: Iterator[NodeCapacity] = chain.from_iterable(
             (tie.rooms[name] for name in nsmallest(most, tie.rooms)) for tie in nearest
         )
         for room in chain(reserved, open_rooms):
@@ -194,7 +194,9 @@ class Defragmentation:
                 found.setdefault(room, Giving([], []))
         return found
 
-    def _giving(self, room: Room, line: Line, asked: Collection[str], now: float) -> Giving:
+    def _giving(
+        self, room: NodeCapacity, line: QueueClass, asked: Collection[str], now: float
+    ) -> Giving:
         giving = Giving([], [])
         for one in self._yielders.on(room):
             if one.is_leaving or one.session.id in asked:
@@ -238,7 +240,7 @@ def may_move(one: Running, priority: int, now: float, rules: Rules) -> bool:
     return now - one.since >= least_s - _ROUNDING_S
 
 
-def unlocked(line: Line, movers: Iterable[Running], wait_s: float, now: float) -> float:
+def unlocked(line: QueueClass, movers: Iterable[Running], wait_s: float, now: float) -> float:
     """What the head of a line gains when these move, GPU seconds: see the module.
 
     `wait_s`: for how long it waits at most in any case.
@@ -263,9 +265,9 @@ def why(session: Session, mover: Session | None) -> str:
     return f"{MOVES_FOR}{name_for(session, mover)}"
 
 
-def _taker(line: Line) -> Taker:
+def _taker(line: QueueClass) -> Preemptor:
     """The head of a line: it takes nothing of what any account holds."""
-    return Taker(level=DUE, priority=line.priority, share=-math.inf)
+    return Preemptor(level=DUE, priority=line.priority, share=-math.inf)
 
 
 def _width(one: Running) -> tuple[int, str]:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Resources
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.fragmentation import Taking
-    from controlplane.scheduler.node_capacity import Room, Tie
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import NodeCapacity, Tie
+    from controlplane.scheduler.node_index import NodeIndex
 
-Choice: TypeAlias = "tuple[Room, int, bool]"
+Choice: TypeAlias = "tuple[NodeCapacity, int, bool]"
 """A room, the replicas that it is to get, and whether it was taken for the data that it has."""
 Rank = tuple[int, ...]
 """What the best room has least of."""
@@ -23,10 +23,10 @@ _MOST_KNOWN = 100_000
 _NONE: tuple[int, Rank] = (0, ())
 
 
-class Suits:
+class Eligibility:
     """How well rooms suit a request, looked at once for those that have the same free."""
 
-    def __init__(self, rooms: Rooms, request: Request) -> None:
+    def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
         self._request = request
         self._is_share = request.is_share
@@ -49,7 +49,7 @@ class Suits:
             found = self._known[key] = self._look(tie.first())
         return found
 
-    def _look(self, room: Room) -> tuple[int, Rank]:
+    def _look(self, room: NodeCapacity) -> tuple[int, Rank]:
         wanted = self.wanted(room)
         is_refused = refusal(room.node, self._request)
         count = 0 if is_refused else room.holds_of(self._request, wanted)
@@ -64,7 +64,7 @@ class Suits:
         opened = room.opened_for(self._request)
         return count, (0, min(opened)[0], *tightness) if opened else (1, 0, *tightness)
 
-    def taking(self, room: Room) -> Taking | None:
+    def taking(self, room: NodeCapacity) -> Taking | None:
         """What of the node becomes of no use by one replica; None where that is not known."""
         request, scores = self._request, self._rooms.scores
         if scores is None or room.is_mixed or request.replica_count > 1 or request.avoids:
@@ -73,7 +73,7 @@ class Suits:
         shape = Shape(request.gpu_thousandths, wanted.cpu_thousandths, wanted.memory_bytes)
         return scores.best_taking(room.free, shape)
 
-    def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
+    def take(self, room: NodeCapacity, rank: int, session_id: str) -> ReplicaPlacement:
         """Take one replica from a room that holds it, a share from where that costs least."""
         wanted = self.wanted(room)
         if self._whole and not room.is_mixed:
@@ -82,7 +82,7 @@ class Suits:
         left = taking.from_left if taking else 0
         return room.take(self._request, wanted, rank, session_id, left)
 
-    def wanted(self, room: Room) -> Resources:
+    def wanted(self, room: NodeCapacity) -> Resources:
         """What one replica gets there, defaults filled in."""
         try:
             return self._wanted[room.kind]

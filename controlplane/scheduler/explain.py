@@ -20,7 +20,12 @@ from controlplane.scheduler.fit import (
     OWNERS_ONLY,
     refusal,
 )
-from controlplane.scheduler.max_capacity import Extent, can_ever_fit, keep_to_owners, runs_nowhere
+from controlplane.scheduler.max_capacity import (
+    MaxCapacity,
+    can_ever_fit,
+    keep_to_owners,
+    runs_nowhere,
+)
 from controlplane.scheduler.node_capacity import HELD, KEPT, SHORT_AND, alone
 from controlplane.scheduler.node_index import is_torn_now, most_together
 
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
 
     from controlplane.domain.values import Node, Session
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.node_capacity import Room, Tie
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import NodeCapacity, Tie
+    from controlplane.scheduler.node_index import NodeIndex
 
 GIVES_WAY_TO: Final = "gives way to "
 """What the reason of a preemption begins with that is for somebody's sake."""
@@ -77,7 +82,7 @@ OF_ONE_AND_OF_SEVERAL = {
 """What counts say of nodes; all else is a word for their state."""
 
 
-def explain(rooms: Rooms, request: Request, own: Collection[str] = ()) -> Explanation:
+def explain(rooms: NodeIndex, request: Request, own: Collection[str] = ()) -> Explanation:
     """Why a session with this request does not fit now; `own` are the nodes that are held for it."""
     if not len(rooms):
         return Explanation(reason="no node has registered yet")
@@ -102,7 +107,7 @@ def explain(rooms: Rooms, request: Request, own: Collection[str] = ()) -> Explan
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     if not can_ever_fit((room.node for room in rooms.known()), request):
         nodes = [room.node for room in rooms.known()]
-        never = never_words(Extent(nodes, apart=request.avoids), request)
+        never = never_words(MaxCapacity(nodes, apart=request.avoids), request)
         reason = f"needs {describe(request)}; {never}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
     reason = _reason(ties, request, counts) + _set_aside(rooms, request, own)
@@ -111,7 +116,7 @@ def explain(rooms: Rooms, request: Request, own: Collection[str] = ()) -> Explan
     return Explanation(reason=reason, shortages=shortages)
 
 
-def _set_aside(rooms: Rooms, request: Request, own: Collection[str]) -> str:
+def _set_aside(rooms: NodeIndex, request: Request, own: Collection[str]) -> str:
     """On how many nodes there is room that is for others; "" where on none."""
     aside = (one for one in rooms.known() if one.is_open and not one.is_offered)
     count = sum(1 for one in aside if one.name not in own and one.holds(request))
@@ -120,7 +125,7 @@ def _set_aside(rooms: Rooms, request: Request, own: Collection[str]) -> str:
     return f"; {count} {'node' if count == 1 else 'nodes'} with room for it {'is' if count == 1 else 'are'} held for others"
 
 
-def _ties(rooms: Rooms, request: Request) -> list[Tie]:
+def _ties(rooms: NodeIndex, request: Request) -> list[Tie]:
     """The rooms that are offered, those together that are the same to the request; tightest first."""
     if request.avoids:
         # To it rooms in one state differ.
@@ -165,7 +170,7 @@ def gave_way_words(reason: str) -> str:
     return f"gave way ({shown})" if reason else "gave way"
 
 
-def never_words(extent: Extent, request: Request) -> str:
+def never_words(extent: MaxCapacity, request: Request) -> str:
     """Why a request would not fit if nothing else ran."""
     nodes = extent.nodes
     is_single = request.replica_count == 1
@@ -183,14 +188,14 @@ def never_words(extent: Extent, request: Request) -> str:
     )
 
 
-def _avoided(extent: Extent, request: Request) -> str:
+def _avoided(extent: MaxCapacity, request: Request) -> str:
     """That only what failed it could hold it; "" where it is not that."""
     if not request.avoids or not extent.fits(request._replace(avoids=frozenset())):
         return ""
     return f"what would do failed it before ({', '.join(sorted(request.avoids)[:_MOST_NAMED])})"
 
 
-def _none_such(extent: Extent, request: Request) -> str:
+def _none_such(extent: MaxCapacity, request: Request) -> str:
     """That there is no such pod, or no such model in it, and what there is; "" where there is."""
     pods = extent.pods()
     if request.pod and request.pod not in pods:
@@ -203,7 +208,7 @@ def _none_such(extent: Extent, request: Request) -> str:
     return f"no node{_pod(request)} has GPU model {request.gpu_model}; {others}"
 
 
-def no_such_network(extent: Extent, request: Request) -> str:
+def no_such_network(extent: MaxCapacity, request: Request) -> str:
     """That no node of all that would take it gives the network that it asks for; "" where one does."""
     if request.network is None:
         return ""
@@ -222,7 +227,7 @@ def _giving(request: Request) -> str:
     return f" that {_NETWORKS[request.network][1]}" if request.network else ""
 
 
-def _no_network(extent: Extent, request: Request) -> str:
+def _no_network(extent: MaxCapacity, request: Request) -> str:
     """That it is the nodes without a network for gangs that keep it out; "" where they do not."""
     shut = extent.without_network(request)
     if not shut:
@@ -241,7 +246,7 @@ def _names(counts: Counter[str]) -> str:
     return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
 
 
-def _too_large(extent: Extent, request: Request, which: str = "") -> str:
+def _too_large(extent: MaxCapacity, request: Request, which: str = "") -> str:
     """What no node has enough of for one replica, and the most that one has; "" where one is enough.
 
     `which`: what the nodes that take it have in common, such as " that gives gangs a network".
@@ -267,7 +272,7 @@ def _too_large(extent: Extent, request: Request, which: str = "") -> str:
     return f"{none} has all of that at once"
 
 
-def _too_many_devices(rooms: list[Room], request: Request) -> str:
+def _too_many_devices(rooms: list[NodeCapacity], request: Request) -> str:
     hole, name = _most((room.hole_for(request.gpu_model), room.node.name) for room in rooms)
     if request.gpu_thousandths <= hole * WHOLE_DEVICE:
         return ""
@@ -285,7 +290,7 @@ def _most(having: Iterable[tuple[int, str]]) -> tuple[int, str]:
     return min(having, key=lambda one: (-one[0], one[1]))
 
 
-def _too_many(extent: Extent, request: Request) -> str:
+def _too_many(extent: MaxCapacity, request: Request) -> str:
     """How many replicas there could be, on how many nodes, and which rule keeps it to these."""
     most, kinds = extent.together(request)
     count = sum(len(kind.nodes) for kind in kinds)
@@ -299,7 +304,7 @@ def _too_many(extent: Extent, request: Request) -> str:
     return f"at most {replicas} together{_pod(request)}: {of}{rule}"
 
 
-def _unlike(extent: Extent, request: Request) -> str:
+def _unlike(extent: MaxCapacity, request: Request) -> str:
     """The likeness of nodes that keeps a gang to some of them; "" where they are all alike."""
     if extent.is_torn(request):
         return f", {_NEVER_TORN}"
@@ -428,7 +433,7 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
     return f"at most {_gib(memory)} of memory are free (node {name})"
 
 
-def _widest(ties: list[Tie], has: Callable[[Room], int]) -> tuple[int, str]:
+def _widest(ties: list[Tie], has: Callable[[NodeCapacity], int]) -> tuple[int, str]:
     """The most that a room has, and the last by name that has it."""
     having = [(has(tie.first()), tie) for tie in ties]
     most = max(count for count, _ in having)

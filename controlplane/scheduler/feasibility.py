@@ -7,7 +7,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from controlplane.scheduler.eligibility import Rank, Suits
+from controlplane.scheduler.eligibility import Eligibility, Rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from controlplane.scheduler.eligibility import Choice
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.locality import Near
-    from controlplane.scheduler.node_capacity import Alike, Order, Room, Tie
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import Alike, NodeCapacity, Order, Tie
+    from controlplane.scheduler.node_index import NodeIndex
 
 Entry = tuple[Rank, "Order", "Tie"]
 
@@ -59,10 +59,10 @@ class Ranking:
         return None
 
 
-class Fits:
+class FeasibleNodes:
     """The rooms that have space for one replica of a request."""
 
-    def __init__(self, rooms: Rooms, request: Request) -> None:
+    def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
         self._request = request
         self._seen = -1
@@ -70,7 +70,7 @@ class Fits:
         # Of a request that takes whole devices, and any of them: how many.
         self._whole = 0 if request.avoids else request.whole_devices
         self._era = -1
-        self.suits = Suits(rooms, request)
+        self.suits = Eligibility(rooms, request)
         self._clear()
 
     def _clear(self) -> None:
@@ -113,7 +113,7 @@ class Fits:
             self._seen = rooms.revision
         return (placed,)
 
-    def holding(self, most: int) -> Iterator[Room]:
+    def holding(self, most: int) -> Iterator[NodeCapacity]:
         """The best of the rooms that hold one; no more are needed."""
         tie = self._best() if most else None
         return iter(() if tie is None else (tie.first(),))
@@ -171,15 +171,15 @@ class Group:
             wanted -= min(count, wanted)
 
 
-class GangFits:
+class FeasibleGangs:
     """Where several replicas fit together: inside one pod, or else across them."""
 
-    def __init__(self, rooms: Rooms, request: Request) -> None:
+    def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
         self._request = request
         self._seen = -1
         self._least = request.whole_devices
-        self.suits = Suits(rooms, request)
+        self.suits = Eligibility(rooms, request)
         self._clear()
 
     def _clear(self) -> None:
@@ -205,7 +205,7 @@ class GangFits:
         """Whether there is room for so many replicas."""
         return self._smallest(wanted) is not None
 
-    def holding(self, most: int) -> Iterator[Room]:
+    def holding(self, most: int) -> Iterator[NodeCapacity]:
         """So many of the rooms that hold a replica at least, those that hold most first."""
         self._keep_up()
         held = [(-held[0], tie.order, tie) for tie, held in self._held.items() if held[0]]
@@ -270,7 +270,7 @@ class GangFits:
         if total:
             self._pods.setdefault(total, {})[pod] = None
 
-    def _groups_of(self, room: Room) -> tuple[Group, Group]:
+    def _groups_of(self, room: NodeCapacity) -> tuple[Group, Group]:
         alike = room.alike_for(self._request)
         return self._group(room.tie.state.near, alike), self._group(_ACROSS, alike)
 
@@ -283,23 +283,23 @@ class GangFits:
         return group
 
 
-class PickyFits:
+class FeasibleAvoiding:
     """The same for those that avoid what failed them: few, for which each room is looked at."""
 
-    def __init__(self, rooms: Rooms, request: Request) -> None:
+    def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
         self._request = request
-        self.suits = Suits(rooms, request)
+        self.suits = Eligibility(rooms, request)
 
     def place(
         self, wanted: int, session_id: str, near: Near | None = None
     ) -> tuple[ReplicaPlacement, ...]:
-        """Take all replicas, or none, as `GangFits` does; where their data is makes no difference."""
+        """Take all replicas, or none, as `FeasibleGangs` does; where their data is makes no difference."""
         del near
         return _take(self._rooms, self.suits, self._choose(wanted), session_id)
 
     def _choose(self, wanted: int) -> Iterator[Choice]:
-        groups: dict[tuple[str, Alike], list[tuple[int, Room]]] = {}
+        groups: dict[tuple[str, Alike], list[tuple[int, NodeCapacity]]] = {}
         for room in self._rooms:
             count = room.holds(self._request) if room.is_offered else 0
             if count:
@@ -315,11 +315,11 @@ class PickyFits:
             *_, near, alike = min(enough)
             yield from self._fewest(groups[near, alike], wanted)
 
-    def holding(self, most: int) -> Iterator[Room]:
+    def holding(self, most: int) -> Iterator[NodeCapacity]:
         """So many of the rooms that hold a replica at least."""
         return islice((room for room in self._rooms if room.holds(self._request)), most)
 
-    def _fewest(self, held: list[tuple[int, Room]], wanted: int) -> Iterator[Choice]:
+    def _fewest(self, held: list[tuple[int, NodeCapacity]], wanted: int) -> Iterator[Choice]:
         left = sorted(held, key=lambda one: -one[0])
         while wanted:
             # They came tightest first, and sorting is stable.
@@ -336,7 +336,7 @@ class PickyFits:
 
 
 def _take(
-    rooms: Rooms, suits: Suits, chosen: Iterable[Choice], session_id: str
+    rooms: NodeIndex, suits: Eligibility, chosen: Iterable[Choice], session_id: str
 ) -> tuple[ReplicaPlacement, ...]:
     """Take so many replicas from each room; whoever chooses the next one sees what is left."""
     placed: list[ReplicaPlacement] = []
@@ -348,11 +348,15 @@ def _take(
     return tuple(placed)
 
 
-AnyFits = Fits | GangFits | PickyFits
+AnyFeasible = FeasibleNodes | FeasibleGangs | FeasibleAvoiding
 
 
-def fits_of(rooms: Rooms, request: Request) -> AnyFits:
+def fits_of(rooms: NodeIndex, request: Request) -> AnyFeasible:
     """Where a request fits, in the way that costs least for it."""
     if request.avoids:
-        return PickyFits(rooms, request)
-    return Fits(rooms, request) if request.replica_count == 1 else GangFits(rooms, request)
+        return FeasibleAvoiding(rooms, request)
+    return (
+        FeasibleNodes(rooms, request)
+        if request.replica_count == 1
+        else FeasibleGangs(rooms, request)
+    )

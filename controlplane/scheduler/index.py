@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.snapshot import Change, ClusterSnapshot
     from controlplane.domain.values import Session
-    from controlplane.scheduler.feasibility import AnyFits
+    from controlplane.scheduler.feasibility import AnyFeasible
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.locality import Near
     from controlplane.scheduler.preemption import Sacrifice
-    from controlplane.scheduler.queue_classes import Line
+    from controlplane.scheduler.queue_classes import QueueClass
     from controlplane.scheduler.reservations import Promise
 
 At = tuple[int, int, int]
@@ -76,7 +76,7 @@ class ClusterIndex:
         self._looked: dict[Asked, float] = {}
         self._preempted = NO_LOOK
         self._reserved = NO_LOOK
-        self._fits: dict[Request, AnyFits] = {}
+        self._fits: dict[Request, AnyFeasible] = {}
         self._defragmentation = Defragmentation(cluster, self._fits_of)
         self._planned = _NEVER
         self._cut: Cut | None = None
@@ -214,7 +214,7 @@ class ClusterIndex:
         return True
 
     def _start(
-        self, session: Session, line: Line, replicas: tuple[ReplicaPlacement, ...]
+        self, session: Session, line: QueueClass, replicas: tuple[ReplicaPlacement, ...]
     ) -> Placement:
         self._queue.remove(session.id)
         self._started[session.id] = session
@@ -246,24 +246,24 @@ class ClusterIndex:
         else:
             self._holding.forget()
 
-    def _candidates(self, blocked: Iterable[Line]) -> Iterator[Candidate]:
+    def _candidates(self, blocked: Iterable[QueueClass]) -> Iterator[Candidate]:
         """Those of blocked lines that may get a reservation, in order: a due one first in its class.
 
         One that has a reservation keeps it until another is due.
         """
-        classes: dict[int, list[Line]] = {}
+        classes: dict[int, list[QueueClass]] = {}
         for line in blocked:
             classes.setdefault(line.priority, []).append(line)
         for priority in sorted(classes, reverse=True):
             yield from self._candidates_of(classes[priority])
 
-    def _candidates_of(self, lines: list[Line]) -> Iterator[Candidate]:
+    def _candidates_of(self, lines: list[QueueClass]) -> Iterator[Candidate]:
         """The same of one class."""
         now, patience, entitlements = self._now, self._patience, self._entitlements
         kept, holding = self._kept, self._holding
         shares = {line.account: 0.0 for line in lines}
         shares = {account: entitlements.share(account) for account in shares}
-        heap: list[tuple[tuple[Any, ...], Line]] = []
+        heap: list[tuple[tuple[Any, ...], QueueClass]] = []
         for number, line in enumerate(lines):
             rank, session_id = line.rank(now, patience), line.head.id
             is_patient = rank[0] != DUE
@@ -281,7 +281,7 @@ class ClusterIndex:
                     line.head.id, line.key.priority, line.shape, not is_patient, line.is_small
                 )
 
-    def _let_in(self, lines: Iterable[Line]) -> Iterable[Line]:
+    def _let_in(self, lines: Iterable[QueueClass]) -> Iterable[QueueClass]:
         """Of lines whose shape fits somewhere: all, or those who are let to held nodes where it fits nowhere else."""
         first = next(iter(lines))
         fits = first.fits
@@ -289,7 +289,7 @@ class ClusterIndex:
             return lines
         return [line for line in lines if self._holding.lets(line.head, self._now)]
 
-    def _is_let_more(self, line: Line) -> bool:
+    def _is_let_more(self, line: QueueClass) -> bool:
         """Close a shape to those for whom there is no room any more; whether some are left."""
         lines = list(self._queue.lines_of(line.shape))
         is_over = self._holding.lets(line.head, self._now)
@@ -298,7 +298,7 @@ class ClusterIndex:
                 one.fits = None
         return any(one.fits for one in lines)
 
-    def _place_ahead(self, line: Line, near: Near | None) -> tuple[ReplicaPlacement, ...]:
+    def _place_ahead(self, line: QueueClass, near: Near | None) -> tuple[ReplicaPlacement, ...]:
         """The same on nodes that are held for a session ahead of it, where that does not delay it."""
         session = line.head
         if not self._holding.is_felt or line.fits is None:
@@ -401,7 +401,7 @@ class ClusterIndex:
         self.cluster.keep(session.id, Kept(given.nodes, leaving))
         return found
 
-    def _note_tries(self, now: float, eligible: Iterable[Line], *, has_more: bool) -> None:
+    def _note_tries(self, now: float, eligible: Iterable[QueueClass], *, has_more: bool) -> None:
         """Keep when another look is of use, for lines that are still blocked; `has_more`: some were not looked at."""
         asked = {_asked(line) for line in eligible}
         self._tried = {one: tried for one, tried in self._tried.items() if one in asked}
@@ -411,7 +411,7 @@ class ClusterIndex:
             again_at = min(again_at, tried.at + AGAIN_S if is_old else tried.again_at)
         self._preempted = Look(now, self.cluster.edits, again_at)
 
-    def _first_tried(self, blocked: list[Line]) -> list[Line]:
+    def _first_tried(self, blocked: list[QueueClass]) -> list[QueueClass]:
         """Of blocked lines those to try in this plan, in order: the first ones, and those that were not tried longest."""
         turns = sorted((self.turn(line), number) for number, line in enumerate(blocked))
         numbers = [number for _, number in turns]
@@ -424,17 +424,17 @@ class ClusterIndex:
             numbers = [number for number in numbers if number in chosen]
         return [blocked[number] for number in numbers]
 
-    def _last_try(self, line: Line) -> Tried:
+    def _last_try(self, line: QueueClass) -> Tried:
         return self._tried.get(_asked(line), NO_LOOK)
 
-    def _is_tried(self, line: Line, now: float) -> bool:
+    def _is_tried(self, line: QueueClass, now: float) -> bool:
         """Whether another look for one would be of no use: nothing has happened, or the last was a moment ago."""
         tried = self._last_try(line)
         if 0 <= now - tried.at < AGAIN_S:
             return True
         return tried.edits == self.cluster.edits and tried.at <= now < tried.again_at
 
-    def _again_at(self, line: Line, now: float) -> float:
+    def _again_at(self, line: QueueClass, now: float) -> float:
         """When somebody may give way, or move, for the head of a line by time alone who does not now."""
         again_at = self._yielders.due()
         due_at = line.first.since + self._patience
@@ -445,11 +445,11 @@ class ClusterIndex:
             again_at = min(again_at, looked_at + LOOK_AGAIN_S)
         return again_at
 
-    def _may_be_helped(self, line: Line) -> bool:
+    def _may_be_helped(self, line: QueueClass) -> bool:
         """Whether to look for those that might move for the head of a line."""
         return line.is_wide and _asked(line) not in self._looked
 
-    def _consolidate(self, line: Line, now: float) -> list[Preemption]:
+    def _consolidate(self, line: QueueClass, now: float) -> list[Preemption]:
         """Whom to ask to move for the head of a line, where that makes room for it."""
         head = line.head
         found = self._defragmentation.look(
@@ -477,7 +477,7 @@ class ClusterIndex:
     def _asked_to_leave(self) -> set[str]:
         return {victim for kept in self._kept.values() for victim in kept.victims}
 
-    def _sacrifice(self, line: Line, now: float) -> Sacrifice | None:
+    def _sacrifice(self, line: QueueClass, now: float) -> Sacrifice | None:
         """Who gives way to the head of a line, where that makes room for it."""
         taker = taker_of(line, self._entitlements, self._patience, now)
         asked = self._asked_to_leave()
@@ -495,7 +495,7 @@ class ClusterIndex:
                 self._holding.hold()
         return sacrifice(line.shape, fits.suits, rooms, taker, self.cluster.rules)
 
-    def _blocked(self) -> Iterator[Line]:
+    def _blocked(self) -> Iterator[QueueClass]:
         """Lines whose first session fits nowhere, and that others may give way to."""
         for line in self._queue.lines():
             if (
@@ -506,7 +506,7 @@ class ClusterIndex:
             ):
                 yield line
 
-    def turn(self, line: Line) -> Turn:
+    def turn(self, line: QueueClass) -> Turn:
         """When a line is served: the smallest first."""
         owed = is_owed(line, self._entitlements, self._queue)
         share = self._entitlements.share(line.account)
@@ -542,7 +542,7 @@ class ClusterIndex:
                 self._entitlements.release(session.id)
                 self._queue.put_back(session)
 
-    def _fitting(self) -> list[Iterable[Line]]:
+    def _fitting(self) -> list[Iterable[QueueClass]]:
         """The lines of each request that fits somewhere now."""
         fitting = []
         for shape, lines in self._queue.shapes():
@@ -553,7 +553,7 @@ class ClusterIndex:
                 fitting.append(lines)
         return fitting
 
-    def _fits_of(self, shape: Request) -> AnyFits:
+    def _fits_of(self, shape: Request) -> AnyFeasible:
         # Gangs of any size look at the same rooms.
         key = shape if shape.replica_count == 1 else shape._replace(replica_count=_SEVERAL)
         fits = self._fits.pop(key, None)
@@ -620,7 +620,7 @@ def _since(tried: dict[Asked, float], now: float, for_s: float) -> dict[Asked, f
     return {one: at for one, at in tried.items() if 0 <= now - at < for_s}
 
 
-def _asked(line: Line) -> Asked:
+def _asked(line: QueueClass) -> Asked:
     return (line.shape, line.key.priority, line.account, line.key.level)
 
 

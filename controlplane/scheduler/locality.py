@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.values import SessionSpec
-    from controlplane.scheduler.eligibility import Choice, Suits
+    from controlplane.scheduler.eligibility import Choice, Eligibility
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.node_capacity import Room
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import NodeCapacity
+    from controlplane.scheduler.node_index import NodeIndex
 
 ASSUMED_BYTES_PER_S: Final = 100e6
 """Of a node that has fetched nothing yet: most of what a network of 1 Gbit/s carries."""
@@ -36,7 +36,7 @@ class Locality:
         rooms: of all nodes.
     """
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: NodeIndex) -> None:
         self.rooms = rooms
         self._stocks: dict[str, Stock] = {}
         self._holders: dict[str, Holders] = {}
@@ -82,7 +82,7 @@ class Near:
         self._locality = locality
         self._wanted = wanted
 
-    def room(self, room: Room, request: Request, suits: Suits) -> Room:
+    def room(self, room: NodeCapacity, request: Request, suits: Eligibility) -> NodeCapacity:
         """The one with the least to fetch of those as good as `room`; itself where no other has less.
 
         Equal rooms and stocks give an equal one.
@@ -102,7 +102,9 @@ class Near:
                     break
         return best
 
-    def rooms(self, chosen: Iterable[Choice], request: Request, suits: Suits) -> Iterator[Choice]:
+    def rooms(
+        self, chosen: Iterable[Choice], request: Request, suits: Eligibility
+    ) -> Iterator[Choice]:
         """The same for each room of a gang."""
         for room, count, _ in chosen:
             best = self.room(room, request, suits)
@@ -154,7 +156,9 @@ def whole_reference(image: str) -> str:
     return image if is_whole else f"{image}:latest"
 
 
-def _is_as_good(other: Room, room: Room, request: Request, suits: Suits) -> bool:
+def _is_as_good(
+    other: NodeCapacity, room: NodeCapacity, request: Request, suits: Eligibility
+) -> bool:
     """Whether nothing but cores, memory, and which node it is, tells a room from the best one.
 
     The score is the same and so are the free GPUs, device by device; for a gang also the pod, and how many
@@ -174,5 +178,5 @@ def _is_as_good(other: Room, room: Room, request: Request, suits: Suits) -> bool
     return is_alone or (mine_holds == others_hold and _pod_of(room) == _pod_of(other))
 
 
-def _pod_of(room: Room) -> str:
+def _pod_of(room: NodeCapacity) -> str:
     return room.node.pod

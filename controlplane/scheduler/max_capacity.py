@@ -11,7 +11,7 @@ from controlplane.domain.models import is_model, words_of
 from controlplane.domain.node_availability import owner_words
 from controlplane.domain.values import HOST_NETWORK, NO_NETWORK, WHOLE_DEVICE, Isolation
 from controlplane.scheduler.fit import OWNERS_ONLY, Request, refusal
-from controlplane.scheduler.node_capacity import Alike, Room, empty_room
+from controlplane.scheduler.node_capacity import Alike, NodeCapacity, empty_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ _WHOLE_FROM_BYTES: Final = 100 * _GB
 class Kind(NamedTuple):
     """Nodes that hold the same, and the empty room of the first by name."""
 
-    room: Room
+    room: NodeCapacity
     nodes: tuple[Node, ...]
 
 
@@ -47,7 +47,7 @@ class _Shape(NamedTuple):
     most: int
 
 
-class Extent:
+class MaxCapacity:
     """The nodes as they are without sessions, drained and silent ones and withheld devices among them.
 
     Nodes that differ in name alone are looked at once.
@@ -96,7 +96,7 @@ class Extent:
             return []
         nodes = [node for kind in shut for node in kind.nodes]
         others = [kind for kind in self._kinds if kind not in shut]
-        opened = Extent(replace(node, gang_network=HOST_NETWORK) for node in nodes)
+        opened = MaxCapacity(replace(node, gang_network=HOST_NETWORK) for node in nodes)
         opened._kinds += others
         return nodes if opened.fits(request) else []
 
@@ -256,7 +256,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
     )
 
 
-def _fitted(room: Room, request: Request) -> Request | None:
+def _fitted(room: NodeCapacity, request: Request) -> Request | None:
     """One replica cut to what an empty node has; None where nothing of it would be left."""
     capacity = room.node.capacity
     gpu = request.gpu_thousandths

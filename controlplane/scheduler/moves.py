@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_index import NodeIndex
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 class Moves:
     """The places of those that move: taken in the rooms, and counted for their projects, until they come."""
 
-    def __init__(self, rooms: Rooms, entitlements: Entitlements) -> None:
+    def __init__(self, rooms: NodeIndex, entitlements: Entitlements) -> None:
         self._rooms = rooms
         self._entitlements = entitlements
         self._places: dict[str, Place] = {}

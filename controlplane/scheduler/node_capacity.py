@@ -87,10 +87,10 @@ class Tie:
         self.whole = state.whole
         self.is_mixed = state.which != ()
         self.order = order
-        self.rooms: dict[str, Room] = {}
+        self.rooms: dict[str, NodeCapacity] = {}
         self._names: list[str] = []
 
-    def add(self, name: str, room: Room) -> None:
+    def add(self, name: str, room: NodeCapacity) -> None:
         """A room has come into this state."""
         rooms, names = self.rooms, self._names
         rooms[name] = room
@@ -99,7 +99,7 @@ class Tie:
         else:
             heappush(names, name)
 
-    def first(self) -> Room:
+    def first(self) -> NodeCapacity:
         """The first one; there must be one."""
         names, rooms = self._names, self.rooms
         while (room := rooms.get(names[0])) is None:
@@ -111,7 +111,7 @@ CLOSED = Tie(RoomState(-1, "", -1, (), 0, 0, 0), (), -1)
 """Where nothing may be placed."""
 
 
-class Room:
+class NodeCapacity:
     """What is still free on one node: what it is to run, and what a plan has put there since.
 
     Attributes:
@@ -437,10 +437,10 @@ class Room:
             self._vacate(wanted.cpu_thousandths, wanted.memory_bytes, placed.devices)
         return True
 
-    def without(self, sessions: Container[str]) -> Room:
+    def without(self, sessions: Container[str]) -> NodeCapacity:
         """The room as it would be if these sessions were gone."""
         kept = tuple(one for one in self.allocation.replicas if one.session_id not in sessions)
-        other = Room(self.node, replace(self.allocation, replicas=kept), kind=self.kind)
+        other = NodeCapacity(self.node, replace(self.allocation, replicas=kept), kind=self.kind)
         for session_id, placed in self._pending.items():
             for replica in placed if session_id not in sessions else ():
                 other._occupy(replica.resources, replica.devices)
@@ -530,14 +530,14 @@ def _held(replica: AllocatedReplica) -> Resources:
     )
 
 
-def empty_room(node: Node) -> Room:
+def empty_room(node: Node) -> NodeCapacity:
     """The room of a node where nothing runs and no device is withheld."""
     if any(device.withheld for device in node.devices):
         node = replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
-    return Room(node, Allocation(node=node.name))
+    return NodeCapacity(node, Allocation(node=node.name))
 
 
-def alone(room: Room) -> Tie:
+def alone(room: NodeCapacity) -> Tie:
     """A room apart from all others."""
     tie = Tie(room.state, (), -1)
     tie.add(room.name, room)

@@ -11,7 +11,14 @@ from controlplane.scheduler.fit import (
     Request,
 )
 from controlplane.scheduler.fragmentation import Fragmentation
-from controlplane.scheduler.node_capacity import CLOSED, LEAST_KEPT, Alike, Room, RoomState, Tie
+from controlplane.scheduler.node_capacity import (
+    CLOSED,
+    LEAST_KEPT,
+    Alike,
+    NodeCapacity,
+    RoomState,
+    Tie,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,12 +27,12 @@ if TYPE_CHECKING:
 
 
 Names = set[str]
-"""Of nodes; `Rooms.set` hides the type of that name from what follows it there."""
+"""Of nodes; `NodeIndex.set` hides the type of that name from what follows it there."""
 _MOST_UNTOLD = 10_000
 """Changes after which followers are told, whether they ask or not."""
 
 
-class Rooms:
+class NodeIndex:
     """The rooms of all nodes, and for each request that is asked about where it fits.
 
     Attributes:
@@ -40,7 +47,7 @@ class Rooms:
     """
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Room] = {}
+        self._by_name: dict[str, NodeCapacity] = {}
         self._kinds: dict[tuple[object, ...], int] = {}
         self._kind_orders: list[str] = []
         self._owners: Counter[str] = Counter()
@@ -57,11 +64,11 @@ class Rooms:
         self.era = 0
         self.scores: Fragmentation | None = None
         self._most_changed = LEAST_KEPT
-        self._unnoted: dict[str, Room] = {}
+        self._unnoted: dict[str, NodeCapacity] = {}
         self._followers: list[Names] = []
         self._untold: list[str] = []
 
-    def __iter__(self) -> Iterator[Room]:
+    def __iter__(self) -> Iterator[NodeCapacity]:
         """Those that take sessions, tightest first."""
         taking = (room for room in self._by_name.values() if room.is_open)
         return iter(sorted(taking, key=lambda room: room.tightness))
@@ -69,11 +76,11 @@ class Rooms:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def known(self) -> Iterable[Room]:
+    def known(self) -> Iterable[NodeCapacity]:
         """The rooms of all nodes, also of those that take no sessions."""
         return self._by_name.values()
 
-    def get(self, node: str) -> Room | None:
+    def get(self, node: str) -> NodeCapacity | None:
         """The room of a node."""
         return self._by_name.get(node)
 
@@ -82,7 +89,9 @@ class Rooms:
         room = self._by_name.get(node.name)
         kind = self._kind_of(node)
         if room is None:
-            room = self._by_name[node.name] = Room(node, allocation, is_silent=is_silent, kind=kind)
+            room = self._by_name[node.name] = NodeCapacity(
+                node, allocation, is_silent=is_silent, kind=kind
+            )
         else:
             self._own(room.node, -1)
             self.gpus -= len(room.node.devices)
@@ -166,7 +175,7 @@ class Rooms:
             names.update(self._untold)
         self._untold.clear()
 
-    def note(self, room: Room, tie: Tie | None = None) -> None:
+    def note(self, room: NodeCapacity, tie: Tie | None = None) -> None:
         """A room is another one than before; `tie` is where it is now, if that is known."""
         self.edits += 1
         name, before = room.name, room.tie
@@ -188,7 +197,7 @@ class Rooms:
         if revision - self.lost > self._most_changed:
             self._forget()
 
-    def _note_withdrawn(self, room: Room) -> None:
+    def _note_withdrawn(self, room: NodeCapacity) -> None:
         """A room that is held or kept is in no state that others look at; but whom it is for may fit now."""
         state = room.state
         if self._withdrawn.get(room.name) != state:
@@ -205,7 +214,7 @@ class Rooms:
         self._numbers = {state: one for state, one in self._numbers.items() if one in left}
         self.era += 1
 
-    def _tie_of(self, room: Room) -> Tie:
+    def _tie_of(self, room: NodeCapacity) -> Tie:
         state = room.state
         tie = self._ties.get(state)
         if tie is None:

@@ -16,8 +16,8 @@ from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.preemption_policy import (
     DUE,
     Ground,
+    Preemptor,
     Rules,
-    Taker,
     are_fair,
     fewest,
     ground,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.domain.values import Session
-    from controlplane.scheduler.eligibility import Suits
+    from controlplane.scheduler.eligibility import Eligibility
     from controlplane.scheduler.entitlement import Entitlements
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.node_capacity import Alike, Room
+    from controlplane.scheduler.node_capacity import Alike, NodeCapacity
     from controlplane.scheduler.preemption_candidates import Giving
-    from controlplane.scheduler.queue_classes import Line
+    from controlplane.scheduler.queue_classes import QueueClass
 
 AGAIN_S: Final = 5.0
 """How long nobody is looked for again who would give way to a kind of session, after nobody was found."""
@@ -58,13 +58,15 @@ class Going(NamedTuple):
     runners: list[giving_way.Runner]
 
 
-def taker_of(line: Line, entitlements: Entitlements, patience: float, now: float) -> Taker:
+def taker_of(
+    line: QueueClass, entitlements: Entitlements, patience: float, now: float
+) -> Preemptor:
     """The head of a line as the rule looks at it."""
     session, key = line.head, line.key
     is_due = now - waiting_since(session) >= patience
     gpus = line.claim.gpu_thousandths / WHOLE_DEVICE
     share = entitlements.holding(line.account) + gpus / entitlements.weight(line.account)
-    taker = Taker(
+    taker = Preemptor(
         level=DUE if is_due else key.level,
         priority=key.priority,
         has_limit=session.spec.time_limit_s > 0,
@@ -103,9 +105,9 @@ def _name(session: Session, is_seen: bool) -> str:
 
 def sacrifice(
     request: Request,
-    suits: Suits,
-    rooms: Mapping[Room, Giving],
-    taker: Taker,
+    suits: Eligibility,
+    rooms: Mapping[NodeCapacity, Giving],
+    taker: Preemptor,
     rules: Rules = giving_way.RULES,
 ) -> Sacrifice | None:
     """The least that must give way for a request that fits nowhere; None when that does not help.
@@ -126,7 +128,7 @@ def sacrifice(
 
 
 def cheapest(
-    request: Request, suits: Suits, rooms: Mapping[Room, Giving], taker: Taker
+    request: Request, suits: Eligibility, rooms: Mapping[NodeCapacity, Giving], taker: Preemptor
 ) -> Going | None:
     """Those that lose least of all who, once they are gone, leave room for a request; None: there are none.
 
@@ -147,7 +149,12 @@ class _Offers:
     """What one node can do for a request: a replica more for each further offer, least lost first."""
 
     def __init__(
-        self, room: Room, giving: Giving, request: Request, suits: Suits, taker: Taker
+        self,
+        room: NodeCapacity,
+        giving: Giving,
+        request: Request,
+        suits: Eligibility,
+        taker: Preemptor,
     ) -> None:
         self.room = room
         self._giving = giving
@@ -180,7 +187,7 @@ class _Offer(NamedTuple):
     going: tuple[giving_way.Runner, ...]
 
 
-def _cheapest(group: list[_Offers], wanted: int, taker: Taker) -> Going | None:
+def _cheapest(group: list[_Offers], wanted: int, taker: Preemptor) -> Going | None:
     """Those that lose least until all replicas fit, with the nodes and what is lost."""
     by_node = {one.room.node.name: one for one in group}
     heap = [offer for one in group if (offer := one.next(0, ())) is not None]

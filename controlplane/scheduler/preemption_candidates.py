@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from controlplane.domain.values import Priority, Session
     from controlplane.scheduler.entitlement import Entitlements
-    from controlplane.scheduler.node_capacity import Room
-    from controlplane.scheduler.node_index import Rooms
-    from controlplane.scheduler.preemption_policy import Rules, Taker
+    from controlplane.scheduler.node_capacity import NodeCapacity
+    from controlplane.scheduler.node_index import NodeIndex
+    from controlplane.scheduler.preemption_policy import Preemptor, Rules
 
 MOST_ROOMS: Final = 200
 """Nodes that are looked at for one blocked session."""
@@ -111,7 +111,7 @@ class Giving(NamedTuple):
 class Yielders:
     """The sessions that run and may give way, or do already, by node."""
 
-    def __init__(self, rooms: Rooms, entitlements: Entitlements, rules: Rules) -> None:
+    def __init__(self, rooms: NodeIndex, entitlements: Entitlements, rules: Rules) -> None:
         self._rooms = rooms
         self._entitlements = entitlements
         self._rules = rules
@@ -181,18 +181,18 @@ class Yielders:
 
     def rooms(
         self,
-        taker: Taker,
+        taker: Preemptor,
         asked: Collection[str],
         now: float,
-        is_barred: Callable[[Room], bool],
-    ) -> dict[Room, Giving]:
+        is_barred: Callable[[NodeCapacity], bool],
+    ) -> dict[NodeCapacity, Giving]:
         """Nodes where somebody gives way to one now, or is about to leave, and who: the first by name.
 
         `asked` are those that are to give way already, and have not been told yet maybe. Rooms that are
         barred are left out.
         """
         self._keep_up(now)
-        found: dict[Room, Giving] = {}
+        found: dict[NodeCapacity, Giving] = {}
         leaving = sorted(node for one in asked for node in self._nodes.get(one, ()))
         last = ""
         for name in merge(leaving, *self._named(taker)):
@@ -216,7 +216,7 @@ class Yielders:
                 break
         return found
 
-    def on(self, room: Room) -> list[Running]:
+    def on(self, room: NodeCapacity) -> list[Running]:
         """Those of a node that may give way, or do already."""
         sessions = self._by_node.get(room.name)
         if not sessions:
@@ -224,7 +224,7 @@ class Yielders:
         begun = {one.session_id: one.placed_at for one in room.allocation.replicas}
         return [Running(sessions[one], begun[one]) for one in begun if one in sessions]
 
-    def _named(self, taker: Taker) -> Iterator[list[str]]:
+    def _named(self, taker: Preemptor) -> Iterator[list[str]]:
         """Names of nodes, in order, among which are all where somebody leaves or gives way to one."""
         yield from self._under(_LEAVES).values()
         rules, entitlements = self._rules, self._entitlements

@@ -119,7 +119,7 @@ class Runner(NamedTuple):
     weighs: float = 0.0
 
 
-class Taker(NamedTuple):
+class Preemptor(NamedTuple):
     """A session that waits and fits nowhere.
 
     Attributes:
@@ -147,7 +147,7 @@ def loss(*, unsaved_s: float, gpus: float) -> float:
     return (unsaved_s + RESTART_S) * gpus
 
 
-def ground(runner: Runner, taker: Taker, rules: Rules = RULES) -> Ground | None:
+def ground(runner: Runner, taker: Preemptor, rules: Rules = RULES) -> Ground | None:
     """Why it may give way to that one now; None when it may not."""
     if not runner.is_preemptible or runner.priority > taker.priority:
         return None
@@ -164,7 +164,7 @@ def ground(runner: Runner, taker: Taker, rules: Rules = RULES) -> Ground | None:
     return Ground.LEVEL if is_known and runner.level > taker.level else None
 
 
-def are_fair(victims: Iterable[Runner], taker: Taker) -> bool:
+def are_fair(victims: Iterable[Runner], taker: Preemptor) -> bool:
     """Whether no account of its class would hold less than the taker's if all of these went."""
     shares: dict[str, float] = {}
     gone = Counter[str]()
@@ -178,7 +178,7 @@ def are_fair(victims: Iterable[Runner], taker: Taker) -> bool:
 
 
 def fewest(
-    candidates: Iterable[Runner], taker: Taker, is_enough: Callable[[Sequence[Runner]], bool]
+    candidates: Iterable[Runner], taker: Preemptor, is_enough: Callable[[Sequence[Runner]], bool]
 ) -> list[Runner] | None:
     """Who of these goes: lower classes first, of each those that lose least, and nobody who need not.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from controlplane.domain.values import Session
-    from controlplane.scheduler.feasibility import AnyFits
+    from controlplane.scheduler.feasibility import AnyFeasible
 
 Age = tuple[float, str]
 """When a session was submitted, and its id: the oldest is the smallest."""
@@ -98,13 +98,13 @@ class Waiting:
         self.since = waiting_since(session) if session.attempts else session.created_at
         self.expected = expected
         self.is_unlimited = not session.spec.time_limit_s
-        self.line: Line | None = None
+        self.line: QueueClass | None = None
 
 
 _age = attrgetter("age")
 
 
-class Line:
+class QueueClass:
     """Queued sessions that ask for the same, oldest first.
 
     Attributes:
@@ -164,7 +164,7 @@ class Line:
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
         self.is_wide = self.claim.gpu_thousandths > 0 and not self.is_small
         self.has_right = self.is_small and self.priority >= Priority.NORMAL
-        self.fits: AnyFits | None = None
+        self.fits: AnyFeasible | None = None
         self._waiting: list[Waiting] = []
         self._spent = 0
         self.first: Waiting
@@ -258,8 +258,8 @@ class Queue:
         self.without_limit = 0
         self._shape_of = shape_of
         self._waiting: dict[str, Waiting] = {}
-        self._lines: dict[LineKey, Line] = {}
-        self._shapes: dict[Request, dict[LineKey, Line]] = {}
+        self._lines: dict[LineKey, QueueClass] = {}
+        self._shapes: dict[Request, dict[LineKey, QueueClass]] = {}
         self._put_off: list[tuple[float, str]] = []
         # How many lines of each class an account has.
         self._classes: dict[str, Counter[int]] = {}
@@ -284,15 +284,15 @@ class Queue:
         """All of them, in no order."""
         return (one.session for one in self._waiting.values())
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[QueueClass]:
         """Lines in which somebody stands."""
         return iter(self._lines.values())
 
-    def shapes(self) -> Iterator[tuple[Request, Iterable[Line]]]:
+    def shapes(self) -> Iterator[tuple[Request, Iterable[QueueClass]]]:
         """The same, those together that fit in the same places."""
         return ((shape, lines.values()) for shape, lines in self._shapes.items())
 
-    def lines_of(self, shape: Request) -> Iterable[Line]:
+    def lines_of(self, shape: Request) -> Iterable[QueueClass]:
         """Those that fit in the same places."""
         return self._shapes.get(shape, {}).values()
 
@@ -318,7 +318,7 @@ class Queue:
         since = (line.first.since for line in self._lines.values())
         return min((at + patience for at in since if now - at < patience), default=math.inf)
 
-    def line_of(self, session_id: str) -> Line | None:
+    def line_of(self, session_id: str) -> QueueClass | None:
         """Where it stands; None while it is put off."""
         known = self._waiting.get(session_id)
         return None if known is None else known.line
@@ -337,7 +337,7 @@ class Queue:
         else:
             self._stand(waiting, level_of(demand))
 
-    def take_first(self, line: Line, waiting: Waiting) -> None:
+    def take_first(self, line: QueueClass, waiting: Waiting) -> None:
         """The oldest of a line waits no more."""
         del self._waiting[waiting.age[1]]
         self.backlog_gpu_s -= waiting.expected
@@ -361,7 +361,7 @@ class Queue:
         if not line.remove(waiting):
             self._close(line)
 
-    def _close(self, line: Line) -> None:
+    def _close(self, line: QueueClass) -> None:
         """Nobody stands in a line any more."""
         line.fits = None
         del self._lines[line.key]
@@ -422,7 +422,7 @@ class Queue:
         key = LineKey(request, session.project, session.spec.priority, level)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key, self._shape_of(request))
+            line = self._lines[key] = QueueClass(key, self._shape_of(request))
             self._shapes.setdefault(line.shape, {})[key] = line
             self._classes.setdefault(line.account, Counter())[line.priority] += 1
         line.add(waiting)

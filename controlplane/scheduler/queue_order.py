@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.queue_classes import Line, Queue, Rank, Waiting
+    from controlplane.scheduler.queue_classes import Queue, QueueClass, Rank, Waiting
     from controlplane.scheduler.service_order import Turn
 
 _first = itemgetter(0)
 
 
-Standing = tuple["Rank", "Line", "Waiting"]
+Standing = tuple["Rank", "QueueClass", "Waiting"]
 """A queued session within its account."""
 
 
@@ -55,7 +55,7 @@ class Order:
 
     def sessions(self) -> list[Session]:
         """All queued sessions, first those that go first; at the end, by age, those that are put off."""
-        accounts: dict[str, list[Line]] = {}
+        accounts: dict[str, list[QueueClass]] = {}
         for line in self._queue.lines():
             accounts.setdefault(line.account, []).append(line)
         first, owed = self._owed()
@@ -69,13 +69,13 @@ class Order:
         put_off = [one for one in self._queue.sessions() if self._queue.line_of(one.id) is None]
         return in_line + sorted(put_off, key=attrgetter("created_at", "id"))
 
-    def _ranked(self, line: Line) -> list[Standing]:
+    def _ranked(self, line: QueueClass) -> list[Standing]:
         """The sessions of a line, each with the rank of the last one ahead of it where that is higher."""
         ranks = line.ranks(self._now, self._patience)
         return list(zip(accumulate(ranks, max), repeat(line), line.waiting()))
 
     def _in_account(
-        self, lines: Iterable[Line], first: Collection[str], owed: Mapping[str, Request]
+        self, lines: Iterable[QueueClass], first: Collection[str], owed: Mapping[str, Request]
     ) -> list[Standing]:
         """The sessions of an account in their order, if there were room for all."""
         classes: dict[int, list[Standing]] = {}
@@ -104,7 +104,7 @@ class Order:
 
         The second of an owner might only where it may have room while the first has none.
         """
-        lines: dict[str, list[tuple[Turn, Line]]] = {}
+        lines: dict[str, list[tuple[Turn, QueueClass]]] = {}
         for line in self._queue.lines():
             if is_owed(line, self._entitlements, self._queue) and not self._is_barred(line):
                 share = self._entitlements.share(line.account)
@@ -150,7 +150,7 @@ class Order:
         turns = list(accumulate(reversed(turns), min))[::-1]
         return list(zip(turns, (waiting for _, _, waiting in standings), strict=True))
 
-    def _is_barred(self, line: Line) -> bool:
+    def _is_barred(self, line: QueueClass) -> bool:
         return self._entitlements.bars(line.project, line.owner, line.claim)
 
 

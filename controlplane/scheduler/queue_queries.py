@@ -51,7 +51,7 @@ Found: TypeAlias = "dict[tuple[str, str, Request] | Request, Start]"
 """What was found of requests, and of quotas for them, at one instant."""
 
 
-class Answers:
+class QueueQueries:
     """What an index knows, for those who ask: nothing is decided or changed by it."""
 
     def __init__(self, index: ClusterIndex) -> None:

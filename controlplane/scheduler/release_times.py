@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from controlplane.domain.values import Session
-    from controlplane.scheduler.node_capacity import Room
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import NodeCapacity
+    from controlplane.scheduler.node_index import NodeIndex
 
 MOST_WIDTHS: Final = 32
 """Widths of requests for which nodes are kept in order; that which nobody asked for longest is forgotten."""
@@ -105,7 +105,7 @@ class Ends:
             ends than what it held.
     """
 
-    def __init__(self, rooms: Rooms, known: Callable[[str], Session | None]) -> None:
+    def __init__(self, rooms: NodeIndex, known: Callable[[str], Session | None]) -> None:
         self.now = 0.0
         self.twice: set[str] = set()
         self._rooms = rooms
@@ -137,7 +137,7 @@ class Ends:
             self._look(name)
         touched.clear()
 
-    def on(self, room: Room) -> Ending:
+    def on(self, room: NodeCapacity) -> Ending:
         """What holds a node, and the ends of that."""
         found = self._exact.get(room.name)
         if found is None:
@@ -163,7 +163,7 @@ class Ends:
         """All nodes that take sessions, by name, those together that are alike."""
         return iter(self._alike.items())
 
-    def _ending(self, room: Room) -> Ending:
+    def _ending(self, room: NodeCapacity) -> Ending:
         held: dict[str, int] = {}
         for replica in room.allocation.replicas:
             one = replica.session_id
@@ -195,7 +195,7 @@ class Ends:
                 if (at := after.since(width)) is not None:
                     insort(order, (at, name))
 
-    def _node(self, room: Room) -> _Node:
+    def _node(self, room: NodeCapacity) -> _Node:
         held, ends = self._ending(room)
         left = free = room.free_thousandths()
         steps = []
@@ -207,7 +207,7 @@ class Ends:
         )
         return _Node(alike, tuple(steps), tuple(held))
 
-    def _leaving(self, room: Room, ends: list[tuple[float, str]]) -> Amounts:
+    def _leaving(self, room: NodeCapacity, ends: list[tuple[float, str]]) -> Amounts:
         """What those hold that end some time, or that may be preempted."""
         ending = {one for _, one in ends}
         gpus = cores = memory = 0

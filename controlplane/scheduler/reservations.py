@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.domain.values import Session
-    from controlplane.scheduler.eligibility import Suits
+    from controlplane.scheduler.eligibility import Eligibility
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.node_capacity import Room
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_capacity import NodeCapacity
+    from controlplane.scheduler.node_index import NodeIndex
     from controlplane.scheduler.release_times import Ends
 
 REVIEW_S: Final = 30.0
@@ -133,7 +133,7 @@ class Holding:
         lowest: the lowest class that waits, as of the last pass.
     """
 
-    def __init__(self, rooms: Rooms, ends: Ends) -> None:
+    def __init__(self, rooms: NodeIndex, ends: Ends) -> None:
         self._rooms = rooms
         self._ends = ends
         self._promise: Promise | None = None
@@ -285,7 +285,7 @@ class Holding:
             or ends_in_time(session, promise, now)
         )
 
-    def bars(self, room: Room, session_id: str, priority: Priority) -> bool:
+    def bars(self, room: NodeCapacity, session_id: str, priority: Priority) -> bool:
         """Whether nobody is to give way there to a session of this class."""
         promise = self.get(room.promised)
         if promise is None or session_id == room.promised:
@@ -314,7 +314,7 @@ class Holding:
         )
 
     def beside(
-        self, request: Request, suits: Suits, session_id: str
+        self, request: Request, suits: Eligibility, session_id: str
     ) -> tuple[ReplicaPlacement, ...]:
         """One replica on a held room that leaves what is reserved, taken from it; none where none does."""
         promise = self._promise
@@ -351,7 +351,7 @@ def ends_in_time(session: Session, promise: Promise, now: float) -> bool:
     return now + STARTING_S + limit_s + session.spec.grace_s <= promise.at
 
 
-def _may_spare(room: Room, promise: Promise, request: Request) -> bool:
+def _may_spare(room: NodeCapacity, promise: Promise, request: Request) -> bool:
     """Whether its GPUs could do for both, which costs little to say."""
     staying = room.held_thousandths(promise.leaving)
     reserved = promise.parts[room.node.name] * promise.request.gpu_thousandths

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.scheduler.index import ClusterIndex
-from controlplane.scheduler.queue_queries import Answers
+from controlplane.scheduler.queue_queries import QueueQueries
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Plan
@@ -24,4 +24,4 @@ def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
     """
     index = ClusterIndex.of(snapshot)
     plan = index.plan(now)
-    return replace(plan, deferrals=Answers(index).deferrals(now))
+    return replace(plan, deferrals=QueueQueries(index).deferrals(now))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from controlplane.scheduler.entitlement import Account, Entitlements
-    from controlplane.scheduler.queue_classes import Line, Queue, Rank
+    from controlplane.scheduler.queue_classes import Queue, QueueClass, Rank
 
 Turn = tuple[bool, int, float, "Rank"]
 """Whether it has no right to go first, the class, the share of the account, and the rank of the line: the smallest
@@ -25,7 +25,7 @@ _Level = tuple[bool, int]
 """The first two of these, which come before all else."""
 
 
-def is_owed(line: Line, entitlements: Entitlements, queue: Queue) -> bool:
+def is_owed(line: QueueClass, entitlements: Entitlements, queue: Queue) -> bool:
     """Whether the owner of a line holds nothing, and has a right to one of its sessions before all others."""
     return (
         line.has_right
@@ -67,7 +67,7 @@ class _Group:
 
 
 # Flat, as two of them are compared many times for each placement: what is in a tuple of its own costs twice as much.
-_Ranked = tuple[int, float, str, "Line"]
+_Ranked = tuple[int, float, str, "QueueClass"]
 """The rank of a line, and the line."""
 _Entry = tuple[float, int, float, str, _Group]
 """The share of the account, the rank of the first line, and the group."""
@@ -89,7 +89,7 @@ class Turns:
 
     def __init__(
         self,
-        lines: Iterable[Line],
+        lines: Iterable[QueueClass],
         queue: Queue,
         entitlements: Entitlements,
         now: float,
@@ -145,7 +145,7 @@ class Turns:
         precedence, created_at, session_id, _ = group.lines[0]
         return (standing.share, precedence, created_at, session_id, group)
 
-    def next(self) -> tuple[Line, Account] | None:
+    def next(self) -> tuple[QueueClass, Account] | None:
         """The line whose turn it is, and its account; None when nobody is left."""
         while self._heap or self._begin_level():
             group = self._heap[0][4]

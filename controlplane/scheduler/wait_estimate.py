@@ -18,7 +18,7 @@ from controlplane.domain.plan import Holder
 from controlplane.domain.values import Allocation
 from controlplane.scheduler.explain import shortages_of
 from controlplane.scheduler.fit import refusal, resources_on
-from controlplane.scheduler.node_capacity import CLOSED, Room
+from controlplane.scheduler.node_capacity import CLOSED, NodeCapacity
 from controlplane.scheduler.release_times import ends_by
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import AllocatedReplica, Node, Session
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.node_capacity import Alike
-    from controlplane.scheduler.node_index import Rooms
+    from controlplane.scheduler.node_index import NodeIndex
     from controlplane.scheduler.release_times import Ends, Likeness
 
 MOST_HOLDERS: Final = 3
@@ -52,7 +52,7 @@ class Free(NamedTuple):
     node: str
 
 
-def free_in(rooms: Iterable[Room]) -> Free:
+def free_in(rooms: Iterable[NodeCapacity]) -> Free:
     """What is free there; `node` is "" where no whole device is."""
     total, widest, where = 0, 0, ""
     for room in rooms:
@@ -74,7 +74,7 @@ def short_of(explanation: Explanation, request: Request) -> str:
 
 
 def holders(
-    rooms: Iterable[Room],
+    rooms: Iterable[NodeCapacity],
     request: Request,
     short: str,
     known: Callable[[str], Session | None],
@@ -130,12 +130,12 @@ class Opening(NamedTuple):
 
 
 def earliest(
-    rooms: Rooms,
+    rooms: NodeIndex,
     request: Request,
     ends: Ends,
     *,
     taken: Container[str] = (),
-    beside: Collection[Room] = (),
+    beside: Collection[NodeCapacity] = (),
 ) -> Opening | None:
     """Where and when there is room for the whole gang if all that runs uses up its time limit; None: nobody knows.
 
@@ -154,7 +154,7 @@ def earliest(
         return _here(rooms, request, ends, {room.name for room in here})
     names = {room.name for room in beside}
 
-    def counts(room: Room) -> bool:
+    def counts(room: NodeCapacity) -> bool:
         return room.name not in taken and (room.is_offered or room.name in names)
 
     ahead = _Ahead(rooms, request, ends, counts)
@@ -181,7 +181,7 @@ class _Ahead:
     """
 
     def __init__(
-        self, rooms: Rooms, request: Request, ends: Ends, counts: Callable[[Room], bool]
+        self, rooms: NodeIndex, request: Request, ends: Ends, counts: Callable[[NodeCapacity], bool]
     ) -> None:
         self._rooms = rooms
         self._request = request
@@ -210,7 +210,7 @@ class _Ahead:
             heappush(self._heap, (at, one.room.name, one))
 
 
-def _may_do(rooms: Rooms, request: Request, ends: Ends) -> bool:
+def _may_do(rooms: NodeIndex, request: Request, ends: Ends) -> bool:
     """Whether GPUs are enough once all has ended whose end is known, which costs little to say."""
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, width = _Empty(anywhere), request.gpu_thousandths
@@ -223,7 +223,9 @@ def _may_do(rooms: Rooms, request: Request, ends: Ends) -> bool:
     return max(most.values(), default=0) >= request.replica_count
 
 
-def _holding_now(rooms: Rooms, together: _Together, taken: Container[str]) -> Iterator[Room]:
+def _holding_now(
+    rooms: NodeIndex, together: _Together, taken: Container[str]
+) -> Iterator[NodeCapacity]:
     """The rooms offered to everybody that hold a replica as things are."""
     least, is_picky = together.request.whole_devices, bool(together.request.avoids)
     for tie in rooms.ties():
@@ -231,7 +233,7 @@ def _holding_now(rooms: Rooms, together: _Together, taken: Container[str]) -> It
             yield from (room for name, room in tie.rooms.items() if name not in taken)
 
 
-def _here(rooms: Rooms, request: Request, ends: Ends, names: Container[str]) -> Opening | None:
+def _here(rooms: NodeIndex, request: Request, ends: Ends, names: Container[str]) -> Opening | None:
     """What there is room for now, on the first of these nodes that are enough."""
     together = _Together(request)
     for room in rooms.known():
@@ -256,7 +258,7 @@ class _Together:
         self._last: Alike | None = None
         self.is_enough = False
 
-    def look(self, room: Room) -> int:
+    def look(self, room: NodeCapacity) -> int:
         """How many replicas a room holds; it counts in place of what it held when it was looked at before."""
         alike, count = self._part(room)
         if (before := self._parts.get(room.name)) is not None:
@@ -266,7 +268,7 @@ class _Together:
         self._last, self.is_enough = alike, self._held[alike] >= self.request.replica_count
         return count
 
-    def holds(self, room: Room) -> int:
+    def holds(self, room: NodeCapacity) -> int:
         """The same, and it does not count."""
         return self._part(room)[1]
 
@@ -274,7 +276,7 @@ class _Together:
         """What a room held when it was looked at last."""
         return self._parts[name][1] if name in self._parts else 0
 
-    def _part(self, room: Room) -> tuple[Alike, int]:
+    def _part(self, room: NodeCapacity) -> tuple[Alike, int]:
         # Rooms in one state are alike; and where they stand makes no difference, unless that is asked for.
         key = room.tie if self.request.pod else room.tie.alike
         found = self._known.get(key)
@@ -305,7 +307,7 @@ class _Ending:
 
     __slots__ = ("_ends", "_free", "_held", "_left", "_wanted", "ended", "room")
 
-    def __init__(self, room: Room, request: Request, ends: Ends) -> None:
+    def __init__(self, room: NodeCapacity, request: Request, ends: Ends) -> None:
         self.room = room
         self.ended: set[str] = set()
         self._wanted = request.gpu_thousandths
@@ -334,7 +336,7 @@ class _Empty:
         self._request = request
         self._by_kind: dict[int, int] = {}
 
-    def holds(self, room: Room) -> int:
+    def holds(self, room: NodeCapacity) -> int:
         """How many replicas; 0 also where sessions of this kind are never placed."""
         if refusal(room.node, self._request):
             return 0
@@ -345,12 +347,12 @@ class _Empty:
             found = self._by_kind[room.kind] = self._look(room)
         return found
 
-    def _look(self, room: Room) -> int:
-        return Room(room.node, Allocation(node=room.name)).holds(self._request)
+    def _look(self, room: NodeCapacity) -> int:
+        return NodeCapacity(room.node, Allocation(node=room.name)).holds(self._request)
 
 
 def nearest(
-    rooms: Rooms, request: Request, ends: Ends, taken: Container[str] = ()
+    rooms: NodeIndex, request: Request, ends: Ends, taken: Container[str] = ()
 ) -> Opening | None:
     """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted.
 
@@ -417,8 +419,8 @@ def _loss(offer: _Offer) -> tuple[float, float]:
 
 
 def _like_each_other(
-    rooms: Rooms, request: Request, ends: Ends
-) -> Iterator[tuple[Room, int, Likeness, Sequence[str]]]:
+    rooms: NodeIndex, request: Request, ends: Ends
+) -> Iterator[tuple[NodeCapacity, int, Likeness, Sequence[str]]]:
     """Nodes that are alike and would do: one of them, what each would hold if nothing ran, what is free, all names."""
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, picky = _Empty(anywhere), _Empty(request._replace(pod=""))
@@ -441,7 +443,7 @@ def _like_each_other(
                 yield one, most, alike, (name,)
 
 
-def _that_would_do(rooms: Iterable[Room], request: Request) -> Iterator[Room]:
+def _that_would_do(rooms: Iterable[NodeCapacity], request: Request) -> Iterator[NodeCapacity]:
     """The rooms of nodes that take sessions, and would hold a replica if nothing ran there."""
     empty = _Empty(request)
     return (room for room in rooms if room.is_open and empty.holds(room))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.user_secrets import UserSecrets
     from controlplane.history.values import StreamKey
-    from controlplane.operations.agent_connections import Contacts, Link
+    from controlplane.operations.agent_connections import AgentConnection, AgentConnections
     from controlplane.operations.committer import Committer
     from controlplane.operations.ingest import Ingestor
     from controlplane.operations.live_state import LiveState
@@ -93,7 +93,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         *,
         state: LiveState,
         committer: Committer,
-        contacts: Contacts,
+        contacts: AgentConnections,
         registrar: Registrar,
         ingestor: Ingestor,
         tunnels: Tunnels,
@@ -160,7 +160,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     async def _register(
         self, who: NodeCaller, requests: AsyncIterator[agents_pb2.ControlRequest], term: int
-    ) -> Link:
+    ) -> AgentConnection:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("kind") != "register":
             raise InvalidRequest("the first message must be Register")
@@ -173,7 +173,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
         return link
 
-    def _registered(self, link: Link) -> agents_pb2.ControlResponse:
+    def _registered(self, link: AgentConnection) -> agents_pb2.ControlResponse:
         registered = agents_pb2.Registered(
             cluster_id=self._cluster_id,
             heartbeat_interval=duration(self._heartbeat_s),
@@ -186,7 +186,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             registered.control_planes.addresses.extend(link.control_planes)
         return agents_pb2.ControlResponse(registered=registered)
 
-    async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
+    async def _responses(self, link: AgentConnection) -> AsyncIterator[agents_pb2.ControlResponse]:
         messages = OrdersMessages()
         while True:
             if isinstance(link.failure, NotLeader):
@@ -218,7 +218,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         await self._relay.settled()
         return NotLeader(self._leader_address())
 
-    async def _opened(self, link: Link, orders: Orders) -> Secrets | None:
+    async def _opened(self, link: AgentConnection, orders: Orders) -> Secrets | None:
         """What programs are to be given; None, to ask again, while the store does not answer."""
         try:
             return await self._secrets.for_orders(orders, given=link.given)
@@ -228,7 +228,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             link.order()
             return None
 
-    async def _read(self, link: Link, requests: AsyncIterator[agents_pb2.ControlRequest]) -> None:
+    async def _read(
+        self, link: AgentConnection, requests: AsyncIterator[agents_pb2.ControlRequest]
+    ) -> None:
         """Take what the agent says, many reports at once."""
         async with TaskGroup() as group:
             async for request in requests:
@@ -263,7 +265,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             lambda draft: apply_progress(draft, report, self._clock.time()), soft=True
         )
 
-    async def _report(self, link: Link, report: Report) -> None:
+    async def _report(self, link: AgentConnection, report: Report) -> None:
         await self._committer.decide(
             lambda draft: apply_report(draft, report, self._contacts.unheard, self._clock.time()),
             soft=report.phase in _SOFT,
@@ -323,7 +325,7 @@ async def _with_first(
         yield one
 
 
-def _news(link: Link) -> Iterator[agents_pb2.ControlResponse]:
+def _news(link: AgentConnection) -> Iterator[agents_pb2.ControlResponse]:
     """All but orders that the agent is to be told."""
     if link.acknowledged:
         reports, link.acknowledged = link.acknowledged, []
@@ -350,7 +352,7 @@ def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:
     )
 
 
-def _ended(link: Link, reading: asyncio.Task[Any]) -> None:
+def _ended(link: AgentConnection, reading: asyncio.Task[Any]) -> None:
     """What the agent sends has ended: so does the stream."""
     if reading.cancelled():
         return

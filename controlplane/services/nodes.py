@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
-    from controlplane.operations.agent_connections import Contacts
+    from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.members import Members
@@ -100,7 +100,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         *,
         state: LiveState,
         history: History,
-        contacts: Contacts,
+        contacts: AgentConnections,
         keeper: NodeKeeper,
         usages: Usages,
         facts: ClusterFacts,

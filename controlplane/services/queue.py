@@ -10,11 +10,11 @@ from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User, may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause
-from controlplane.operations.infeasible import Nearest, refusal_of
+from controlplane.operations.infeasible import Alternatives, refusal_of
 from controlplane.operations.projects import check_entitled, may_manage, there_for, within_quota
 from controlplane.operations.session_listing import page_size
 from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
-from controlplane.scheduler import Extent, request_of
+from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.services.convert.queue import queued_message, to_supposed, waiting_message
 from nsml.v1 import sessions_pb2 as pb
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.projects import Projects, Users
-    from controlplane.scheduler import Answers, Found
+    from controlplane.scheduler import Found, QueueQueries
     from nsml.clock import Clock
 
 AT_ONCE: Final = 20
@@ -61,7 +61,7 @@ class QueueView:
         *,
         state: LiveState,
         clock: Clock,
-        answers: Callable[[], Answers | None],
+        answers: Callable[[], QueueQueries | None],
         projects: Projects,
         users: Users,
         time_limits: TimeLimits = NO_LIMITS,
@@ -73,10 +73,10 @@ class QueueView:
         self._users = users
         self._time_limits = time_limits
         self._order: tuple[Session, ...] = ()
-        self._order_of: Answers | None = None
+        self._order_of: QueueQueries | None = None
         self._order_until = 0.0
 
-    def check_leads(self) -> Answers:
+    def check_leads(self) -> QueueQueries:
         """What the index knows, here and now.
 
         Raises:
@@ -109,9 +109,9 @@ class QueueView:
                 doing = "is leaving, and will be queued again"
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")
         spec = check_supposed(to_supposed(change, answers.counted(session).spec), self._time_limits)
-        extent = Extent(stored.value for stored in self._state.nodes.values())
+        extent = MaxCapacity(stored.value for stored in self._state.nodes.values())
         name = session.project or session.owner
-        nearest = Nearest(
+        nearest = Alternatives(
             extent,
             partial(within_quota, self._state, name),
             session=session.name,
@@ -131,7 +131,7 @@ class QueueView:
             raise NotWaiting(f"session {session.name} does not wait any more")
         return pb.WhatIfAnswer(waiting=self._message(supposed.deferral, answers, viewer))
 
-    def _message(self, deferral: Deferral, answers: Answers, viewer: UserCaller) -> pb.Waiting:
+    def _message(self, deferral: Deferral, answers: QueueQueries, viewer: UserCaller) -> pb.Waiting:
         return waiting_message(
             deferral, queued=answers.queue_length, viewer=viewer, accounts=self._state.accounts
         )
@@ -195,7 +195,7 @@ class QueueView:
         known = self._state.project(project)
         return known is not None and may_manage(viewer, known)
 
-    def _in_order(self, answers: Answers) -> tuple[Session, ...]:
+    def _in_order(self, answers: QueueQueries) -> tuple[Session, ...]:
         """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
         began = self._clock.monotonic()
         if answers is not self._order_of or began >= self._order_until:

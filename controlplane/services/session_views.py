@@ -12,7 +12,7 @@ from controlplane.domain.identity import may_change
 from controlplane.domain.lifecycle import SessionState
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import CheckpointCount
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from controlplane.operations.session_summaries import EVERY_S
 from controlplane.services.chunking import beside, entries_of
 from controlplane.services.convert.reported import struct
@@ -88,10 +88,12 @@ class Presenter:
         self._history = history
         self._reports = reports
         self._waiting = waiting
-        self._made: Recent[tuple[str, bool, bool], tuple[Session, sessions_pb2.Session]] = Recent(
+        self._made: LruDict[tuple[str, bool, bool], tuple[Session, sessions_pb2.Session]] = LruDict(
             KEPT
         )
-        self._told: Recent[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = Recent(KEPT)
+        self._told: LruDict[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = LruDict(
+            KEPT
+        )
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
         """One session, with its whole summary."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.log_search import Searches
     from controlplane.operations.preempt import Requeuer
-    from controlplane.operations.readers import Followers, LogPosition, Step
+    from controlplane.operations.readers import LogPosition, Readers, Step
     from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
     from controlplane.operations.session_listing import Listings
@@ -69,7 +69,7 @@ class SessionOperations:
     requeuer: Requeuer
     remover: Remover
     updater: Updater
-    followers: Followers
+    followers: Readers
     reports: LastReports
     searches: Searches
     tunnels: Tunnels

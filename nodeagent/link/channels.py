@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from nodeagent.config import SettingsError
 from nodeagent.link.routes import Routes
 from nsml.client.channel import Channel
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.rpc import Rpc
 from nsml.clock import Clock
 from nsml.metadata import RELAY
@@ -77,7 +77,7 @@ class Link:
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
         self.routes = Routes(node, servers)
-        self._ways = Ways(self._channel, self.routes.addresses, self._check)
+        self._ways = Endpoints(self._channel, self.routes.addresses, self._check)
         self.learn(learned)
         self.routes.begin()
 
@@ -87,7 +87,7 @@ class Link:
         return self.routes.now.address
 
     @property
-    def ways(self) -> Ways:
+    def ways(self) -> Endpoints:
         """To any control plane, in this node's own order."""
         return self._ways
 
@@ -134,7 +134,7 @@ class Link:
             return True
         try:
             async with asyncio.timeout(_CONNECTED_WITHIN_S):
-                return await Ways(self._channel, [self.address]).is_connected(self.address)
+                return await Endpoints(self._channel, [self.address]).is_connected(self.address)
         except TimeoutError:
             return False
 
@@ -219,7 +219,7 @@ class Link:
 
     def _renew_ways(self) -> None:
         now = self._ways.now
-        self._ways = Ways(self._channel, self.routes.addresses, self._check)
+        self._ways = Endpoints(self._channel, self.routes.addresses, self._check)
         if now in self._ways.addresses:
             self._ways.worked(now)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.client.channel import Channel
-    from nsml.client.endpoints import Ways
+    from nsml.client.endpoints import Endpoints
     from nsml.client.tunnels import Tunnel
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
@@ -70,7 +70,7 @@ class Client:
 
     def __init__(
         self,
-        channel: Channel | Ways,
+        channel: Channel | Endpoints,
         *,
         token: str | None = None,
         deadline_s: float = DEADLINE_S,

@@ -15,7 +15,7 @@ import grpc.aio
 
 from nsml.client.calls import Client
 from nsml.client.contexts import Context, ContextError, is_local, split_server
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.errors import UntrustedServer
 from nsml.client.rpc import DEADLINE_S, HASTY, pinging
 from nsml.resolving import RESOLVED_WITHIN_S
@@ -132,7 +132,9 @@ async def connect(
     Raises ContextError.
     """
     token = token or context.token()
-    ways = Ways(partial(open_channel, context), context.servers, partial(check_listener, context))
+    ways = Endpoints(
+        partial(open_channel, context), context.servers, partial(check_listener, context)
+    )
     ways.channel(ways.now)  # what is wrong with the context shows before the first call
     try:
         yield Client(ways, token=token, deadline_s=deadline_s)

@@ -101,7 +101,7 @@ AWAITED = (REPEATABLE | {"SessionService/StopSession"}) - {"SessionService/Creat
 the wish to stop, which is the same the second time. A submission is repeated as a whole (`nsml run`)."""
 
 
-class Ways:
+class Endpoints:
     """Channels to the control planes of one platform, made as they are needed.
 
     `now` is the one that calls take first: it stays until it fails.
@@ -125,7 +125,7 @@ class Ways:
         self.now = self.addresses[0]
 
     @classmethod
-    def alone(cls, channel: Channel) -> Ways:
+    def alone(cls, channel: Channel) -> Endpoints:
         """The one way there is."""
         return cls(lambda _: channel, [""])
 
@@ -183,7 +183,7 @@ Ask = Callable[[str, float], Awaitable[T]]
 """Asks the control plane at an address, within so many seconds. Raises ClientError."""
 
 
-async def asked_of_any(ways: Ways, ask: Ask[T], within_s: float) -> T:
+async def asked_of_any(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
     """The first answer that there is; who says nothing for a while is not waited for alone."""
     now = asyncio.get_running_loop().time
     deadline = now() + within_s
@@ -223,7 +223,7 @@ def _tells(failure: Unavailable) -> tuple[bool, bool]:
     return failure.retry_after_s is not None, not failure.is_undone
 
 
-async def asked_once(ways: Ways, ask: Ask[T], within_s: float) -> T:
+async def asked_once(ways: Endpoints, ask: Ask[T], within_s: float) -> T:
     """The answer of the first that is there; nobody else is asked once it may have heard."""
     now = asyncio.get_running_loop().time
     deadline = now() + within_s

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from nsml.client.endpoints import AWAITED, REPEATABLE, Ways, asked_of_any, asked_once
+from nsml.client.endpoints import AWAITED, REPEATABLE, Endpoints, asked_of_any, asked_once
 from nsml.client.errors import TooLarge, Unavailable, translate
 from nsml.metadata import REVISION
 
@@ -70,13 +70,13 @@ class Rpc:
 
     def __init__(
         self,
-        channel: Channel | Ways,
+        channel: Channel | Endpoints,
         *,
         token: str | None = None,
         deadline_s: float = DEADLINE_S,
         seen: int = 0,
     ) -> None:
-        self.ways = channel if isinstance(channel, Ways) else Ways.alone(channel)
+        self.ways = channel if isinstance(channel, Endpoints) else Endpoints.alone(channel)
         self._authorization = (("authorization", f"Bearer {token}"),) if token else ()
         self.deadline_s = deadline_s
         self.seen = seen

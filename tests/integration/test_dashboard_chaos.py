@@ -28,7 +28,7 @@ from textual.widgets import Input
 from nsml.client import connect as connecting
 from nsml.client.calls import Client
 from nsml.client.contexts import Context
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.rpc import pinging
 from nsml.clock import SystemClock
 from nsml.v1 import checkpoints_pb2, media_pb2, nodes_pb2
@@ -427,7 +427,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Fast:
 @asynccontextmanager
 async def connected(context: Context, clock: Fast) -> AsyncIterator[Client]:
     """As `nsml.client.connect.connect`, with another clock."""
-    ways = Ways(partial(connecting.open_channel, context), context.servers)
+    ways = Endpoints(partial(connecting.open_channel, context), context.servers)
     try:
         yield Client(ways, token=TOKEN, deadline_s=30.0 / RATE, clock=clock)
     finally:

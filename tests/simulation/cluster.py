@@ -29,14 +29,14 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.plane import Character, ControlPlane, Surroundings
+from controlplane.plane import ControlPlane, MemberConfig, Surroundings
 from controlplane.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
 from nsml.client.channel import Channel
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.clock import SystemClock, inline
 from tests.platforms import ensure_cluster
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
@@ -224,7 +224,7 @@ class ControlPlaneProcess:
     async def _live(self, member: str, link: StoreLink) -> None:
         on = self._surroundings(member, link)
         cluster_id = await self._cluster_id(on)
-        who = Character(
+        who = MemberConfig(
             member=member,
             version="simulated",
             address=self.address,
@@ -300,7 +300,7 @@ class Cluster:
         """A client of a user, on a machine of its own."""
         source = machine or f"{user}-laptop"
         addresses = [plane.address for plane in self.planes]
-        ways = Ways(partial(self.network.channel, source), addresses)
+        ways = Endpoints(partial(self.network.channel, source), addresses)
         rng = self.rng(f"client of {user}")
         return Client(ways, token=self.tokens[user], clock=self.world.clock, rng=rng)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
-from nodeagent.dependencies import Machine, Parts
+from nodeagent.dependencies import Dependencies, Machine
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
 from nodeagent.machine.meter import HeldDevices
@@ -299,7 +299,7 @@ class SimulatedNode:
         settings = Settings(
             node=self.name, server=self.servers, data=self.data, sample_interval_s=_SAMPLE_EVERY_S
         )
-        parts = Parts(
+        parts = Dependencies(
             clock=self.clock,
             rng=random.Random(f"{self.name} {self.incarnations} {world.rng.random()}"),
             run=run,

@@ -25,7 +25,7 @@ from controlplane.operations import live_state as state
 from controlplane.operations import placement as placing
 from controlplane.operations.content import Content
 from controlplane.operations.draft import Draft
-from controlplane.operations.hold_times import HeldTimes
+from controlplane.operations.hold_times import HoldTimes
 from controlplane.operations.ingest import Ingestor
 from controlplane.operations.readers import SessionWatch
 from controlplane.operations.stop import Stopper
@@ -177,7 +177,7 @@ def without_counting_what_is_held(patch: Patch) -> None:
     patch.setattr(snapshot, "capacity_of", capacity_of)
     patch.setattr(placing, "capacity_of", capacity_of)
     patch.setattr(room, "capacity_of", capacity_of)
-    patch.setattr(room.Room, "change", lambda *_: False)
+    patch.setattr(room.NodeCapacity, "change", lambda *_: False)
 
 
 def without_stopping_the_others(patch: Patch) -> None:
@@ -242,7 +242,7 @@ def without_one_charge(patch: Patch) -> None:
 
 def without_steady_clocks(patch: Patch) -> None:
     patch.setattr(
-        HeldTimes, "held_s", lambda self, session_id, attempt, *, by_wall_s: max(by_wall_s, 0.0)
+        HoldTimes, "held_s", lambda self, session_id, attempt, *, by_wall_s: max(by_wall_s, 0.0)
     )
 
 

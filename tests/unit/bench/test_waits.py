@@ -26,7 +26,7 @@ from bench.scheduler.simulator import Arrival, Cluster, Floor, replay
 from bench.scheduler.traces import TRACES, BadTrace
 from bench.scheduler.waits import PREEMPTION_S, PUBLISHED, measure_file
 from controlplane.domain.lifecycle import SessionState
-from controlplane.scheduler import Answers, order
+from controlplane.scheduler import QueueQueries, order
 from controlplane.scheduler.preemption_policy import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
 from tests.examples import examples
@@ -102,7 +102,7 @@ class Told(Indexed):
         states = {session.id: session.state for session in records.sessions.values()}
         assert set(states.values()) <= {SessionState.QUEUED, SessionState.RUNNING}
         waiting = {one for one, state in states.items() if state is SessionState.QUEUED}
-        deferrals = Answers(records.index).deferrals(now)
+        deferrals = QueueQueries(records.index).deferrals(now)
         assert {one.session_id for one in deferrals} == waiting
         assert [one.place for one in deferrals] == list(range(1, len(waiting) + 1))
         assert all(one.explanation.can_ever_fit for one in deferrals)

@@ -19,7 +19,7 @@ from controlplane.access.vault import make_vault
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.objects.memory import MemoryObjects
-from controlplane.plane import Character, ControlPlane, Surroundings
+from controlplane.plane import ControlPlane, MemberConfig, Surroundings
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
@@ -184,7 +184,7 @@ async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
     async with contextlib.AsyncExitStack() as stack:
         # Its agents send no heartbeats: on a busy machine a test may last longer than silence is borne.
         own = {"member": f"m{next(_numbers)}", "version": "test", "silent_after_s": 600.0}
-        who = Character(**{**own, **character})
+        who = MemberConfig(**{**own, **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
         # Nobody else's port is shared by chance.
         alone = (("grpc.so_reuseport", 0),)

@@ -14,7 +14,7 @@ from controlplane import ownership as claims
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.objects.memory import MemoryObjects
-from controlplane.ownership import Coordination, Standing, StartRefused, choose_coordination
+from controlplane.ownership import BackendSettings, Coordination, StartRefused, choose_coordination
 from controlplane.plane import Surroundings
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked
@@ -29,7 +29,7 @@ COORDINATIONS = {
 }
 HISTORIES = {"SQLite": "", "PostgreSQL": "postgresql://nsml@db/nsml"}
 OBJECTS = {"data folder": "", "shared": "s3://bucket/nsml"}
-SHARED = Standing(
+SHARED = BackendSettings(
     coordination=Coordination(COORDINATIONS["etcd by URLs"]),
     history=HISTORIES["PostgreSQL"],
     objects=OBJECTS["shared"],
@@ -64,7 +64,7 @@ class Scene:
         return made
 
     async def start(
-        self, name: str, standing: Standing, *, key: bytes = b"", **other: object
+        self, name: str, standing: BackendSettings, *, key: bytes = b"", **other: object
     ) -> str:
         """Claim what is there, or `other` parts of it, for a data folder; the platform's id."""
         data = self.data(name, key)
@@ -84,7 +84,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 @pytest.mark.parametrize("row", COMBINATIONS, ids=lambda row: ", ".join(row[:3]))
 async def test_how_many_control_planes_there_may_be(scene: Scene, row: tuple[str, ...]) -> None:
     coordination, history, objects, count = row
-    standing = Standing(
+    standing = BackendSettings(
         coordination=Coordination(COORDINATIONS[coordination]),
         history=HISTORIES[history],
         objects=OBJECTS[objects],
@@ -160,7 +160,7 @@ async def not_shared_any_more(scene: Scene) -> None:
 
 
 @contextlib.asynccontextmanager
-async def marked(standing: Standing, folder: Path) -> AsyncIterator[Surroundings]:
+async def marked(standing: BackendSettings, folder: Path) -> AsyncIterator[Surroundings]:
     """Parts of another platform."""
     async with surroundings() as on:
         await Scene(on, folder).start("elsewhere", standing)

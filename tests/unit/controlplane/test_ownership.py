@@ -18,9 +18,9 @@ from controlplane.access.vault import Vault, open_vault
 from controlplane.config import SettingsError, read_settings
 from controlplane.operations import records
 from controlplane.ownership import (
+    BackendSettings,
     Claimed,
     Coordination,
-    Standing,
     StartRefused,
     choose_coordination,
 )
@@ -30,8 +30,8 @@ from nsml.clock import SystemClock
 from tests.platforms import cluster_in
 from tests.unit.controlplane.rig import surroundings
 
-CLUSTER = Standing(coordination=Coordination("http://127.0.0.1:2379"))
-INSIDE = Standing(coordination=Coordination("embedded"))
+CLUSTER = BackendSettings(coordination=Coordination("http://127.0.0.1:2379"))
+INSIDE = BackendSettings(coordination=Coordination("embedded"))
 SHARED = replace(CLUSTER, history="postgresql://nsml@db/nsml", objects="s3://bucket/nsml")
 
 
@@ -47,11 +47,11 @@ def folder(tmp_path: Path, name: str) -> Path:
     return made
 
 
-async def claim(on: Surroundings, data: Path, standing: Standing) -> str:
+async def claim(on: Surroundings, data: Path, standing: BackendSettings) -> str:
     return (await claimed(on, data, standing)).cluster.id
 
 
-async def claimed(on: Surroundings, data: Path, standing: Standing) -> Claimed:
+async def claimed(on: Surroundings, data: Path, standing: BackendSettings) -> Claimed:
     return await claims.claim(on, data, standing, data / KEY_FILE)
 
 
@@ -103,7 +103,7 @@ class Breaking:
 
 @pytest.mark.parametrize("standing", [CLUSTER, SHARED], ids=["alone", "shared"])
 async def test_a_start_that_broke_off_is_taken_up(
-    on: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standing: Standing
+    on: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standing: BackendSettings
 ) -> None:
     """Broken off before each step that another one follows."""
     data, broken = folder(tmp_path, "data"), 0
@@ -260,7 +260,7 @@ async def without(on: Surroundings, part: str) -> AsyncIterator[Surroundings]:
 @pytest.mark.parametrize("standing", [INSIDE, SHARED], ids=["alone", "shared"])
 @pytest.mark.parametrize("part", PARTS)
 async def test_an_empty_part_is_refused_by_name_and_taken_once_its_loss_is_accepted(
-    on: Surroundings, tmp_path: Path, part: str, standing: Standing
+    on: Surroundings, tmp_path: Path, part: str, standing: BackendSettings
 ) -> None:
     data = folder(tmp_path, "data")
     before = (await claimed(on, data, standing)).cluster

@@ -15,7 +15,7 @@ from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
-from controlplane.ownership import Coordination, Standing, StartRefused
+from controlplane.ownership import BackendSettings, Coordination, StartRefused
 from controlplane.plane import Surroundings
 from controlplane.restore import restore
 from nsml._version import VERSION
@@ -23,7 +23,7 @@ from nsml.clock import inline
 from nsml.content.backups import Backup, BackupError, Manifest, drafting
 from tests.unit.controlplane.rig import surroundings
 
-SHARED = Standing(
+SHARED = BackendSettings(
     coordination=Coordination("https://a:2379"),
     history="postgresql://nsml@db/nsml",
     objects="s3://bucket/nsml",

@@ -17,7 +17,7 @@ from controlplane.history.errors import (
     HistoryUnavailable,
 )
 from controlplane.objects.errors import ObjectsDenied, ObjectsFull, ObjectsUnavailable
-from controlplane.ownership import Coordination, Standing, StartRefused
+from controlplane.ownership import BackendSettings, Coordination, StartRefused
 from controlplane.startup_retry import Absence, Waiting, absence
 from controlplane.store.interface import (
     CommitUnknown,
@@ -29,11 +29,11 @@ from controlplane.store.interface import (
 )
 from tests.unit.controlplane.workbench import HandClock
 
-SHARED = Standing(
+SHARED = BackendSettings(
     coordination=Coordination("https://a:2379"), history="postgresql:///x", objects="s3://b"
 )
-ALONE = Standing(coordination=Coordination("etcd"))
-EMBEDDED = Standing(coordination=Coordination("embedded"), history="postgresql:///x")
+ALONE = BackendSettings(coordination=Coordination("etcd"))
+EMBEDDED = BackendSettings(coordination=Coordination("embedded"), history="postgresql:///x")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from nodeagent.agent import Agent
 from nodeagent.collect.spool import ReplicaSpool
 from nodeagent.collect.streams import Item
 from nodeagent.config import Settings
-from nodeagent.dependencies import Machine, Parts
+from nodeagent.dependencies import Dependencies, Machine
 from nodeagent.engine.watch import EngineWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
@@ -109,7 +109,7 @@ class World:
         journal = Journal.open(self.data / "journal.db")
         agent = Agent(
             settings,
-            Parts(
+            Dependencies(
                 clock=self.clock,
                 rng=random.Random(1),
                 run=inline,

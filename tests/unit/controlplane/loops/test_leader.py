@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.loops.leader import LeaderLoop
 from controlplane.operations.committer import Deposed
-from controlplane.plane import Character, ControlPlane
+from controlplane.plane import ControlPlane, MemberConfig
 from controlplane.store.election import Candidate
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import serving, surroundings, until
@@ -56,7 +56,7 @@ async def test_it_ends_when_told_also_while_it_is_deposed(turns: int) -> None:
 
     async with surroundings() as on:
         cluster = await ensure_cluster(on, "embedded")
-        plane = ControlPlane(on, Character(member="one", version="test"), cluster)
+        plane = ControlPlane(on, MemberConfig(member="one", version="test"), cluster)
         following = asyncio.create_task(plane.state.follow())
         leading = asyncio.create_task(
             LeaderLoop(

@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.domain import leader_eviction as rules
 from controlplane.loops import leader_eviction as deposing
-from controlplane.plane import Character, ControlPlane, Surroundings
+from controlplane.plane import ControlPlane, MemberConfig, Surroundings
 from controlplane.store.election import Leader, current_leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
@@ -108,7 +108,7 @@ class Platform:
     async def start(self, name: str) -> ControlPlane:
         self.starts += 1
         # Its lease outlives it, as it would with a store that is asked over the network.
-        who = Character(
+        who = MemberConfig(
             member=f"{name}.{self.starts}", version="1", address=name, lease_s=LONG_S, instance=name
         )
         lifeline = self.lifelines[name] = Lifeline(self.on.store)

@@ -20,7 +20,7 @@ from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.scheduling import AGAIN_S, PLACED_AT_ONCE, Scheduling
 from controlplane.loops.upkeep import GATHER_S, Upkeep
-from controlplane.operations.agent_connections import Contacts
+from controlplane.operations.agent_connections import AgentConnections
 from controlplane.operations.committer import Deposed
 from controlplane.operations.export import Exporter
 from controlplane.operations.live_state import LiveState
@@ -72,7 +72,7 @@ class Led:
     made: Bench
     clock: SteppedClock
     state: LiveState
-    contacts: Contacts
+    contacts: AgentConnections
     committer: object
 
     def run(self, loop) -> None:
@@ -93,7 +93,7 @@ async def led(*things):
         state = await made.member()
         await made.write(*things)
         await made.settled(state)
-        contacts = Contacts(state=state, clock=clock)
+        contacts = AgentConnections(state=state, clock=clock)
         committer = made.committer(state)
         made.lead(committer, await made.elect())
         await turns()
@@ -457,7 +457,7 @@ async def test_a_leader_who_never_heard_the_lost_node_calls_no_attempt_bad() -> 
         await at.say(one, "RUNNING", at=at.clock.now)
         await at.clock.pass_(BAD_IF_LOST_WITHIN_S)
         # Another control plane, which knows what is written and nothing else.
-        at.contacts = Contacts(state=at.state, clock=at.clock)
+        at.contacts = AgentConnections(state=at.state, clock=at.clock)
         await register(at, node("a", boot_id="boot2"))
         assert at.state.session(one.id).bad_attempts == 0
 

@@ -32,7 +32,7 @@ from controlplane.operations.export import row_of
 from controlplane.operations.ingest import Ingestor
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.logs import Logs
-from controlplane.operations.readers import Followers, LogPosition, SessionWatch
+from controlplane.operations.readers import LogPosition, Readers, SessionWatch
 from controlplane.operations.references import References
 from controlplane.operations.remove import Remover
 from controlplane.operations.replica_rights import Rights
@@ -101,10 +101,10 @@ async def behind() -> AsyncIterator[Behind]:
         await history.close()
 
 
-def followers_of(plane: Behind) -> Followers:
+def followers_of(plane: Behind) -> Readers:
     objects = MemoryObjects(SystemClock())
     logs = Logs(history=plane.history, objects=objects, run=inline)
-    return Followers(state=plane.state, history=plane.history, logs=logs)
+    return Readers(state=plane.state, history=plane.history, logs=logs)
 
 
 CHUNK = Chunk(stream=LOG, first=0, last=4, data=b"hello")

@@ -21,7 +21,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.values import AttemptCharge
 from controlplane.operations.export import charges_of
-from controlplane.operations.state_cache import Known
+from controlplane.operations.state_cache import StateCache
 from controlplane.operations.usage_ledger import Accounts
 from tests.examples import examples
 from tests.unit.controlplane.builders import session
@@ -163,7 +163,7 @@ def test_who_has_no_budget_is_not_summed() -> None:
 
 def test_a_step_of_the_wall_clock_uses_nothing_of_a_budget() -> None:
     steady = [0.0]
-    known = Known(lambda: steady[0])
+    known = StateCache(lambda: steady[0])
     known.put_project(VISION, 1)
     read(known.accounts)
     one = running()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.operations.hold_times import MOST_LATE_S, HeldTimes
+from controlplane.operations.hold_times import MOST_LATE_S, HoldTimes
 
 
 class Steady:
@@ -21,14 +21,14 @@ def steady() -> Steady:
 def test_who_placed_it_knows_however_the_wall_clock_was_set(
     steady: Steady, by_wall_s: float
 ) -> None:
-    held = HeldTimes(steady)
+    held = HoldTimes(steady)
     held.placed("s", 1, by_us=True)
     steady.now += 10
     assert held.held_s("s", 1, by_wall_s=by_wall_s) == 10
 
 
 def test_the_watch_may_tell_of_our_own_placement_first(steady: Steady) -> None:
-    held = HeldTimes(steady)
+    held = HoldTimes(steady)
     held.placed("s", 1)
     held.placed("s", 1, by_us=True)
     steady.now += 10
@@ -38,7 +38,7 @@ def test_the_watch_may_tell_of_our_own_placement_first(steady: Steady) -> None:
 def test_of_anothers_placement_the_wall_clock_is_believed_as_far_as_it_can_be_true(
     steady: Steady,
 ) -> None:
-    held = HeldTimes(steady)
+    held = HoldTimes(steady)
     held.placed("s", 1)
     steady.now += 10
     assert held.held_s("s", 1, by_wall_s=12.5) == 12.5
@@ -47,13 +47,13 @@ def test_of_anothers_placement_the_wall_clock_is_believed_as_far_as_it_can_be_tr
 
 
 def test_of_what_was_placed_before_us_only_the_wall_clock_tells(steady: Steady) -> None:
-    held = HeldTimes(steady)
+    held = HoldTimes(steady)
     assert held.held_s("s", 1, by_wall_s=500) == 500
     assert held.held_s("s", 1, by_wall_s=-1) == 0
 
 
 def test_each_attempt_has_its_own_time(steady: Steady) -> None:
-    held = HeldTimes(steady)
+    held = HoldTimes(steady)
     held.placed("s", 1, by_us=True)
     steady.now += 10
     held.placed("s", 2, by_us=True)

@@ -19,7 +19,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample
-from controlplane.operations.idle_detection import Wastes
+from controlplane.operations.idle_detection import IdleDetector
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.records import decode_session, encode_session
 from controlplane.operations.usage import Usages
@@ -63,7 +63,7 @@ class Desk:
         usages = Usages(state=self.state, history=history, clock=self.clock, idle_percent=1.0)
         self.usages = usages
         self.committer = Committer(self.state)
-        self.wastes = Wastes(
+        self.wastes = IdleDetector(
             state=self.state,
             history=history,
             usages=usages,

@@ -10,8 +10,8 @@ from hypothesis import event, given, settings
 from cli.sessions.run import run
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import Isolation, Network, Node
-from controlplane.operations.infeasible import MOST_DEVICES, Nearest, refusal_of
-from controlplane.scheduler import Extent, Request, can_ever_fit
+from controlplane.operations.infeasible import MOST_DEVICES, Alternatives, refusal_of
+from controlplane.scheduler import MaxCapacity, Request, can_ever_fit
 from nsml.mosts import MOST_REPLICAS
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, node
@@ -72,7 +72,7 @@ def commands(attempt: str) -> list[str]:
 )
 def test_what_is_proposed(request_: Request, command: str) -> None:
     nodes = [node(name, 8, model=A100, pod="p 1", cpu=7500, memory=60 * GIB) for name in "ab"]
-    refused = refusal_of(Nearest(Extent(nodes)), request_, image="torch")
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), request_, image="torch")
     assert isinstance(refused, CannotEverFit)
     assert refused.message.startswith("this can never be placed: ")
     assert refused.why
@@ -82,7 +82,7 @@ def test_what_is_proposed(request_: Request, command: str) -> None:
 
 def test_what_is_left_out_is_named() -> None:
     nodes = [node("a", 2, pod="x"), node("b", 2, pod="y")]
-    refused = refusal_of(Nearest(Extent(nodes)), asked(1, 4, pod="x"))
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), asked(1, 4, pod="x"))
     assert refused is not None
     assert commands(refused.attempt) == ["nsml run --nodes 2 ...", "nsml run ...    without --pod"]
 
@@ -94,22 +94,22 @@ def test_the_bounds_of_every_session_hold_before_there_are_nodes() -> None:
         (asked(16, 63), "1008 GPUs: a session has at most 1000", "nsml run --nodes 62 ..."),
         (asked(4_000_000), "4000000 GPUs: a session has at", "nsml run -g 1000 ..."),
     ):
-        refused = refusal_of(Nearest(Extent([])), request)
+        refused = refusal_of(Alternatives(MaxCapacity([])), request)
         assert isinstance(refused, InvalidRequest)
         assert refused.message.startswith(words)
         assert refused.attempt == command
-    assert refusal_of(Nearest(Extent([])), asked(16, 62)) is None
+    assert refusal_of(Alternatives(MaxCapacity([])), asked(16, 62)) is None
 
 
 def test_a_gang_beyond_the_bound_is_told_what_the_nodes_hold() -> None:
-    refused = refusal_of(Nearest(Extent([node("a", 8), node("b", 8)])), asked(4, 65))
+    refused = refusal_of(Alternatives(MaxCapacity([node("a", 8), node("b", 8)])), asked(4, 65))
     assert isinstance(refused, InvalidRequest)
     assert refused.attempt == "nsml run --nodes 4 ..."
 
 
 def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed() -> None:
     nodes = [node("a", 8, gang_network="none"), node("b", 4)]
-    refused = refusal_of(Nearest(Extent(nodes)), asked(1, 8))
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), asked(1, 8))
     assert refused is not None
     assert "too few nodes give gangs a network" in refused.message
     assert commands(refused.attempt)[0] == "nsml run --nodes 4 ..."
@@ -147,7 +147,7 @@ def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed
 def test_a_network_that_no_node_gives_is_told_with_the_setting_that_would(
     nodes: list[Node], request_: Request, why: str, setting: str
 ) -> None:
-    refused = refusal_of(Nearest(Extent(nodes)), request_)
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), request_)
     assert isinstance(refused, CannotEverFit)
     assert refused.message.startswith("this can never be placed: no node ")
     assert refused.why == why
@@ -159,7 +159,7 @@ def test_a_network_that_no_node_gives_is_told_with_the_setting_that_would(
 
 def test_beside_what_is_too_large_the_network_may_be_left_out() -> None:
     nodes = [node("a", 8, networks=(Network.OWN,)), node("b", 2, networks=tuple(Network))]
-    refused = refusal_of(Nearest(Extent(nodes)), asked(4, network=Network.HOST))
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), asked(4, network=Network.HOST))
     assert refused is not None
     assert refused.message.endswith("it needs 4 GPUs on one node with the host network")
     assert commands(refused.attempt) == [
@@ -167,7 +167,7 @@ def test_beside_what_is_too_large_the_network_may_be_left_out() -> None:
         "nsml run ...    without --network",
     ]
     own = asked(1, network=Network.HOST)
-    told = Nearest(Extent(nodes), session="kim/None/3", own=own).words(
+    told = Alternatives(MaxCapacity(nodes), session="kim/None/3", own=own).words(
         asked(4, network=Network.HOST)
     )
     assert told.splitlines() == [
@@ -178,7 +178,7 @@ def test_beside_what_is_too_large_the_network_may_be_left_out() -> None:
 
 def test_on_nodes_of_others_nothing_is_proposed() -> None:
     kept = node("a", 8, isolation=Isolation.NONE, owner="lee")
-    refused = refusal_of(Nearest(Extent([kept])), asked(9))
+    refused = refusal_of(Alternatives(MaxCapacity([kept])), asked(9))
     assert refused is not None
     assert commands(refused.attempt) == []
 
@@ -186,11 +186,11 @@ def test_on_nodes_of_others_nothing_is_proposed() -> None:
 def test_what_is_proposed_is_within_the_quota_and_what_if_is_told_as_such() -> None:
     nodes = [node("a", 4, pod="x"), node("b", 8, pod="y")]
     quota = lambda one: one._replace(gpu_thousandths=min(one.gpu_thousandths, 3000))  # noqa: E731
-    refused = refusal_of(Nearest(Extent(nodes), quota), asked(9))
+    refused = refusal_of(Alternatives(MaxCapacity(nodes), quota), asked(9))
     assert refused is not None
     assert commands(refused.attempt) == ["nsml run -g 3 ..."]
     own = asked(4, pod="x")
-    nearest = Nearest(Extent(nodes), session="kim/None/3", own=own)
+    nearest = Alternatives(MaxCapacity(nodes), session="kim/None/3", own=own)
     refused = refusal_of(nearest, asked(9, pod="x"))
     assert refused is not None
     assert refused.attempt == "nsml node ls", "the nearest is what it asks for already"
@@ -207,7 +207,7 @@ def test_what_is_proposed_is_within_the_quota_and_what_if_is_told_as_such() -> N
 @settings(max_examples=examples(500), deadline=None)
 @given(nodes=machines(), request=requests)
 def test_every_proposed_command_is_possible(nodes: list[Node], request: Request) -> None:
-    refused = refusal_of(Nearest(Extent(nodes)), request)
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), request)
     is_beyond = request.replica_count > MOST_REPLICAS or (
         request.replica_count * -(-request.gpu_thousandths // 1000) > MOST_DEVICES
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 
 
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    recent: Recent[str, int] = Recent(3)
+    recent: LruDict[str, int] = LruDict(3)
     for number, key in enumerate("abc"):
         recent.keep(key, number)
     assert recent.get("a") == 0
@@ -28,7 +28,7 @@ def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
 
 
 def test_one_that_is_over_the_bound_is_kept_until_the_next() -> None:
-    recent: Recent[str, str] = Recent(3, weigh=len)
+    recent: LruDict[str, str] = LruDict(3, weigh=len)
     recent.keep("small", "ab")
     recent.keep("large", "abcdef")
     assert recent.get("small") is None
@@ -40,7 +40,7 @@ def test_one_that_is_over_the_bound_is_kept_until_the_next() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.text(max_size=4))))
 def test_it_forgets_only_as_much_as_it_must(given_values) -> None:
-    recent: Recent[str, str] = Recent(7, weigh=len)
+    recent: LruDict[str, str] = LruDict(7, weigh=len)
     expected: dict[str, str] = {}
     for key, value in given_values:
         recent.keep(key, value)

@@ -19,7 +19,7 @@ from controlplane.operations import state_cache as known
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.readers import SessionWatch
 from controlplane.operations.session_listing import Filter
-from controlplane.operations.state_cache import Known
+from controlplane.operations.state_cache import StateCache
 from controlplane.store.interface import Delete, Transaction
 from tests.examples import examples
 from tests.unit.controlplane.builders import session
@@ -59,7 +59,7 @@ def ended(one: Session) -> Session:
     return replace(one, state=SessionState.SUCCEEDED)
 
 
-def end(state: Known, one: Session, revision: int) -> None:
+def end(state: StateCache, one: Session, revision: int) -> None:
     """It ends, and is exported before anybody looks."""
     state.put_session(ended(one), revision)
     state.delete(records.session_key(one.id), revision + 1)

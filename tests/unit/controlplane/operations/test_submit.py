@@ -38,7 +38,7 @@ from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import row_of
 from controlplane.operations.submit import Submitter
 from controlplane.operations.validation import DatasetWish, Submission
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.store import interface
 from controlplane.store.interface import Delete, Put, Transaction
 from nsml.clock import inline
@@ -80,7 +80,7 @@ class Desk:
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,
-            answers=lambda: Answers(ClusterIndex.of(state.snapshot())) if self.leads else None,
+            answers=lambda: QueueQueries(ClusterIndex.of(state.snapshot())) if self.leads else None,
         )
         submitter.state = state
         submitter.content = content

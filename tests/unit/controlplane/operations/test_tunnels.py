@@ -25,7 +25,12 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Replica, Session
-from controlplane.operations.agent_connections import Ability, Contacts, Link, TunnelOrder
+from controlplane.operations.agent_connections import (
+    Ability,
+    AgentConnection,
+    AgentConnections,
+    TunnelOrder,
+)
 from controlplane.operations.tunnels import Tunnels
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
@@ -47,11 +52,11 @@ class Nodes:
     """The agents' streams, as far as tunnels ask for them."""
 
     def __init__(self, *names: str) -> None:
-        self.links = {name: Link(name) for name in names}
+        self.links = {name: AgentConnection(name) for name in names}
         for link in self.links.values():
             link.abilities = frozenset(Ability)
 
-    def link(self, name: str) -> Link | None:
+    def link(self, name: str) -> AgentConnection | None:
         return self.links.get(name)
 
     async def order(self, name: str = "a") -> TunnelOrder:
@@ -67,7 +72,7 @@ def on_virtual_time(test: Test, *, most_open: int = 64) -> None:
     async def main() -> None:
         nodes = Nodes("a", "b")
         tunnels = Tunnels(
-            contacts=cast("Contacts", nodes),
+            contacts=cast("AgentConnections", nodes),
             random_bytes=random.Random(1).randbytes,
             most_open=most_open,
         )

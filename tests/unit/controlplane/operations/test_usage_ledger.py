@@ -13,7 +13,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import DAY_S, Cause, EndedAttempt, Replica, Resources, Session
 from controlplane.history.values import AttemptCharge
 from controlplane.operations.export import charges_of
-from controlplane.operations.state_cache import Known
+from controlplane.operations.state_cache import StateCache
 from controlplane.operations.usage_ledger import AFRESH_EVERY_S, Accounts
 from controlplane.scheduler.fair_share import Past
 from tests.examples import examples
@@ -223,7 +223,7 @@ def test_without_a_half_life_nothing_is_read() -> None:
 
 def test_a_step_of_the_wall_clock_is_not_what_was_held() -> None:
     steady = [0.0]
-    known = Known(lambda: steady[0], half_life_s=HALF)
+    known = StateCache(lambda: steady[0], half_life_s=HALF)
     one = running()
     known.put_session(replace(one, state=SessionState.QUEUED, attempt=0, replicas=()), 2)
     known.put_session(one, 3)

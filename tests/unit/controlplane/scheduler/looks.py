@@ -10,9 +10,9 @@ from controlplane.scheduler import ClusterIndex
 from controlplane.scheduler.entitlement import Entitlements, Holder
 from controlplane.scheduler.fragmentation import Fragmentation
 from controlplane.scheduler.node_capacity import Tie
-from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.node_index import NodeIndex
 from controlplane.scheduler.preemption_candidates import Yielders
-from controlplane.scheduler.queue_classes import Line, Queue
+from controlplane.scheduler.queue_classes import Queue, QueueClass
 from controlplane.scheduler.release_times import Ends
 from controlplane.scheduler.reservations import Holding
 
@@ -23,7 +23,7 @@ CACHES = {
         # What its cluster has, at hand.
         *("_rooms", "_queue", "_holding", "_entitlements", "_yielders", "_kept", "_started"),
     },
-    Rooms: {
+    NodeIndex: {
         "changed",
         "lost",
         "revision",
@@ -42,7 +42,7 @@ CACHES = {
     },
     Ends: {"_touched", "now", "twice", "_nodes", "_where", "_alike", "_since", "_exact"},
     Yielders: {"_changed", "_due", "_later", "_now", "_standing", "_stands"},
-    Line: {"fits", "_waiting", "_spent", "first"},
+    QueueClass: {"fits", "_waiting", "_spent", "first"},
     Queue: {"revision", "_put_off"},
     Entitlements: {"revision"},
     # Accounts tell who holds something of them.
@@ -80,4 +80,8 @@ def _plain(value: Any) -> Any:
     names = {*getattr(value, "__dict__", {}), *getattr(kind, "__slots__", ())}
     names -= CACHES.get(kind, set())
     found = {one: _plain(getattr(value, one)) for one in sorted(names)}
-    return (kind.__name__, found, [one.id for one in value] if isinstance(value, Line) else ())
+    return (
+        kind.__name__,
+        found,
+        [one.id for one in value] if isinstance(value, QueueClass) else (),
+    )

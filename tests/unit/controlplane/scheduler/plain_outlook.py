@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from controlplane.domain.values import AllocatedReplica, Allocation, Session
 from controlplane.scheduler.fit import Request, refusal, resources_on
-from controlplane.scheduler.node_capacity import Alike, Room
+from controlplane.scheduler.node_capacity import Alike, NodeCapacity
 from controlplane.scheduler.release_times import ends_by
 from controlplane.scheduler.wait_estimate import MOST_ENDS, Opening
 
@@ -17,7 +17,7 @@ Known = Callable[[str], Session | None]
 Ending = tuple[dict[str, int], list[tuple[float, str]]]
 
 
-def ending(room: Room, known: Known, now: float) -> Ending:
+def ending(room: NodeCapacity, known: Known, now: float) -> Ending:
     """What each session holds of the devices of a node, and the ends of those that have one, in order."""
     held: Counter[str] = Counter()
     for replica in room.allocation.replicas:
@@ -27,23 +27,27 @@ def ending(room: Room, known: Known, now: float) -> Ending:
     return dict(held), sorted(one for one in found if one[0])
 
 
-def that_would_do(rooms: Iterable[Room], request: Request) -> Iterator[tuple[Room, int]]:
+def that_would_do(
+    rooms: Iterable[NodeCapacity], request: Request
+) -> Iterator[tuple[NodeCapacity, int]]:
     """The rooms of nodes that take sessions, and the replicas that each would hold if nothing ran there."""
     for room in rooms:
         if room.is_open and not refusal(room.node, request):
-            most = Room(room.node, Allocation(node=room.name)).holds(request)
+            most = NodeCapacity(room.node, Allocation(node=room.name)).holds(request)
             if most:
                 yield room, most
 
 
-def earliest(rooms: Iterable[Room], request: Request, known: Known, now: float) -> Opening | None:
+def earliest(
+    rooms: Iterable[NodeCapacity], request: Request, known: Known, now: float
+) -> Opening | None:
     """Where and when there is room for the whole gang if all that runs uses up its time limit."""
     parts: dict[str, tuple[Alike, int]] = {}
-    ahead: dict[str, tuple[Room, list[tuple[float, str]], dict[str, int]]] = {}
+    ahead: dict[str, tuple[NodeCapacity, list[tuple[float, str]], dict[str, int]]] = {}
     ended: dict[str, list[str]] = {}
     heap: list[tuple[float, str]] = []
 
-    def look(room: Room) -> tuple[Alike, int]:
+    def look(room: NodeCapacity) -> tuple[Alike, int]:
         """The replicas that it holds, and those of all that are alike."""
         alike, count = parts[room.name] = room.alike_for(request), room.holds(request)
         return alike, count
@@ -91,7 +95,7 @@ def earliest(rooms: Iterable[Room], request: Request, known: Known, now: float) 
     return None
 
 
-def leaves(room: Room, known: Known, now: float) -> Iterator[AllocatedReplica]:
+def leaves(room: NodeCapacity, known: Known, now: float) -> Iterator[AllocatedReplica]:
     """What those hold there that have an end, or may be preempted."""
     for replica in room.allocation.replicas:
         session = known(replica.session_id)
@@ -102,7 +106,9 @@ def leaves(room: Room, known: Known, now: float) -> Iterator[AllocatedReplica]:
             yield replica
 
 
-def nearest(rooms: Iterable[Room], request: Request, known: Known, now: float) -> Opening | None:
+def nearest(
+    rooms: Iterable[NodeCapacity], request: Request, known: Known, now: float
+) -> Opening | None:
     """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted."""
     offers: dict[Alike, list[tuple[float, float, str, int]]] = {}
     for room, most in that_would_do(rooms, request):

@@ -27,7 +27,7 @@ from controlplane.domain.values import (
     Session,
     Stop,
 )
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from nsml.clock import SteadyClock
 from tests.unit.controlplane.builders import node, session
 from tests.unit.nsml.test_clock import HOUR_S, SetClock
@@ -46,7 +46,7 @@ class History:
         self.clock = SteadyClock(self.wall)
         self.set_at, self.by_s = self.rng.randrange(1, TICKS), by_s
         self.index = ClusterIndex()
-        self.answers = Answers(self.index)
+        self.answers = QueueQueries(self.index)
         self.index.apply(NodeChanged(node=node(name, 2)) for name in "ab")
         self.running: dict[str, tuple[Session, list[tuple[str, AllocatedReplica]]]] = {}
         self.numbers = itertools.count()

@@ -33,7 +33,7 @@ from controlplane.domain.values import (
     Session,
     Stop,
 )
-from controlplane.scheduler import RULES, Answers, ClusterIndex
+from controlplane.scheduler import RULES, ClusterIndex, QueueQueries
 from controlplane.scheduler.defragmentation import HELD_FOR_S, LOOK_AGAIN_S, MOST_MOVED
 from controlplane.scheduler.preemption_policy import MIN_RUN_S, InClass
 from tests.unit.controlplane.builders import cluster, node, session
@@ -121,7 +121,7 @@ def where(plan: Plan) -> dict[str, set[str]]:
 
 
 def why(index: ClusterIndex, one: Session, now: float = NOW) -> str:
-    told = Answers(index).deferral(one.id, now)
+    told = QueueQueries(index).deferral(one.id, now)
     assert told is not None
     return told.explanation.reason
 
@@ -397,7 +397,7 @@ def test_it_is_not_looked_again_at_once() -> None:
 def test_asking_what_if_gives_back_every_place() -> None:
     mover, wanted = small("a"), wide()
     index = scattered(wanted, a=mover)
-    answers = Answers(index)
+    answers = QueueQueries(index)
 
     def ask() -> None:
         before = state(index)

@@ -11,7 +11,7 @@ import pytest
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan
 from controlplane.domain.values import Priority, Session
-from controlplane.scheduler import Answers
+from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.defragmentation import MOST_MOVED
 from controlplane.scheduler.preemption_policy import LEAST_RUN_S, InClass, Rules
 from tests.unit.controlplane.builders import session
@@ -81,7 +81,7 @@ def drawn(seed: int, steps: int = STEPS, *, asks: bool = False, moves: bool = Tr
 
 def ask(history: Moving, rng: random.Random) -> None:
     """Ask what if, of one that waits and of one that does not: nothing is another one after."""
-    before, answers = state(history.index), Answers(history.index)
+    before, answers = state(history.index), QueueQueries(history.index)
     wide = session(rng.choice([2, WIDTH]) * 1000, created_at=history.now, cpu=1000)
     answers.would_start(wide, history.now)
     waiting = [one for one in history.sessions.values() if one.state is SessionState.QUEUED]

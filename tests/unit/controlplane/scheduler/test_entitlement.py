@@ -33,7 +33,7 @@ from controlplane.domain.values import (
     Used,
     Visibility,
 )
-from controlplane.scheduler import Answers, ClusterIndex, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
 from controlplane.scheduler.entitlement import Claim, claim_of, date_text, gpu_hours, never
 from controlplane.scheduler.fit import request_of
 from tests.examples import examples
@@ -361,7 +361,7 @@ def check_budget(placed_one: Session, records: tuple[Project, ...], used: float 
 
 def check_explained(index: ClusterIndex, records: tuple[Project, ...]) -> None:
     """Who waits for a quota is told so: the cluster itself has room for everybody."""
-    for deferral in Answers(index).deferrals(NOW):
+    for deferral in QueueQueries(index).deferrals(NOW):
         waiting = next(one for one in index.cluster.queued() if one.id == deferral.session_id)
         one = next(one for one in records if one.name == waiting.project)
         claim = claim_of(request_of(waiting.owner, waiting.spec))

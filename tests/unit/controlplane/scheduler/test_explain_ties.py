@@ -12,7 +12,7 @@ from controlplane.domain.values import Allocation, Drain, Isolation, Node
 from controlplane.scheduler import explain
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.node_capacity import alone
-from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.node_index import NodeIndex
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, held, node, session
 
@@ -47,7 +47,7 @@ def machines(draw: st.DrawFn) -> list[tuple[Node, Allocation]]:
 def test_words_are_those_of_a_look_at_each_node(
     cluster: list[tuple[Node, Allocation]], data: st.DataObject
 ) -> None:
-    rooms = Rooms()
+    rooms = NodeIndex()
     for machine, allocation in cluster:
         rooms.set(machine, allocation, is_silent=data.draw(st.sampled_from([False] * 5 + [True])))
     wanted = session(

@@ -31,7 +31,7 @@ from controlplane.domain.values import (
     Session,
     Stop,
 )
-from controlplane.scheduler import Answers, Cluster, ClusterIndex
+from controlplane.scheduler import Cluster, ClusterIndex, QueueQueries
 from controlplane.scheduler.order import LEAST_PATIENCE_S
 from controlplane.scheduler.preemption_policy import (
     IDLE_LEAST_RUN_S,
@@ -336,7 +336,7 @@ def test_a_short_one_goes_before_a_long_one_of_its_account_after_half_an_hour() 
     pass_hours(history, 0.2)
     assert who(history) == [(long.id, short.id)]
     assert history.gave_way[0][3].why == f"gives way to {short.name}, which needs far less time"
-    told = Answers(history.index).explanation(long.id, history.now)
+    told = QueueQueries(history.index).explanation(long.id, history.now)
     assert told is not None
     assert told.reason.endswith("it gave way, and goes on from what it saved once there is room")
     pass_hours(history, 4)

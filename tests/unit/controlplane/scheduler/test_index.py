@@ -37,7 +37,7 @@ from controlplane.domain.values import (
     Session,
     Stock,
 )
-from controlplane.scheduler import Answers, ClusterIndex, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
@@ -155,13 +155,13 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
             # Nodes are held by plans alone, which the second index has not made.
             holder = world.index.cluster.holding.holder
             kept, anew = (
-                [one for one in Answers(index).deferrals(NOW) if one.session_id != holder]
+                [one for one in QueueQueries(index).deferrals(NOW) if one.session_id != holder]
                 for index in (world.index, ClusterIndex.of(world.snapshot))
             )
             assert kept == anew
             plan = world.index.plan(NOW)
             assert plan.placements == fresh.placements
-            assert Answers(world.index).deferrals(NOW) == fresh.deferrals
+            assert QueueQueries(world.index).deferrals(NOW) == fresh.deferrals
             chosen = [one.session_id for one in plan.placements]
             dropped = data.draw(st.sets(st.sampled_from(chosen))) if chosen else set()
             world.happen(*world.commit(plan, dropped))
@@ -250,12 +250,12 @@ def test_who_was_put_off_waits_until_its_time_comes() -> None:
     assert not index.plan(NOW).placements
     assert index.due() == NOW + 20
     assert not index.plan(NOW + 19).placements
-    why = Answers(index).explanation(late.id, NOW + 10)
+    why = QueueQueries(index).explanation(late.id, NOW + 10)
     assert why is not None
     assert "another 10 s" in why.reason
     # What is heard of it meanwhile changes nothing, nor does asking.
     index.apply([SessionChanged(session=replace(late, memo="changed"))])
-    assert Answers(index).would_start(session(1000), NOW + 19).placement
+    assert QueueQueries(index).would_start(session(1000), NOW + 19).placement
     assert index.due() == NOW + 20
     assert [one.session_id for one in index.plan(NOW + 20).placements] == [late.id]
 

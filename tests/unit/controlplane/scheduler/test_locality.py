@@ -21,10 +21,10 @@ from controlplane.domain.values import (
     Stock,
 )
 from controlplane.scheduler import ClusterIndex
-from controlplane.scheduler.eligibility import Suits
+from controlplane.scheduler.eligibility import Eligibility
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.locality import ASSUMED_BYTES_PER_S, MOST_LOOKED_AT, Locality
-from controlplane.scheduler.node_index import Rooms
+from controlplane.scheduler.node_index import NodeIndex
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
@@ -191,7 +191,7 @@ def test_what_a_node_has_no_longer_does_not_count() -> None:
     request = request_of("kim", one.spec)
 
     def nearest(spec: SessionSpec = one.spec) -> str:
-        suits = Suits(index.cluster.rooms, request)
+        suits = Eligibility(index.cluster.rooms, request)
         near = locality.nearest_to(spec)
         return near.room(room, request, suits).name if near else "a"
 
@@ -286,7 +286,7 @@ def test_it_changes_neither_what_is_placed_nor_how_well(
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), things), max_size=20))
 def test_who_has_what_is_what_was_said_last(said: list[tuple[str, dict[str, int]]]) -> None:
-    kept, last = Locality(Rooms()), Locality(Rooms())
+    kept, last = Locality(NodeIndex()), Locality(NodeIndex())
     for name, stock in said:
         kept.set(name, Stock(things=stock))
     for name, stock in dict(said).items():

@@ -9,7 +9,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.values import Device, Drain, Isolation, Network, Node
-from controlplane.scheduler import Extent, Request, can_ever_fit, keep_to_owners
+from controlplane.scheduler import MaxCapacity, Request, can_ever_fit, keep_to_owners
 from controlplane.scheduler.explain import never_words
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, node
@@ -23,7 +23,7 @@ def asked(gpus: float = 1, replicas: int = 1, **facts: object) -> Request:
 
 def nearest(nodes: list[Node], request: Request) -> tuple[Request, ...]:
     assert not can_ever_fit(nodes, request)
-    return Extent(nodes).nearest(request)
+    return MaxCapacity(nodes).nearest(request)
 
 
 ONE_MODEL = ", since all of a gang is on GPUs of one model"
@@ -93,7 +93,7 @@ CLUSTER = [
 )
 def test_what_is_nearest_and_why(request_: Request, possible: list[Request], why: str) -> None:
     assert list(nearest(CLUSTER, request_)) == possible
-    assert never_words(Extent(CLUSTER), request_) == why
+    assert never_words(MaxCapacity(CLUSTER), request_) == why
 
 
 def test_of_several_models_on_a_node_those_devices_count() -> None:
@@ -102,7 +102,7 @@ def test_of_several_models_on_a_node_those_devices_count() -> None:
     devices = tuple(replace(d, model=m) for d, m in zip(several.devices, models, strict=True))
     several = replace(several, devices=devices)
     assert nearest([several], asked(3, gpu_model="A100"))[0] == asked(2, gpu_model="A100")
-    words = never_words(Extent([several]), asked(3, gpu_model="A100"))
+    words = never_words(MaxCapacity([several]), asked(3, gpu_model="A100"))
     assert words == "no node has 3 A100 GPUs; the largest has 2 (node a)"
 
 
@@ -110,7 +110,7 @@ def test_what_failed_it_before_is_named_as_what_could_hold_it() -> None:
     nodes = [node("a", 4), node("b", 4), node("c", 2)]
     request = asked(3, avoids=frozenset({"a", "b-1", "b-2"}))
     assert not can_ever_fit(nodes, request)
-    extent = Extent(nodes, apart=request.avoids)
+    extent = MaxCapacity(nodes, apart=request.avoids)
     assert not extent.fits(request)
     assert extent.fits(asked(2, 2, avoids=request.avoids))
     assert never_words(extent, request) == "what would do failed it before (a, b-1)"
@@ -120,7 +120,7 @@ def test_what_is_away_only_now_counts() -> None:
     [wide] = [replace(node("a", 8), drain=Drain(asked_by="root"))]
     withheld = tuple(replace(one, withheld="it failed") for one in wide.devices)
     wide = replace(wide, devices=withheld)
-    assert Extent([wide]).fits(asked(8))
+    assert MaxCapacity([wide]).fits(asked(8))
     assert nearest([wide], asked(9)) == (asked(8),)
 
 
@@ -168,14 +168,16 @@ def test_last_comes_what_has_no_container_and_then_no_gpu() -> None:
     )
     assert nearest([node("a", 0), kept], asked(4, gpu_model="A100")) == (asked(0),)
     assert nearest([kept], asked(1)) == ()
-    assert Extent([]).nearest(asked(1)) == ()
+    assert MaxCapacity([]).nearest(asked(1)) == ()
 
 
 def test_the_same_in_gives_the_same_out_whatever_the_order() -> None:
     request = asked(9, 3, pod="p9", gpu_model="A100 40GB")
-    [one] = {Extent(nodes).nearest(request) for nodes in (CLUSTER, CLUSTER[::-1])}
+    [one] = {MaxCapacity(nodes).nearest(request) for nodes in (CLUSTER, CLUSTER[::-1])}
     assert one
-    assert never_words(Extent(CLUSTER), request) == never_words(Extent(CLUSTER[::-1]), request)
+    assert never_words(MaxCapacity(CLUSTER), request) == never_words(
+        MaxCapacity(CLUSTER[::-1]), request
+    )
 
 
 @st.composite
@@ -227,7 +229,7 @@ requests = st.builds(
 def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
     nodes: list[Node], request: Request
 ) -> None:
-    extent = Extent(nodes)
+    extent = MaxCapacity(nodes)
     fits = can_ever_fit(nodes, request)
     assert extent.fits(request) is fits
     event(f"fits: {fits}")
@@ -268,7 +270,7 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
 def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_or_larger(
     nodes: list[Node], request: Request
 ) -> None:
-    extent = Extent(nodes)
+    extent = MaxCapacity(nodes)
     if extent.fits(request) or not request.whole_devices:
         return
     possible = [

@@ -19,7 +19,7 @@ from controlplane.domain.values import (
     Replica,
     Session,
 )
-from controlplane.scheduler import Answers, ClusterIndex, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
 from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
@@ -83,7 +83,7 @@ def test_the_past_of_a_project_counts_over_its_weight_and_is_told() -> None:
     )
     index = ClusterIndex.of(snapshot)
     assert order(index.plan(NOW)) == [kims.id]
-    waiting = Answers(index).outlook(lees.id, NOW)
+    waiting = QueueQueries(index).outlook(lees.id, NOW)
     assert waiting is not None
     assert waiting.share == FairShare("lee", held=0.0, lately=1.0, weight=1.0, value=1.0)
 
@@ -147,10 +147,12 @@ def test_the_place_of_one_is_its_place_among_all(
     index = ClusterIndex.of(cluster(full, *waiting))
     put_off = replace(waiting[0], not_before=NOW + 9)
     index.apply([SessionChanged(session=put_off)])
-    deferrals = Answers(index).deferrals(NOW)
+    deferrals = QueueQueries(index).deferrals(NOW)
     assert [one.place for one in deferrals] == list(range(1, len(asked) + 1))
     assert deferrals[-1].session_id == put_off.id
-    assert [Answers(index).deferral(one.session_id, NOW) for one in deferrals] == list(deferrals)
+    assert [QueueQueries(index).deferral(one.session_id, NOW) for one in deferrals] == list(
+        deferrals
+    )
 
 
 def limited(hours: float, gpu: int = 1000, **facts: Any) -> Session:
@@ -203,4 +205,4 @@ def test_who_ran_until_a_moment_ago_is_due_no_more() -> None:
     for attempts, first in (((), old), ((ran,), new)):
         index = ClusterIndex.of(cluster(replace(old, attempts=attempts), new, running(begun)))
         index.plan(NOW)
-        assert Answers(index).in_order(NOW)[0].id == first.id
+        assert QueueQueries(index).in_order(NOW)[0].id == first.id

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.snapshot import PastChanged
 from controlplane.domain.values import Cause, EndedAttempt, Priority
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.order import (
     LEAST_PATIENCE_S,
     MOST_PATIENCE_S,
@@ -34,7 +34,9 @@ demands = st.builds(
 
 def served(*sessions: Session) -> list[str]:
     """Who is served before whom, where nothing is free."""
-    return [one.session_id for one in Answers(ClusterIndex.of(cluster(*sessions))).deferrals(NOW)]
+    return [
+        one.session_id for one in QueueQueries(ClusterIndex.of(cluster(*sessions))).deferrals(NOW)
+    ]
 
 
 asked = st.fixed_dictionaries(
@@ -76,9 +78,9 @@ def test_who_has_less_of_their_share_goes_first() -> None:
     long = waiting("z", NOW, {"gpu": 2000, "replicas": 4, "time_limit_s": 600_000.0}, owner="lee")
     short = waiting("a", NOW, {"gpu": 2000, "replicas": 1, "time_limit_s": 60.0}, owner="kim")
     index = ClusterIndex.of(cluster(long, short))
-    assert [one.session_id for one in Answers(index).deferrals(NOW)] == ["a", "z"]
+    assert [one.session_id for one in QueueQueries(index).deferrals(NOW)] == ["a", "z"]
     index.apply([PastChanged(lately={"kim": 3.0, "lee": 1.0})])
-    assert [one.session_id for one in Answers(index).deferrals(NOW)] == ["z", "a"]
+    assert [one.session_id for one in QueueQueries(index).deferrals(NOW)] == ["z", "a"]
 
 
 def ended(cause: Cause, held_s: float, number: int = 1) -> EndedAttempt:

@@ -30,7 +30,7 @@ from controlplane.domain.values import (
     Stop,
     Visibility,
 )
-from controlplane.scheduler import Answers, ClusterIndex, Rules
+from controlplane.scheduler import ClusterIndex, QueueQueries, Rules
 from controlplane.scheduler.preemption import AGAIN_S
 from controlplane.scheduler.preemption_policy import LEAST_RUN_S
 from tests.examples import examples
@@ -99,11 +99,12 @@ def test_a_lower_class_gives_way_and_what_it_leaves_is_kept() -> None:
     assert preemption.why == f"gives way to {wanted.name} (normal)"
     index.settle(plan, set())
     assert (
-        "one session will leave soon" in Answers(index).deferral(wanted.id, NOW).explanation.reason
+        "one session will leave soon"
+        in QueueQueries(index).deferral(wanted.id, NOW).explanation.reason
     )
     other = ask(1000, owner="park")
     index.apply([SessionChanged(session=other)])
-    [shortage] = Answers(index).deferral(other.id, NOW).explanation.shortages
+    [shortage] = QueueQueries(index).deferral(other.id, NOW).explanation.shortages
     assert (shortage.what, shortage.nodes) == ("is kept for another", 1)
     index.apply([SessionRemoved(session_id=other.id)])
     assert not index.plan(NOW + 1).preemptions
@@ -119,12 +120,12 @@ def test_a_lower_class_gives_way_and_what_it_leaves_is_kept() -> None:
 def test_when_others_give_way_is_told_before_and_after_they_were_told() -> None:
     low, wanted = runs("a", range(2)), ask(2000)
     index = ClusterIndex.of(cluster(node("a", 2), *held("a", low)), Rules(notice_s=30.0))
-    supposed = Answers(index).would_start(wanted, NOW).deferral
+    supposed = QueueQueries(index).would_start(wanted, NOW).deferral
     assert supposed is not None
     assert supposed.explanation.reason == "one session will leave soon, to give way to it"
     idle = replace(wanted, spec=replace(wanted.spec, priority=Priority.IDLE))
     index.apply([SessionChanged(session=idle)])
-    answer = Answers(index).what_if(wanted.id, wanted.spec, NOW)
+    answer = QueueQueries(index).what_if(wanted.id, wanted.spec, NOW)
     by = NOW + 30.0 + low[0].spec.grace_s
     assert answer is not None
     assert answer.deferral is not None
@@ -134,7 +135,7 @@ def test_when_others_give_way_is_told_before_and_after_they_were_told() -> None:
     stop = Stop(grace_s=low[0].spec.grace_s, notice_s=30.0, cause=Cause.PREEMPTED)
     told = replace(low[0], state=SessionState.STOPPING, stop=stop)
     index.apply([SessionChanged(session=told)])
-    assert Answers(index).start(wanted.id, NOW, {}).at == by
+    assert QueueQueries(index).start(wanted.id, NOW, {}).at == by
 
 
 def test_who_leaves_for_another_reason_is_not_said_to_give_way() -> None:
@@ -144,7 +145,7 @@ def test_who_leaves_for_another_reason_is_not_said_to_give_way() -> None:
     index = ClusterIndex.of(cluster(node("a", 2), *held("a", leaving), wanted))
     plan = index.plan(NOW)
     assert not plan.preemptions
-    found = Answers(index).outlook(wanted.id, NOW)
+    found = QueueQueries(index).outlook(wanted.id, NOW)
     assert found is not None
     assert found.explanation.reason == "those that leave already make room for it"
     assert found.expected_start == NOW + 70.0

@@ -24,9 +24,9 @@ from controlplane.domain.values import (
 from controlplane.scheduler import Cluster
 from controlplane.scheduler import preemption_candidates as yielders
 from controlplane.scheduler.entitlement import held_by
-from controlplane.scheduler.node_capacity import Room
+from controlplane.scheduler.node_capacity import NodeCapacity
 from controlplane.scheduler.preemption_candidates import MOST_ROOMS, Giving
-from controlplane.scheduler.preemption_policy import DUE, InClass, Rules, Taker, ground
+from controlplane.scheduler.preemption_policy import DUE, InClass, Preemptor, Rules, ground
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
@@ -130,7 +130,7 @@ class Nodes:
             cause = Cause.PREEMPTED if what == "leaves" else Cause.STOP_REQUESTED
             self.take(replace(one, stop=Stop(grace_s=1.0, cause=cause)))
 
-    def plain(self, taker: Taker, asked: set[str], barred: set[str]) -> dict[str, Giving]:
+    def plain(self, taker: Preemptor, asked: set[str], barred: set[str]) -> dict[str, Giving]:
         """What is to be found: by a look at every node."""
         found: dict[str, Giving] = {}
         for name in sorted(NAMES):
@@ -185,7 +185,7 @@ def _happen(nodes: Nodes, data: st.DataObject) -> None:
 
 
 def _check(nodes: Nodes, data: st.DataObject) -> None:
-    taker = Taker(
+    taker = Preemptor(
         level=data.draw(st.sampled_from([DUE, 0, 2, 3, 6])),
         priority=data.draw(st.sampled_from(Priority)),
         has_limit=data.draw(st.booleans()),
@@ -196,7 +196,7 @@ def _check(nodes: Nodes, data: st.DataObject) -> None:
     asked = data.draw(st.sets(st.sampled_from(ids), max_size=2)) if ids else set()
     barred = data.draw(st.sets(st.sampled_from(NAMES), max_size=1))
 
-    def bars(room: Room) -> bool:
+    def bars(room: NodeCapacity) -> bool:
         return room.name in barred
 
     found = nodes.cluster.yielders.rooms(taker, asked, nodes.now, bars)
@@ -213,7 +213,7 @@ def test_at_an_earlier_instant_they_are_found_as_they_were_then() -> None:
     held = AllocatedReplica(session_id=one.id, attempt=1, rank=0, placed_at=NOW - 80_000.0)
     nodes.cluster.rooms.change(Allocation(node="n0", replicas=(held,)))
     nodes.cluster.rooms.settle()
-    taker = Taker(level=5, priority=Priority.NORMAL, account="kim")
+    taker = Preemptor(level=5, priority=Priority.NORMAL, account="kim")
     for earlier_s, count in ((0.0, 0), (50_000.0, 1)):
         found = nodes.cluster.yielders.rooms(taker, (), NOW - earlier_s, lambda _: False)
         assert len(found) == count

@@ -14,9 +14,9 @@ from controlplane.scheduler.preemption_policy import (
     RULES,
     Ground,
     InClass,
+    Preemptor,
     Rules,
     Runner,
-    Taker,
     are_fair,
     fewest,
     ground,
@@ -25,10 +25,10 @@ from controlplane.scheduler.preemption_policy import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ALIKE = Taker(level=DUE)
+ALIKE = Preemptor(level=DUE)
 
 
-def gives_way(runner: Runner, taker: Taker, rules: Rules = RULES) -> bool:
+def gives_way(runner: Runner, taker: Preemptor, rules: Rules = RULES) -> bool:
     return ground(runner, taker, rules) is not None
 
 
@@ -38,21 +38,21 @@ def runner(name: int, *, level: int = 5, loses: float = 1.0) -> Runner:
 
 def test_only_a_whole_level_counts() -> None:
     one = runner(1, level=5)
-    assert ground(one, Taker(level=4)) is Ground.LEVEL
-    assert not gives_way(one, Taker(level=5))
-    assert not gives_way(one, Taker(level=6))
-    assert gives_way(one._replace(level=0), Taker(level=DUE))
+    assert ground(one, Preemptor(level=4)) is Ground.LEVEL
+    assert not gives_way(one, Preemptor(level=5))
+    assert not gives_way(one, Preemptor(level=6))
+    assert gives_way(one._replace(level=0), Preemptor(level=DUE))
 
 
 def test_a_class_counts_before_a_level() -> None:
     one = runner(1, level=5)._replace(priority=2)
-    assert ground(one, Taker(level=9, priority=3)) is Ground.CLASS
-    assert not gives_way(one, Taker(level=DUE, priority=1))
+    assert ground(one, Preemptor(level=9, priority=3)) is Ground.CLASS
+    assert not gives_way(one, Preemptor(level=DUE, priority=1))
 
 
 def test_nobody_gives_way_within_its_minimum_or_against_its_owner() -> None:
     one = runner(1)
-    higher, alike = Taker(level=0, priority=9), Taker(level=0)
+    higher, alike = Preemptor(level=0, priority=9), Preemptor(level=0)
     assert gives_way(one._replace(ran_s=LEAST_RUN_S), higher)
     assert not gives_way(one._replace(ran_s=LEAST_RUN_S - 1), higher)
     assert not gives_way(one._replace(ran_s=MIN_RUN_S - 1), alike)
@@ -65,8 +65,8 @@ def test_nobody_gives_way_within_its_minimum_or_against_its_owner() -> None:
 
 def test_within_a_class_only_what_has_a_save_gives_way() -> None:
     one = runner(1)._replace(has_save=False)
-    assert not gives_way(one, Taker(level=0))
-    assert gives_way(one, Taker(level=0, priority=1))
+    assert not gives_way(one, Preemptor(level=0))
+    assert gives_way(one, Preemptor(level=0, priority=1))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_settings_say_to_whom_one_gives_way_within_a_class(
     in_class: InClass, has_limit: bool, gives: bool
 ) -> None:
     rules = Rules(in_class=in_class)
-    taker = Taker(level=0, has_limit=has_limit)
+    taker = Preemptor(level=0, has_limit=has_limit)
     assert gives_way(runner(1), taker, rules) is gives
     assert gives_way(runner(1), taker._replace(level=DUE), rules) is (
         in_class is not InClass.NOBODY
@@ -92,10 +92,10 @@ def test_settings_say_to_whom_one_gives_way_within_a_class(
 
 def test_an_account_gives_to_one_that_will_hold_no_more_than_it_does_then() -> None:
     one = runner(1, level=0)._replace(account="a", share=5.0, weighs=2.0)
-    poor = Taker(level=9, account="b", share=3.0)
+    poor = Preemptor(level=9, account="b", share=3.0)
     assert ground(one, poor) is Ground.SHARE
     assert not gives_way(one, poor._replace(share=3.5))
-    assert not gives_way(one, Taker(level=DUE, account="b")), "who asks for no GPU takes none"
+    assert not gives_way(one, Preemptor(level=DUE, account="b")), "who asks for no GPU takes none"
     other = one._replace(name="2")
     assert not are_fair([one, other], poor), "each alone would do, both are too many"
 
@@ -103,7 +103,7 @@ def test_an_account_gives_to_one_that_will_hold_no_more_than_it_does_then() -> N
 def test_lower_classes_go_before_those_of_the_same() -> None:
     low = runner(1, loses=100)._replace(priority=1)
     alike = runner(2, loses=1)._replace(priority=2)
-    taker = Taker(level=0, priority=2)
+    taker = Preemptor(level=0, priority=2)
     assert fewest([alike, low], taker, lambda going: len(going) == 1) == [low]
     assert fewest([alike, low], taker, lambda going: alike in going) == [alike]
     assert fewest([alike], taker, lambda going: len(going) == 2) is None

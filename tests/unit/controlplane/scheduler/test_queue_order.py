@@ -19,7 +19,7 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
 )
 from controlplane.domain.values import Priority, Project, Quota, Session
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.order import MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, node, session
@@ -80,7 +80,7 @@ def starts_alone(snapshot: ClusterSnapshot, one: Session) -> bool:
 
 
 def shown(index: ClusterIndex) -> list[str]:
-    return [one.id for one in Answers(index).in_order(NOW)]
+    return [one.id for one in QueueQueries(index).in_order(NOW)]
 
 
 @settings(max_examples=examples(200), deadline=None)

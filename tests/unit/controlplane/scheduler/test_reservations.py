@@ -21,7 +21,7 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
 )
 from controlplane.domain.values import Priority, Replica
-from controlplane.scheduler import Answers
+from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.node_capacity import HELD
 from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from controlplane.scheduler.reservations import REVIEW_S, STARTING_S
@@ -113,7 +113,7 @@ class Clocked(World):
         return promise.at if promise and promise.bars_own_class else 0.0
 
     def why(self, session_id: str) -> str:
-        found = Answers(self.index).deferral(session_id, self.now)
+        found = QueueQueries(self.index).deferral(session_id, self.now)
         assert found is not None
         return found.explanation.reason
 
@@ -228,7 +228,7 @@ def test_without_limits_only_who_is_due_gets_nodes_those_nearest_to_having_room(
     assert world.plan() == []
     assert world.promised(gang) == float("inf")
     assert "1 node is held for it, as it waits longest" in world.why(gang)
-    why = Answers(world.index).explanation(endless, world.now)
+    why = QueueQueries(world.index).explanation(endless, world.now)
     assert why is not None
     assert {one.what: one.nodes for one in why.shortages}[HELD] == 1
     assert brief not in world.began
@@ -335,7 +335,7 @@ def test_who_has_a_reservation_is_told_when_and_others_why() -> None:
     world.plan()
     gang, small = world.add(2000, owner="lee"), world.add(1000)
     world.plan()
-    told = Answers(world.index).outlook(gang, world.now)
+    told = QueueQueries(world.index).outlook(gang, world.now)
     assert told is not None
     assert told.expected_start == world.promised(gang) == NOW + HOUR + GRACE_S
     assert "most free on one node: 1 (node n0); 1 node is held for it" in world.why(gang)
@@ -354,7 +354,7 @@ def test_room_that_is_held_for_others_is_told_beside_what_is_full() -> None:
     world.plan()
     words = "no GPU has 0.5 free; 1 node with room for it is held for others"
     assert words in world.why(half)
-    told = Answers(world.index).outlook(half, world.now)
+    told = QueueQueries(world.index).outlook(half, world.now)
     assert told is not None
     assert told.is_held
     assert told.expected_start == NOW + HOUR + GRACE_S, "not now: that room is the other one's"
@@ -368,7 +368,7 @@ def test_where_all_room_is_held_for_others_it_is_not_said_to_be_free_now() -> No
     world.plan()
     waits = world.add(500)
     world.plan()
-    told = Answers(world.index).outlook(waits, world.now)
+    told = QueueQueries(world.index).outlook(waits, world.now)
     assert world.promised(gang)
     assert told is not None
     assert (told.is_held, told.expected_start) == (True, 0.0)

@@ -34,7 +34,7 @@ from controlplane.domain.values import (
     Stop,
     Used,
 )
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.fit import refusal, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from controlplane.scheduler.release_times import ends_by
@@ -173,13 +173,13 @@ def come(world: Cluster, data: st.DataObject) -> None:
 
 
 def outlook(index: ClusterIndex, session_id: str) -> Deferral:
-    found = Answers(index).outlook(session_id, NOW)
+    found = QueueQueries(index).outlook(session_id, NOW)
     assert found is not None
     return found
 
 
 def seen(index: ClusterIndex) -> list[Deferral]:
-    return [outlook(index, one.session_id) for one in Answers(index).deferrals(NOW)]
+    return [outlook(index, one.session_id) for one in QueueQueries(index).deferrals(NOW)]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -265,7 +265,7 @@ def test_what_would_be_is_what_comes_when_it_is_asked_for(data: st.DataObject) -
     if not waiting:
         return
     chosen, spec = data.draw(st.sampled_from(waiting)), specs(data)
-    supposed = Answers(world.index).what_if(chosen, spec, NOW)
+    supposed = QueueQueries(world.index).what_if(chosen, spec, NOW)
     assert supposed is not None
     assert (supposed.placement is None) != (supposed.deferral is None)
     world.happen(SessionChanged(session=replace(world.sessions[chosen], spec=spec)))
@@ -285,12 +285,12 @@ def test_what_would_start_does_when_it_is_submitted(data: st.DataObject) -> None
     world = a_cluster(data)
     come(world, data)
     new = drawn(world, data)
-    supposed = Answers(world.index).would_start(new, NOW)
+    supposed = QueueQueries(world.index).would_start(new, NOW)
     world.happen(SessionChanged(session=new))
     plan = world.index.plan(NOW)
     placed = [one for one in plan.placements if one.session_id == new.id]
     assert placed == ([supposed.placement] if supposed.placement else [])
-    assert Answers(world.index).deferral(new.id, NOW) == supposed.deferral
+    assert QueueQueries(world.index).deferral(new.id, NOW) == supposed.deferral
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -306,10 +306,10 @@ def test_asking_what_would_be_changes_nothing(data: st.DataObject) -> None:
     waiting = sorted(one.id for one in index.cluster.queued())
     for number in range(data.draw(st.integers(1, 4))):
         if waiting and data.draw(st.booleans()):
-            Answers(index).what_if(data.draw(st.sampled_from(waiting)), specs(data), NOW)
+            QueueQueries(index).what_if(data.draw(st.sampled_from(waiting)), specs(data), NOW)
         else:
             asked = session(1000, id=f"t{number}", project="kim", created_at=NOW)
-            Answers(index).would_start(replace(asked, spec=specs(data)), NOW)
+            QueueQueries(index).would_start(replace(asked, spec=specs(data)), NOW)
         assert look(index) == before
     assert seen(index) == shown
     assert index.is_due(NOW) == is_due
@@ -323,7 +323,7 @@ def test_asking_while_one_that_was_put_off_may_start_lets_it_start() -> None:
     late = world.add(1000, not_before=NOW + 30)
     assert not world.start()
     assert world.index.due() == NOW + 30
-    Answers(world.index).would_start(session(1000), NOW + 30)
+    QueueQueries(world.index).would_start(session(1000), NOW + 30)
     assert world.index.is_due(NOW + 30)
     assert world.start(NOW + 30) == [late.id]
 
@@ -351,7 +351,7 @@ def test_nobody_gives_way_because_somebody_asked() -> None:
     before = outlook(world.index, wanted.id)
     raised = replace(wanted.spec, priority=Priority.HIGH)
     for _ in range(2):
-        supposed = Answers(world.index).what_if(wanted.id, raised, NOW)
+        supposed = QueueQueries(world.index).what_if(wanted.id, raised, NOW)
         assert supposed is not None
         assert supposed.deferral is not None
         assert "give way" in supposed.deferral.explanation.reason
@@ -475,7 +475,7 @@ def test_whoever_is_put_off_starts_no_sooner_than_its_time() -> None:
     world.happen(NodeChanged(node=node("a", 1)))
     wanted = world.add(1000, not_before=NOW + 90)
     assert outlook(world.index, wanted.id).expected_start == NOW + 90
-    late = Answers(world.index).explanation(wanted.id, NOW + 91)
+    late = QueueQueries(world.index).explanation(wanted.id, NOW + 91)
     assert late is not None
     assert "-" not in late.reason
 

@@ -13,7 +13,7 @@ import pytest
 from controlplane.history.values import Checkpoint, CheckpointState
 from nsml.client.calls import Client
 from nsml.client.content import download, made_of, upload
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.errors import MissingBlobs, NotFound
 from nsml.content.packing import Packed, pack
 from nsml.v1 import datasets_pb2, resources_pb2
@@ -34,7 +34,7 @@ async def asking() -> AsyncIterator[tuple[Rig, Rig, Client]]:
             stack.push_async_callback(channel.close)
             return channel
 
-        ways = Ways(opened, (leader.address, standby.address))
+        ways = Endpoints(opened, (leader.address, standby.address))
         yield leader, standby, Client(ways, token=kim.metadata[0][1].removeprefix("Bearer "))
 
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from controlplane.history.sqlite import open_history
-from controlplane.operations.lru import Recent
+from controlplane.operations.lru import LruDict
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,
@@ -413,7 +413,7 @@ async def test_a_tree_that_is_read_in_many_calls_is_checked_once(rig: Rig) -> No
         return work()
 
     rig.plane.content._manifests._run = counted
-    rig.plane.content._manifests._known = Recent(1, weigh=lambda listing: len(listing.blobs))
+    rig.plane.content._manifests._known = LruDict(1, weigh=lambda listing: len(listing.blobs))
     for _ in range(3):
         assert await read(kim, manifest.digest, *blobs) == blobs
     assert len(checked) == 1

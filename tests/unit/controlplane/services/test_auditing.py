@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
-from controlplane.access.access_table import TABLE, Door
+from controlplane.access.access_table import TABLE, AllowedCallers
 from controlplane.domain.identity import Role
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import AuditRow
@@ -146,8 +146,12 @@ async def test_each_changing_method_leaves_one_row_whoever_calls_it(rig: Rig) ->
                 f"{service.rpartition('.')[2]}/{name}",
             )
             assert found.outcome in {code, "UNKNOWN"}, (method, actor, code)
-            may = row.doors & (Door.NODE if actor.startswith("node") else Door.USER | Door.ADMIN)
-            if not may or (actor == "kim" and not row.doors & Door.USER):
+            may = row.doors & (
+                AllowedCallers.NODE
+                if actor.startswith("node")
+                else AllowedCallers.USER | AllowedCallers.ADMIN
+            )
+            if not may or (actor == "kim" and not row.doors & AllowedCallers.USER):
                 assert found.outcome == "PERMISSION_DENIED", (method, actor)
             if row.change.target:
                 assert "what" in found.target, (method, actor, found)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
-from controlplane.access.access_table import TABLE, Door
+from controlplane.access.access_table import TABLE, AllowedCallers
 from controlplane.domain.identity import Role
 from nsml.v1 import projects_pb2, resources_pb2
 from tests.unit.controlplane.rig import Rig, Stubs, platform
@@ -55,7 +55,7 @@ def of_field(*names: str) -> list[tuple[str, str]]:
     found = []
     for method, row in TABLE.items():
         service, _, name = method.removeprefix("/").partition("/")
-        if service.startswith("nsml.") and row.doors & Door.USER:
+        if service.startswith("nsml.") and row.doors & AllowedCallers.USER:
             fields = pool.FindServiceByName(service).methods_by_name[name].input_type.fields_by_name
             found += [(method, field) for field in names if field in fields]
     return found

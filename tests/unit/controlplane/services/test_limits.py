@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from controlplane.access.access_table import TABLE, Door
+from controlplane.access.access_table import TABLE, AllowedCallers
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.domain.limits import NO_LIMITS
@@ -312,7 +312,7 @@ def test_every_method_of_users_that_writes_is_counted() -> None:
     }
     for method, row in TABLE.items():
         service, _, name = method.removeprefix("/").rpartition("/")
-        if Door.USER not in row.doors or not service.startswith("nsml.v1."):
+        if AllowedCallers.USER not in row.doors or not service.startswith("nsml.v1."):
             continue
         short = method.removeprefix("/nsml.v1.")
         is_placed = method in CHANGES | RECORDED | streams or short in UNCOUNTED

@@ -16,7 +16,7 @@ from controlplane.domain.identity import Role
 from controlplane.operations import records
 from controlplane.services import monotonic_reads as freshness
 from nsml.client.calls import Client
-from nsml.client.endpoints import Ways
+from nsml.client.endpoints import Endpoints
 from nsml.client.errors import Unavailable
 from nsml.client.streams import watch_sessions
 from nsml.metadata import REVISION
@@ -55,7 +55,7 @@ async def two() -> AsyncIterator[tuple[Rig, Rig, Late, Client]]:
         ):
             await first.plane.accounts.create_user("kim", Role.MEMBER, "")
             token = await first.plane.accounts.create_token("kim", 3600)
-            ways = Ways(grpc.aio.insecure_channel, [first.address, second.address])
+            ways = Endpoints(grpc.aio.insecure_channel, [first.address, second.address])
             stack.push_async_callback(ways.close)
             yield first, second, late, Client(ways, token=token.secret.text)
 

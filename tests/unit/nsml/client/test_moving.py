@@ -15,7 +15,7 @@ from nsml.client import errors
 from nsml.client.connect import connect
 from nsml.client.content import download, upload
 from nsml.client.contexts import Context
-from nsml.client.endpoints import ONCE, PATIENCE_S, REPEATABLE, Ways, asked_of_any, asked_once
+from nsml.client.endpoints import ONCE, PATIENCE_S, REPEATABLE, Endpoints, asked_of_any, asked_once
 from nsml.client.streams import read_logs, read_metrics, watch_sessions
 from nsml.content.packing import pack
 from nsml.v1 import (
@@ -104,7 +104,7 @@ class Asked:
     """Control planes that answer as they are told to."""
 
     def __init__(self, **answers: object) -> None:
-        self.ways = Ways(lambda _: Ready(), list(answers))  # type: ignore[arg-type,return-value]
+        self.ways = Endpoints(lambda _: Ready(), list(answers))  # type: ignore[arg-type,return-value]
         self.answers = answers
         self.asked: list[str] = []
 
