@@ -474,7 +474,7 @@ class Feed:
     ) -> None:
         """Ask again and again, more seldom while `look` finds the very same; once where `every_s` is infinite."""
 
-        async def looks() -> None:
+        async def asking() -> None:
             link = self._on_link(topic)
             before, same, retries = None, 0, 0
             while True:
@@ -502,7 +502,7 @@ class Feed:
                 is_calm = same >= CALM_AFTER
                 await self._client.clock.sleep(max(every_s, CALM_EVERY_S) if is_calm else every_s)
 
-        await self._for_ever(topic, looks)
+        await self._for_ever(topic, asking)
 
     async def _for_ever(self, topic: Topic, receive: Callable[[], Awaitable[None]]) -> None:
         """Receive a topic again after a refusal; return when there is no more of it."""

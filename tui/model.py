@@ -522,7 +522,7 @@ class Model:
         self.nodes: Sequence[Node] = ()
         self.datasets: Sequence[Dataset] = ()
         self.projects: Sequence[Project] = ()
-        self.looks: dict[Topic, str] = {}
+        self.inspected: dict[Topic, str] = {}
         """What is looked at closely beside sessions: of each topic of one thing the name of that."""
         self.turns: deque[Happening] = deque(maxlen=MOST_TURNS)
         """What was seen to happen and leaves no moment in any record."""
@@ -574,10 +574,10 @@ class Model:
             elif one not in before:
                 self.sources[one.topic] = Source()
 
-    def look(self, topic: Topic, name: str) -> None:
-        """Look at another dataset or project; "": at none. What was received of the one before is forgotten."""
+    def inspect(self, topic: Topic, name: str) -> None:
+        """Inspect another dataset or project; "": none. What was received of the one before is forgotten."""
         self.version += 1
-        self.looks[topic] = name
+        self.inspected[topic] = name
         self.sources[topic] = Source(is_polled=topic in _POLLED)
         if topic is Topic.TREE:
             self.tree = None
@@ -592,7 +592,7 @@ class Model:
         fresh.shown = Shown(
             shown.session_ids, shown.chart_query, pair=shown.pair, details=shown.details
         )
-        fresh.looks = dict(self.looks)
+        fresh.inspected = dict(self.inspected)
         return fresh
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
@@ -696,10 +696,10 @@ class Model:
         """Take in what was received of one thing; False where that is looked at no more."""
         match event:
             case TreeReceived(digest):
-                is_meant = self.looks.get(Topic.TREE) == digest
+                is_meant = self.inspected.get(Topic.TREE) == digest
                 self.tree = event if is_meant else self.tree
             case ProjectReceived(answer):
-                is_meant = self.looks.get(Topic.PROJECT) == answer.project.name
+                is_meant = self.inspected.get(Topic.PROJECT) == answer.project.name
                 self.project = event if is_meant else self.project
         return is_meant
 
