@@ -12,7 +12,7 @@ from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near, to_try
 from nsml import variables
-from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.request_limits import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 from nsml.view.shell import shell_split, shell_word
 from nsml.view.units import memory_text, parse_size, thousandths
 
@@ -221,7 +221,7 @@ class _Moment(click.ParamType["datetime | timedelta"]):
     ) -> datetime | timedelta:
         from datetime import datetime, timedelta
 
-        from nsml.view.zone import typed
+        from nsml.view.time_zone import typed
 
         if isinstance(value, (datetime, timedelta)):
             return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cli.app import App, Format
-from nsml.mosts import LONGEST_GRACE_S, LONGEST_S
+from nsml.request_limits import LONGEST_GRACE_S, LONGEST_S
 from nsml.view.shell import option_words
 from nsml.view.units import duration_text, lacks_unit, meant_duration, parse_duration
 
@@ -140,7 +140,7 @@ def _no_header(context: click.Context, _parameter: click.Parameter, value: bool)
 
 def _utc(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        from nsml.view.zone import use_utc
+        from nsml.view.time_zone import use_utc
 
         use_utc()
 

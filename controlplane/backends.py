@@ -27,7 +27,7 @@ from controlplane.store.interface import StoreUnavailable
 from controlplane.store.open import open_store
 from nsml import private_files
 from nsml.clock import elapsed, in_own_thread, in_thread
-from nsml.written import decoded
+from nsml.text_files import decoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -64,7 +64,7 @@ from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
-from nsml.ends import CANNOT_LISTEN
+from nsml.exit_codes import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
 from nsml.private_folders import make_data_folder, words_of
 from nsml.program_logs import write_json_lines

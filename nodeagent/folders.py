@@ -13,7 +13,7 @@
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
     root/        where the shim builds a namespace's root (always empty from outside)
-    kept/        checkpoints that the program cannot change any more: kept.py
+    kept/        checkpoints that the program cannot change any more: sealed_checkpoints.py
     run/         all that user code is given to write    seen as /nsml
         spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
         checkpoints/

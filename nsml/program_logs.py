@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from nsml.log_files import LONGEST_LOG_BYTES, RotatedOutput
 from nsml.log_limits import LogLimits
-from nsml.lossy import LossyText
+from nsml.lossy_stream import LossyText
 from nsml.without_rich import structlog
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from nsml.written import decoded, lines_of, toml_of
+from nsml.text_files import decoded, lines_of, toml_of
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from nsml.written import decoded, lines_of
+from nsml.text_files import decoded, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -262,7 +262,7 @@ class Dashboard(Shell):
         left_out = {"Keys", "Quit"}  # which have keys
         # To a browser no files are sent; where there are no colours, no theme shows but the one for that.
         left_out |= {"Screenshot"} if self.is_web else set()
-        left_out |= {"Theme"} if self._looks.is_colourless else set()
+        left_out |= {"Theme"} if self._appearance.is_colourless else set()
         for command in super().get_system_commands(screen):
             if command.title not in left_out:
                 yield command

@@ -23,14 +23,14 @@ from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
+from nsml.view.complete_sessions import is_short
 from nsml.view.metrics import lines_in_order
-from nsml.view.overwriting import ShownLog
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
+from nsml.view.terminal_output import ShownLog
 from nsml.view.text import visible
 from nsml.view.times import seconds_of
 from nsml.view.units import parse_duration
-from nsml.view.whole import is_short
 from tui.model import (
     TAIL_LINES,
     CheckpointsReceived,
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
-    from nsml.view.overwriting import Printed
     from nsml.view.series import Series
+    from nsml.view.terminal_output import Printed
     from tui.model import ChartQuery, Detail, Event
 
 T = TypeVar("T")
@@ -474,7 +474,7 @@ class Feed:
     ) -> None:
         """Ask again and again, more seldom while `look` finds the very same; once where `every_s` is infinite."""
 
-        async def looks() -> None:
+        async def asking() -> None:
             link = self._on_link(topic)
             before, same, retries = None, 0, 0
             while True:
@@ -502,7 +502,7 @@ class Feed:
                 is_calm = same >= CALM_AFTER
                 await self._client.clock.sleep(max(every_s, CALM_EVERY_S) if is_calm else every_s)
 
-        await self._for_ever(topic, looks)
+        await self._for_ever(topic, asking)
 
     async def _for_ever(self, topic: Topic, receive: Callable[[], Awaitable[None]]) -> None:
         """Receive a topic again after a refusal; return when there is no more of it."""

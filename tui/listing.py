@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from nsml.v1.sessions_pb2 import Session
-from nsml.view.differing import NOTHING_SHARED
+from nsml.view.differing_arguments import NOTHING_SHARED
 from nsml.view.filtering import complete
-from nsml.view.ordering import (
+from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
+from nsml.view.shell import shell_line
+from nsml.view.sorting import (
     AGING,
     ARGUMENT,
     SUMMARY,
@@ -25,8 +27,6 @@ from nsml.view.ordering import (
     value_of,
     with_filtered,
 )
-from nsml.view.sessions import COLUMNS, SIMULATED_SHORT, held_text
-from nsml.view.shell import shell_line
 from nsml.view.tables import kept
 from nsml.view.units import thousandths
 from tui.model import tally_of
@@ -34,7 +34,7 @@ from tui.model import tally_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsml.view.differing import Shared
+    from nsml.view.differing_arguments import Shared
     from nsml.view.tables import Column
     from tui.model import Row, Tally
 

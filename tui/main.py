@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from tui.app import Dashboard
-    from tui.looks import Looks
+    from tui.appearance import Appearance
     from tui.story import Story
 
 USAGE_CODE = 2
@@ -150,16 +150,18 @@ def main(
     order = {} if visit is None else _order(visit)
     # What is set here is of whoever serves, and not of whoever looks through a gateway.
     is_own = "server" not in order
-    looks = _looks(theme, in_ascii=in_ascii, in_browser=visit is not None) if is_own else None
+    appearance = (
+        _appearance(theme, in_ascii=in_ascii, in_browser=visit is not None) if is_own else None
+    )
     keymap = _keymap() if is_own else {}
     if not is_own:
         app = _of_order(order)
     elif replayed is not None:
-        app = _of_story(replayed, looks)
+        app = _of_story(replayed, appearance)
     elif demo:
-        app = _of_demo(looks)
+        app = _of_demo(appearance)
     else:
-        app = _of_platform(name, record, looks)
+        app = _of_platform(name, record, appearance)
     if web:
         # The same again for each browser. What is wrong with it has shown here by now.
         words = [
@@ -179,7 +181,7 @@ def main(
                 app.recorder.close()
         if not app.goes_to:
             sys.exit(app.return_code or 0)
-        app = _of_platform(app.goes_to, None, looks and replace(looks, theme=app.theme))
+        app = _of_platform(app.goes_to, None, appearance and replace(appearance, theme=app.theme))
 
 
 def _check_place(*, web: bool, host: str | None, port: int | None, record: Path | None) -> None:
@@ -229,7 +231,7 @@ def _order(descriptor: int) -> dict[str, Any]:
 def _of_order(order: dict[str, Any]) -> Dashboard:
     """Of somebody who looks through a gateway: where, and with which credential, is said by that."""
     from nsml.client import connect
-    from nsml.view.zone import use_utc
+    from nsml.view.time_zone import use_utc
     from tui.app import Dashboard
 
     use_utc()  # the zone of whoever looks is not known here
@@ -242,15 +244,17 @@ def _of_order(order: dict[str, Any]) -> Dashboard:
     )
 
 
-def _of_demo(looks: Looks | None) -> Dashboard:
+def _of_demo(appearance: Appearance | None) -> Dashboard:
     from tui.demo.story import Demo
 
-    return _of_story(Demo(SystemClock().time()), looks)
+    return _of_story(Demo(SystemClock().time()), appearance)
 
 
-def _looks(theme: str | None, *, in_ascii: bool | None, in_browser: bool = False) -> Looks:
+def _appearance(
+    theme: str | None, *, in_ascii: bool | None, in_browser: bool = False
+) -> Appearance:
     """How it looks: as its options say, else as the user's settings, else as the terminal can."""
-    from tui.looks import Looks
+    from tui.appearance import Appearance
 
     try:
         saved = contexts.load(os.environ).settings.get(SETTING, "")
@@ -265,7 +269,7 @@ def _looks(theme: str | None, *, in_ascii: bool | None, in_browser: bool = False
         chosen = "terminal"
     else:
         chosen = theme or saved or ("dark" if terminal.has_colours(shown_on) else "terminal")
-    return Looks(
+    return Appearance(
         theme=chosen,
         is_colourless=is_colourless,
         is_ascii=terminal.is_ascii(shown_on) if in_ascii is None else in_ascii,
@@ -330,7 +334,7 @@ def _read(path: Path) -> Story:
         _fail(str(error), "", USAGE_CODE)
 
 
-def _of_story(story: Story, looks: Looks | None) -> Dashboard:
+def _of_story(story: Story, appearance: Appearance | None) -> Dashboard:
     from tui.app import Dashboard
     from tui.story import Player
 
@@ -344,13 +348,13 @@ def _of_story(story: Story, looks: Looks | None) -> Dashboard:
         clock=player,
         platform=story.platform,
         player=player,
-        looks=looks,
+        appearance=appearance,
         remember=_save_theme,
         settled=_spare,
     )
 
 
-def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> Dashboard:
+def _of_platform(name: str | None, record: Path | None, appearance: Appearance | None) -> Dashboard:
     try:
         context = contexts.choose(contexts.load(os.environ), os.environ, name)
         context.token()
@@ -380,7 +384,7 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         recorder=recorder,
         preferences_file=_preferences_file(platform, os.environ),
         cli_environ=_cli_environ(name),
-        looks=looks,
+        appearance=appearance,
         remember=_save_theme,
         start_with="nsml up" if contexts.may_be_ours(context) else "",
         sign_in_with=f"nsml login {shell_word(context.server)}",

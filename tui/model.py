@@ -17,16 +17,16 @@ from nsml.v1.sessions_pb2 import (
     SESSION_STATE_STOPPING,
     SESSION_STATE_UNKNOWN,
 )
+from nsml.view.complete_sessions import completed, is_short
 from nsml.view.elements import element_in
-from nsml.view.filtered import Filtered, Sheet
-from nsml.view.happenings import Happening
+from nsml.view.events import Happening
+from nsml.view.filter_fields import Filtered, Sheet
 from nsml.view.metrics import not_worth_drawing
-from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import WAITING_STATES, placed_text
+from nsml.view.sorting import value_of
 from nsml.view.text import visible
 from nsml.view.times import seconds_of
-from nsml.view.whole import completed, is_short
 from tui.sources import OF_SESSIONS, Source, State, Topic
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
     from nsml.view.code import Compared
     from nsml.view.filtering import Filter
-    from nsml.view.ordering import Value
     from nsml.view.series import Series
+    from nsml.view.sorting import Value
 
 
 MOST_ENDED: Final = 10_000
@@ -522,7 +522,7 @@ class Model:
         self.nodes: Sequence[Node] = ()
         self.datasets: Sequence[Dataset] = ()
         self.projects: Sequence[Project] = ()
-        self.looks: dict[Topic, str] = {}
+        self.inspected: dict[Topic, str] = {}
         """What is looked at closely beside sessions: of each topic of one thing the name of that."""
         self.turns: deque[Happening] = deque(maxlen=MOST_TURNS)
         """What was seen to happen and leaves no moment in any record."""
@@ -574,10 +574,10 @@ class Model:
             elif one not in before:
                 self.sources[one.topic] = Source()
 
-    def look(self, topic: Topic, name: str) -> None:
-        """Look at another dataset or project; "": at none. What was received of the one before is forgotten."""
+    def inspect(self, topic: Topic, name: str) -> None:
+        """Inspect another dataset or project; "": none. What was received of the one before is forgotten."""
         self.version += 1
-        self.looks[topic] = name
+        self.inspected[topic] = name
         self.sources[topic] = Source(is_polled=topic in _POLLED)
         if topic is Topic.TREE:
             self.tree = None
@@ -592,7 +592,7 @@ class Model:
         fresh.shown = Shown(
             shown.session_ids, shown.chart_query, pair=shown.pair, details=shown.details
         )
-        fresh.looks = dict(self.looks)
+        fresh.inspected = dict(self.inspected)
         return fresh
 
     def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
@@ -696,10 +696,10 @@ class Model:
         """Take in what was received of one thing; False where that is looked at no more."""
         match event:
             case TreeReceived(digest):
-                is_meant = self.looks.get(Topic.TREE) == digest
+                is_meant = self.inspected.get(Topic.TREE) == digest
                 self.tree = event if is_meant else self.tree
             case ProjectReceived(answer):
-                is_meant = self.looks.get(Topic.PROJECT) == answer.project.name
+                is_meant = self.inspected.get(Topic.PROJECT) == answer.project.name
                 self.project = event if is_meant else self.project
         return is_meant
 

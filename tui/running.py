@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsml.view.overwriting import ShownLog
+from nsml.view.terminal_output import ShownLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsml.view.overwriting import Printed
+    from nsml.view.terminal_output import Printed
 
 PIECE: Final = 65_536
 HIGH: Final = 200

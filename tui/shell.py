@@ -23,9 +23,9 @@ from nsml.concurrency import TaskGroup
 from nsml.view.series import Axis
 from nsml.view.shell import posix_line
 from nsml.view.text import visible
+from tui.appearance import Appearance, apply_appearance, filters
 from tui.background import in_background
 from tui.key_order import KeyOrder
-from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused, SessionsReceived
 from tui.sources import ALWAYS_RECEIVED, ASK_AGAIN_S, CLOSELY, Topic
 from tui.story import STEPS_A_SECOND
@@ -64,8 +64,8 @@ SHOWN_S: Final = 3.0
 """So long is told what was done."""
 MOST_ASKED: Final = 10
 """Sessions that are asked for the names of all their metrics."""
-Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
-"""How more of one thing is received."""
+Inspection: TypeAlias = "Callable[[Feed], Awaitable[None]]"
+"""Receives more of one thing."""
 
 
 class Picture(Protocol):
@@ -112,7 +112,7 @@ class Shell(App[None]):
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
         preferences_file: where preferences are saved; None: nowhere.
         cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
-        looks: how it looks at first.
+        appearance: theme and characters at the start.
         start_with: the command that starts the platform, where it is of this machine; "": it is elsewhere.
         sign_in_with: the command that signs in to it.
         token: reads the token that the next connection will have; it raises ContextError.
@@ -130,7 +130,7 @@ class Shell(App[None]):
         player: Player | None = None,
         preferences_file: Path | None = None,
         cli_environ: Mapping[str, str] | None = None,
-        looks: Looks | None = None,
+        appearance: Appearance | None = None,
         remember: Callable[[str], None] | None = None,
         start_with: str = "",
         sign_in_with: str = "",
@@ -139,11 +139,11 @@ class Shell(App[None]):
     ) -> None:
         self._settled = settled
         self._settling: Timer | None = None
-        self._looks = looks or Looks()
+        self._appearance = appearance or Appearance()
         # Without colours those of the terminal are left out, and not turned to greys.
-        super().__init__(ansi_color=True if self._looks.is_colourless else None)
-        self._filters_of_ours = filters(self._looks)
-        dress(self, self._looks)
+        super().__init__(ansi_color=True if self._appearance.is_colourless else None)
+        self._filters_of_ours = filters(self._appearance)
+        apply_appearance(self, self._appearance)
         self._remember = remember
         self._connect = connect
         self.clock = clock
@@ -175,7 +175,7 @@ class Shell(App[None]):
         """The context that is to be shown next; "": none."""
         self._store: PreferencesFile | None = None
         self._preferences: Preferences | None = None
-        self._look: tuple[Topic, str, Look] | None = None
+        self._inspected: tuple[Topic, str, Inspection] | None = None
         self._key_order = KeyOrder(self, super().on_event)
 
     async def on_event(self, event: events.Event) -> None:
@@ -308,7 +308,7 @@ class Shell(App[None]):
         feed = Feed(client, self._take, signed_out=signed_out.set)
         self.client, self._feed = client, feed
         self._receive(pause_s=0.0)
-        self._subscribe_look(pause_s=0.0)
+        self._subscribe_inspected(pause_s=0.0)
         self._subscribe_wanted(self._wanted, anew=self._wanted)
         self._subscribe_details()
         self.workers.cancel_group(self, "code")
@@ -326,12 +326,12 @@ class Shell(App[None]):
             if self._feed is feed:  # whoever listens anew has connected already
                 self.client = self._feed = None
                 self._completing.clear()
-                for group_name in ("whole", "screen", "details", "shown", "look"):
+                for group_name in ("whole", "screen", "details", "shown", "inspected"):
                     self.workers.cancel_group(self, group_name)
 
     def subscribe_screen(self, topics: Iterable[Topic]) -> None:
         """Receive what the screen in front shows, beside what always is received; in a recording belongs everything."""
-        self.look_into(None)
+        self.inspect(None)
         wanted = frozenset(Topic if self.recorder is not None else topics)
         wanted -= ALWAYS_RECEIVED | CLOSELY
         if wanted != self._wanted:
@@ -419,7 +419,7 @@ class Shell(App[None]):
     @property
     def is_without_colours(self) -> bool:
         """Whether pictures are drawn in letters."""
-        return self._looks.is_colourless or self._looks.is_ascii
+        return self._appearance.is_colourless or self._appearance.is_ascii
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What lines go through on their way to the terminal."""
@@ -427,9 +427,9 @@ class Shell(App[None]):
 
     def watch_theme(self, name: str) -> None:
         """Draw in other colours, and keep them for the next time."""
-        if name == self._looks.theme:
+        if name == self._appearance.theme:
             return
-        self._looks = replace(self._looks, theme=name)
+        self._appearance = replace(self._appearance, theme=name)
         self.call_after_refresh(self._draw)
         if self._remember is None:
             return
@@ -490,26 +490,26 @@ class Shell(App[None]):
         shown.set_chart_query(query)
         self._receive(pause_s=pause_s)
 
-    def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
+    def inspect(self, what: tuple[Topic, str, Inspection] | None) -> None:
         """Receive more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
-        if look is None:
-            self._look = None
-            self.workers.cancel_group(self, "look")
-            self.model.looks.clear()
-        elif self.model.looks.get(look[0]) != look[1]:
-            self._look = look
-            self.model.look(look[0], look[1])
-            self._awaited.add(look[0])
-            self._subscribe_look()
+        if what is None:
+            self._inspected = None
+            self.workers.cancel_group(self, "inspected")
+            self.model.inspected.clear()
+        elif self.model.inspected.get(what[0]) != what[1]:
+            self._inspected = what
+            self.model.inspect(what[0], what[1])
+            self._awaited.add(what[0])
+            self._subscribe_inspected()
 
-    def _subscribe_look(self, *, pause_s: float = PAUSE_S) -> None:
+    def _subscribe_inspected(self, *, pause_s: float = PAUSE_S) -> None:
         async def receive() -> None:
             await self.clock.sleep(pause_s)
-            if self._look is not None and self._feed is not None:
-                await self._look[2](self._feed)
+            if self._inspected is not None and self._feed is not None:
+                await self._inspected[2](self._feed)
 
-        if self._look is not None:
-            in_background(self, "look", receive)
+        if self._inspected is not None:
+            in_background(self, "inspected", receive)
 
     def _receive(self, *, pause_s: float) -> None:
         in_background(self, "shown", partial(self._closely, pause_s))
@@ -618,7 +618,7 @@ class Shell(App[None]):
         return True
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Tell whoever looks, for a moment."""
+        """Tell whoever appearance, for a moment."""
         self.notify(
             visible_lines(text),
             severity="error" if is_bad else "information",

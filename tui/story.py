@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.time_zone import local, suffix
 from nsml.view.units import duration_text
-from nsml.view.zone import local, suffix
 from tui.sources import OF_ONE, Topic
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ class Player:
             for detail in shown.details:
                 self._sent[detail.topic] = (*shown.session_ids, detail.what)
         whats = {detail.topic: detail.what for detail in shown.details}
-        self._sent |= {topic: (name,) for topic, name in model.looks.items() if name}
+        self._sent |= {topic: (name,) for topic, name in model.inspected.items() if name}
         if shown.groups is None:
             told.pop(Topic.SERIES, None)  # the query changed, and is now the same again
         for topic, what in self._sent.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:
                 continue
-            names = (model.looks[topic],) if topic in OF_ONE else shown.session_ids
+            names = (model.inspected[topic],) if topic in OF_ONE else shown.session_ids
             found = self.story.received_of(
                 topic, names, shown.chart_query, after, self._at, what=whats.get(topic, "")
             )

@@ -22,7 +22,7 @@ from cli.confirmation import confirm_names, confirmed, go_ahead, rule_of
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
-from nsml.view.zone import typed
+from nsml.view.time_zone import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from cli.confirmation import confirm_names, confirmed
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_one
-from nsml.written import decoded
+from nsml.text_files import decoded
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client

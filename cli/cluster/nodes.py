@@ -180,8 +180,8 @@ def status(
 
 
 def _explain(app: App, reference: str, change: Change | None) -> None:
-    from nsml.view import explained
     from nsml.view import queue as view
+    from nsml.view import session_status as explained
     from nsml.view.sessions import record
     from nsml.view.text import visible
 

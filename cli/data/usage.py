@@ -23,7 +23,7 @@ def usage(app: App, *, user: str, is_all: bool) -> None:
     Distinct bytes count, by what they are: data that several things share counts once. Administrators may name a USER.
     """
     from nsml.v1 import accounts_pb2
-    from nsml.view import kept as view
+    from nsml.view import user_storage as view
 
     if is_all and user:
         raise click.UsageError("USER and --all exclude one another")

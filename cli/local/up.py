@@ -38,7 +38,7 @@ from cli.local.data_folder import (
 from cli.local.processes import StartFailed
 from nsml.client.errors import NotSignedIn, Unavailable
 from nsml.client.trust import digest_of
-from nsml.ends import CANNOT_LISTEN
+from nsml.exit_codes import CANNOT_LISTEN
 from nsml.urls import has_password, without_password
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ class LivePlot:
         has_height: bool,
     ) -> None:
         """`has_height`: the user said how high charts are; else they share the screen."""
-        from nsml.view.growing import GrowingCharts
+        from nsml.view.live_series import GrowingCharts
 
         self._app = app
         self._source = source

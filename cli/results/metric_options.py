@@ -335,8 +335,8 @@ def tell_simulated(app: App, session: Session) -> None:
 def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
     """Say when points of a session were let go, once in a command; whether any were."""
     from nsml.view.text import visible
+    from nsml.view.time_zone import local
     from nsml.view.times import seconds_of
-    from nsml.view.zone import local
 
     if not let_go.seconds:
         return False

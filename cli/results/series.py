@@ -369,9 +369,9 @@ async def points_of(
 
 def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     """What the lines of sessions are called: of several with the arguments in which they differ."""
-    from nsml.view.filtered import Filtered
-    from nsml.view.ordering import arguments_within, shared_by
+    from nsml.view.filter_fields import Filtered
     from nsml.view.sessions import SIMULATED
+    from nsml.view.sorting import arguments_within, shared_by
     from nsml.view.text import visible
 
     shared = shared_by(map(Filtered, sessions))

@@ -204,7 +204,7 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
     """Name files of packages that are not read, and packages that are imported and listed nowhere."""
     from nsml.packages.imports import foreign_imports, missing_imports
     from nsml.packages.requirements import name_of
-    from nsml.packages.unread import lock_of, unread_files
+    from nsml.packages.unread_files import lock_of, unread_files
 
     entries = _entries(code, options)
     listed = set(required.names)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cli.app import Format
 from nsml.client.contexts import ContextError
-from nsml.client.single import PATIENCE_S, SHORT_PATIENCE_S, ask
+from nsml.client.local_rpc import PATIENCE_S, SHORT_PATIENCE_S, ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

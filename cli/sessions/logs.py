@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.streams import Link, LogPiece, LogSearch
     from nsml.v1.sessions_pb2 import LogLine, SearchLogsResponse, Session
-    from nsml.view.overwriting import Printed, ShownLog
+    from nsml.view.terminal_output import Printed, ShownLog
 
 _PATIENCE_S = 30.0
 _LONGEST_LINE = 1 << 20
@@ -362,7 +362,7 @@ class LogReader:
         self._open: OpenLines | None = None
 
     def _new_log(self) -> ShownLog:
-        from nsml.view.overwriting import ShownLog
+        from nsml.view.terminal_output import ShownLog
 
         stdout = self._app.stdout
         return ShownLog(
@@ -494,7 +494,7 @@ class LogReader:
 
     def _found(self, line: LogLine, search: LogSearch) -> str:
         """A line with what is asked for before it; -- before one that does not follow the last."""
-        from nsml.view.overwriting import found_text
+        from nsml.view.terminal_output import found_text
         from nsml.view.text import width
         from nsml.view.times import seconds_of
         from nsml.view.units import local_moment

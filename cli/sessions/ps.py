@@ -179,7 +179,7 @@ def wanted(
 
 def _state(text: str) -> SessionState:
     from nsml.v1.sessions_pb2 import SessionState
-    from nsml.view.filtered import STATE_SYNONYMS
+    from nsml.view.filter_fields import STATE_SYNONYMS
     from nsml.view.sessions import REQUEUING, STATE_WORDS
 
     by_word: dict[str, int] = {}

@@ -47,7 +47,7 @@ from cli.sessions.preflight import DEFAULT_ENTRY, check_dataset_name, check_firs
 from cli.sessions.run_options import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from nsml.client.errors import Unavailable
-from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
+from nsml.request_limits import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
 from nsml.view.shell import hint_line, shell_word
 from nsml.view.units import exact_size_text

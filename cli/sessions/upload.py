@@ -103,7 +103,7 @@ def _note_ignore_files(app: App, folder: Path, packed: Packed) -> None:
 def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, IgnoreRules]]:
     """Ignore files of other tools, by the folder that they are in ("" or one with a slash at its end)."""
     from nsml.content.ignore import other_tool_rules
-    from nsml.written import decoded, lines_of
+    from nsml.text_files import decoded, lines_of
 
     found: dict[str, dict[str, IgnoreRules]] = {}
     for path in (*_IGNORE_FILES, *paths):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from nsml.view.growing import GrowingCharts
+from nsml.view.live_series import GrowingCharts
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis
 from nsml.view.text import visible

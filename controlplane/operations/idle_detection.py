@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.idle import Seen, following, judged
 from controlplane.domain.lifecycle import SessionState
-from nsml.occupied import USED_BY
+from nsml.foreign_processes import USED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -42,7 +42,7 @@ from controlplane.store.interface import (
     absent,
     unchanged,
 )
-from nsml.leasts import LEAST_FILE_BYTES
+from nsml.request_limits import LEAST_FILE_BYTES
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:

@@ -25,8 +25,16 @@ from controlplane.domain.values import (
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
 from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
-from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
-from nsml.mosts import LONGEST_GRACE_S, LONGEST_S, MOST_PROCESSES, MOST_RETRIES
+from nsml.request_limits import (
+    LEAST_DISK_BYTES,
+    LEAST_MEMORY_BYTES,
+    LEAST_SHM_BYTES,
+    LONGEST_GRACE_S,
+    LONGEST_S,
+    MOST_PROCESSES,
+    MOST_RETRIES,
+    meant_words,
+)
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ of the highest class that waits is passed over for longer than its patience, and
 due before it and what runs on the nodes take to end.
 
 Pure: no clock. Nodes are looked for when a reservation comes or goes, and every `REVIEW_S`: those that changed since,
-and those that may have room before it is found (see ends.py). A pass costs no more than the nodes that are held.
+and those that may have room before it is found (see release_times.py). A pass costs no more than the nodes that are held.
 """
 
 from __future__ import annotations

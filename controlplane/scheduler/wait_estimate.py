@@ -1,7 +1,7 @@
 """What those that wait can hope for: who holds what is short, until when, and where and when enough is free.
 
 Who holds what is looked at when somebody asks. Where and when enough is free is looked for in passes, too, for who
-gets a reservation (see reservations.py): by the nodes that may have room first, as ends.py has them in order.
+gets a reservation (see reservations.py): by the nodes that may have room first, as release_times.py has them in order.
 """
 
 from __future__ import annotations

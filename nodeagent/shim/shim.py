@@ -36,11 +36,11 @@ import sys
 import time
 
 from nodeagent.shim import namespaces, notice, reserve
+from nodeagent.shim.activity import Stillness
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.files import content_of
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
 from nodeagent.shim.last_output import last_output
-from nodeagent.shim.stillness import Stillness
 from nodeagent.shim.watch import FIRST_LOOK_S, Watch
 
 TYPE_CHECKING = False

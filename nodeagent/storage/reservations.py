@@ -23,7 +23,7 @@ import structlog
 from nodeagent.storage.eviction import Cache, NoRoom, kept_free, space_of
 from nodeagent.storage.transfer import uninterrupted
 from nsml.clock import Offload, in_own_thread
-from nsml.leasts import LEAST_FILE_BYTES
+from nsml.request_limits import LEAST_FILE_BYTES
 from nsml.view.units import counted, size_text
 
 _MOST_TRIES: Final = 5

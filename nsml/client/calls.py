@@ -159,7 +159,7 @@ class Sessions:
         """Sessions newest first, page after page; at most `limit`.
 
         Their summaries have the first values, and those of `summary_names`. `short`: long commands and environments
-        lack their end (`nsml.view.whole`). `on_missing` is called for each page that lacks the ended ones, since the
+        lack their end (`nsml.view.complete_sessions`). `on_missing` is called for each page that lacks the ended ones, since the
         history is away.
         """
         from nsml.v1 import sessions_pb2 as pb

@@ -171,7 +171,7 @@ def load(environ: Mapping[str, str]) -> Config:
 
     Raises ContextError for a file that is not sound.
     """
-    from nsml.written import toml_of
+    from nsml.text_files import toml_of
 
     empty = Config(folder=config_folder(environ))
     file = empty.file

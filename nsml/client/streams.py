@@ -112,7 +112,7 @@ async def watch_sessions(
     A response with `reset` replaces all that was known; the ends of sessions that ended before it follow in the next one.
     With reports, sessions are `changed` as well by what they report:
     each is what was last heard of it, put together. Summaries have the first values, and those of `summary_names`.
-    `short`: long commands and environments lack their end (`nsml.view.whole`).
+    `short`: long commands and environments lack their end (`nsml.view.complete_sessions`).
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsml.content.errors import Unreadable
-from nsml.written import decoded, lines_of
+from nsml.text_files import decoded, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

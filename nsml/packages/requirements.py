@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 from nsml.packages.setup_reader import install_requires
-from nsml.written import decoded
+from nsml.text_files import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

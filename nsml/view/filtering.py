@@ -19,14 +19,14 @@ from unicodedata import normalize
 
 from nsml.v1.sessions_pb2 import Priority
 from nsml.view.enums import enum_word
-from nsml.view.filtered import KEYS, STATE_SYNONYMS, Sheet, number_in, state_words
+from nsml.view.filter_fields import KEYS, STATE_SYNONYMS, Sheet, number_in, state_words
 from nsml.view.sessions import STATE_WORDS
 from nsml.view.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsml.view.filtered import Filtered
+    from nsml.view.filter_fields import Filtered
 
 ME: Final = "@me"
 LONGEST: Final = 1_000

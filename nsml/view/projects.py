@@ -8,9 +8,9 @@ from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_word
 from nsml.view.queue import gpus_text, share_record, share_text
 from nsml.view.tables import Column
+from nsml.view.time_zone import local, suffix
 from nsml.view.times import moment_of, seconds_of
 from nsml.view.units import ago, counted, memory_text, moment, thousandths
-from nsml.view.zone import local, suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable

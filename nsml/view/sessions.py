@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
-from nsml.view.differing import Differing
+from nsml.view.differing_arguments import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.shell import option_words, shell_line
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
-    from nsml.view.differing import Shared
+    from nsml.view.differing_arguments import Shared
 
 SIMULATED = "simulated"
 SIMULATED_SHORT = "sim"

@@ -73,7 +73,7 @@ class LogText:
 
     Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is overwritten;
     modes, such as a hidden cursor, are left out; everything else that is not text is made visible. Invalid
-    UTF-8 shows as U+FFFD. `nsml.view.overwriting` comes before it where lines are overwritten.
+    UTF-8 shows as U+FFFD. `nsml.view.terminal_output` comes before it where lines are overwritten.
     """
 
     def __init__(self, *, keeps_colour: bool) -> None:

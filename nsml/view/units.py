@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from nsml.view.zone import local, suffix, zone_name
+from nsml.view.time_zone import local, suffix, zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -73,13 +73,13 @@ class DatasetsScreen(Listing[DatasetUse]):
         """How many there are."""
         return f"{shown:,} of {counted(known, 'dataset')}"
 
-    def look(self, item: DatasetUse) -> None:
+    def inspect(self, item: DatasetUse) -> None:
         """Its files."""
 
         async def receive(feed: Feed) -> None:
             await feed.tree(item.dataset)
 
-        self.dashboard.look_into((Topic.TREE, item.dataset.digest, receive))
+        self.dashboard.inspect((Topic.TREE, item.dataset.digest, receive))
 
     def lines(self, item: DatasetUse) -> Sequence[str]:
         """What it is, and its files."""

@@ -18,7 +18,7 @@ from textual.widgets import Static
 from nsml.view.nodes import condition_title, is_notice, worst_first
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
 from nsml.view.text import fit, visible, wrapped
-from tui import looks
+from tui import appearance
 from tui.headline import Part, headline
 from tui.hints import key_of
 from tui.sources import State, Topic
@@ -59,11 +59,11 @@ MOST_TROUBLE: Final = 4
 SLOW_ANSWER_S: Final = 1.0
 """So long an answer takes that is called slow."""
 _DOTS: Final = {
-    State.LOADING: ("○", looks.WAITS),
-    State.LIVE: ("●", looks.GOOD),
-    State.STALE: ("◌", looks.WAITS),
-    State.OFFLINE: ("✗", looks.BAD),
-    State.DENIED: ("✗", looks.BAD),
+    State.LOADING: ("○", appearance.WAITS),
+    State.LIVE: ("●", appearance.GOOD),
+    State.STALE: ("◌", appearance.WAITS),
+    State.OFFLINE: ("✗", appearance.BAD),
+    State.DENIED: ("✗", appearance.BAD),
 }
 
 
@@ -278,18 +278,18 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Part("nsml", worth=0)
         yield Part(visible(self.dashboard.platform), style="bold", gap="  ", is_name=True)
         if player is None:
-            style = looks.style(self.app, role)
+            style = appearance.style(self.app, role)
             yield Part(f"{dot} {state.value}", style=style, gap="  ")
         else:
             # What is not now is never called live.
-            style = looks.style(self.app, looks.WAITS) + _BOLD
+            style = appearance.style(self.app, appearance.WAITS) + _BOLD
             yield Part(visible(player.words()), style=style, gap="  ")
         if self.dashboard.recorder is not None:
-            yield Part("● recording", style=looks.style(self.app, looks.BAD), gap=" ")
+            yield Part("● recording", style=appearance.style(self.app, appearance.BAD), gap=" ")
         if model.cluster is not None and state is State.LIVE and player is None:
             is_slow = model.took_s >= SLOW_ANSWER_S
             took = f"{model.took_s:.1f}s" if is_slow else _tens_of_ms(model.took_s)
-            slow = looks.style(self.app, looks.WAITS)
+            slow = appearance.style(self.app, appearance.WAITS)
             yield Part(took, worth=3, style=slow if is_slow else "", gap=" ")
 
     def _load(self) -> Iterator[Part]:
@@ -342,7 +342,7 @@ class Frame(LinesUnderMouse, Screen[None]):
             is_away = wrong[0] is Topic.CLUSTER and sources[wrong[0]].state(now) is State.OFFLINE
             advice = f" · {start} starts it" if start and is_away else ""
             found.append(Text(f" ✗ {wrong[0].value}: {visible(words)}{advice}"))
-        informs = looks.style(self.app, looks.WAITS)
+        informs = appearance.style(self.app, appearance.WAITS)
         cluster = self.model.cluster
         for one in worst_first(cluster) if cluster is not None else ():
             sign, style = ("i", informs) if is_notice(one) else ("!", "")

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from nsml.view.text import pad, visible, width
-from tui import looks
+from tui import appearance
 from tui.hints import is_moving, key_of
 from tui.screens.modal import Modal
 from tui.widgets.text_view import TextView
@@ -135,7 +135,9 @@ class _Lines(TextView):
         style, pieces = self.rich_style, [Segment(line[:_INDENT], self.rich_style)]
         for at in range(_INDENT, len(line), self._step):
             end = at + self._key
-            pieces.append(Segment(line[at:end], style + looks.style(self.app, looks.LINES[0])))
+            pieces.append(
+                Segment(line[at:end], style + appearance.style(self.app, appearance.LINES[0]))
+            )
             pieces.append(Segment(line[end : at + self._step], style))
         return pieces
 

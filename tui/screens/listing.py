@@ -10,8 +10,8 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
+from nsml.view.filter_words import Words
 from nsml.view.text import folded, visible
-from nsml.view.words import Words
 from tui.screens.frame import Frame, set_text
 from tui.widgets.filter_line import FilterLine
 from tui.widgets.table import Table
@@ -91,7 +91,7 @@ class Listing(Frame, Generic[T]):
     def lines(self, item: T) -> Sequence[str]:
         """The card of an item."""
 
-    def look(self, item: T) -> None:
+    def inspect(self, item: T) -> None:
         """Receive more of the item under the cursor."""
 
     @property
@@ -131,7 +131,7 @@ class Listing(Frame, Generic[T]):
         item = self.table.current
         lines: Sequence[str] = ()
         if item is not None:
-            self.look(item)
+            self.inspect(item)
             lines = self.lines(item)
         self.query_one("#card").display = item is not None
         card = self.query_one("#card-text", Static)

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from nsml.v1.sessions_pb2 import EPISODE_KIND_ZOMBIE
-from nsml.view.heat import Heat, Holder, Measure, owners_of
+from nsml.view.heat_map import Heat, Holder, Measure, owners_of
 from nsml.view.nodes import COLUMNS, DEVICE_COLUMNS, cluster_lines, devices
 from nsml.view.text import visible
 from nsml.view.times import seconds_of

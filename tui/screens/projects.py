@@ -50,14 +50,14 @@ class ProjectsScreen(Listing["Project"]):
         """How many there are."""
         return f"{shown:,} of {counted(known, 'project')}"
 
-    def look(self, item: Project) -> None:
+    def inspect(self, item: Project) -> None:
         """Who holds what of it."""
         name = item.name
 
         async def receive(feed: Feed) -> None:
             await feed.project(name)
 
-        self.dashboard.look_into((Topic.PROJECT, name, receive))
+        self.dashboard.inspect((Topic.PROJECT, name, receive))
 
     def lines(self, item: Project) -> Sequence[str]:
         """What it may have and holds, who does, and what is left for the user."""

@@ -11,7 +11,8 @@ from textual.widgets import Input, Static, TabbedContent, TabPane
 
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view import explained
+from nsml.view import session_status as explained
+from nsml.view.complete_sessions import is_short
 from nsml.view.sessions import (
     command_words,
     end_text,
@@ -23,8 +24,7 @@ from nsml.view.sessions import (
 from nsml.view.shell import option_words, shell_line, shell_note
 from nsml.view.text import fit_middle, folded, visible
 from nsml.view.units import counted, size_text
-from nsml.view.whole import is_short
-from tui import looks
+from tui import appearance
 from tui.hints import key_of
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
@@ -247,7 +247,7 @@ class SessionScreen(ChartScreen):
             self._called = session.name
             word = word_of(session)
             title.append(f" {visible(session.name)}  ")
-            title.append(visible(state_text(session)), looks.style(self.app, word.colour))
+            title.append(visible(state_text(session)), appearance.style(self.app, word.colour))
             title.append(f"  {visible(session.memo)}")
             words = self.query_one("#words", Static)
             room = words.content_size.width

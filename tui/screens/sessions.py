@@ -12,10 +12,10 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from nsml.v1.sessions_pb2 import Session
-from nsml.view.differing import NOTHING_SHARED, Differing
+from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.filtering import Filter, FilterError, complete
-from nsml.view.ordering import keys_of, words_of
 from nsml.view.sessions import COLUMNS
+from nsml.view.sorting import keys_of, words_of
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.background import in_background
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.timer import Timer
 
-    from nsml.view.differing import Shared
+    from nsml.view.differing_arguments import Shared
     from nsml.view.tables import Column
     from tui.listing import Item
     from tui.model import Row

@@ -15,7 +15,7 @@ from nsml.view.plot import Average, above_zero, chart, heights, short_legend
 from nsml.view.series import Axis, smooth
 from nsml.view.text import fit, wrapped
 from nsml.view.units import counted
-from tui import looks
+from tui import appearance
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Charts(Lines):
         super().__init__(id=id)
         self._groups: Mapping[str, Sequence[Series]] = {}
         self._crowd: Crowd | None = None
-        self._looks: tuple[object, ...] = ()
+        self._drawn_as: tuple[object, ...] = ()
         self._lines: list[Strip] | None = None
         self.axis = Axis.STEP
         self._first = 0
@@ -78,9 +78,9 @@ class Charts(Lines):
         is_same = is_same and crowd == self._crowd
         self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
         self._find_first()
-        looks = (axis, none, self.first, self.smoothing, self.is_log)
-        if not is_same or looks != self._looks:
-            self._looks = looks
+        drawn_as = (axis, none, self.first, self.smoothing, self.is_log)
+        if not is_same or drawn_as != self._drawn_as:
+            self._drawn_as = drawn_as
             self._lines = None
             self.refresh_changed()
 
@@ -232,12 +232,12 @@ class Charts(Lines):
     def _style(self, piece: Piece) -> Style:
         if piece.series is None:
             return self.rich_style
-        role = looks.LINES[piece.series % len(looks.LINES)]
-        style = self.rich_style + looks.style(self.app, role)
+        role = appearance.LINES[piece.series % len(appearance.LINES)]
+        style = self.rich_style + appearance.style(self.app, role)
         if self._crowd is None:
             return style
         is_front = piece.series == self._crowd.front
-        return style + (Style(bold=True) if is_front else looks.others(self.app))
+        return style + (Style(bold=True) if is_front else appearance.others(self.app))
 
 
 def _common_words(labels: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.segment import Segment
 
 from nsml.view.code import colour_of
-from tui import looks
+from tui import appearance
 from tui.widgets.log_view import LogView, scrolling
 
 if TYPE_CHECKING:
@@ -26,4 +26,4 @@ class DiffView(LogView, inherit_bindings=False):
     def _pieces(self, line: str) -> list[Segment]:
         colour = colour_of(line)
         style = self.rich_style
-        return [Segment(line, style + looks.style(self.app, colour) if colour else style)]
+        return [Segment(line, style + appearance.style(self.app, colour) if colour else style)]

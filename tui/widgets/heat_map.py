@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.heat import grid_of
-from tui import looks
+from nsml.view.heat_map import grid_of
+from tui import appearance
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from nsml.v1.nodes_pb2 import Node
-    from nsml.view.heat import Cell, Heat
+    from nsml.view.heat_map import Cell, Heat
 
 
 class HeatMap(Lines, ScrollView, can_focus=True):
@@ -145,7 +145,7 @@ class HeatMap(Lines, ScrollView, can_focus=True):
                 name = self.get_component_rich_style("heat--cursor")
         pieces = [Segment(title, name), Segment(" ", base)]
         for cell in cells:
-            colour = looks.style(self.app, cell.colour) if cell.colour else Style()
+            colour = appearance.style(self.app, cell.colour) if cell.colour else Style()
             pieces.append(Segment(cell.letter, base + colour))
         left = (grid.devices - len(cells)) * grid.each + 2
         return [*pieces, Segment(" " * left, base)]

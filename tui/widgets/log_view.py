@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from nsml.view.sought import Found, untabbed
 from nsml.view.text import graphemes, width, wrapped
+from nsml.view.text_search import Found, untabbed
 from tui.background import in_background
 from tui.widgets.lines import Lines
 

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from nsml.view.tables import lay_out
 from nsml.view.text import fit, pad, visible, wrapped
 from nsml.view.text import width as cells_of
-from tui import looks
+from tui import appearance
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Texts(Generic[T]):
         return known[1]
 
 
-class _Looks(NamedTuple):
+class _LineLook(NamedTuple):
     """All by which one line looks another way than others.
 
     Attributes:
@@ -155,7 +155,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         self._cursor_key = ""
         self._was_moved = False
         self._marks: frozenset[str] = frozenset()
-        self._drawn: dict[_Looks, Strip] = {}
+        self._drawn: dict[_LineLook, Strip] = {}
         self._drawn_in: tuple[int, ...] = ()
 
     # What is in it
@@ -339,14 +339,14 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
             texts = tuple(layout.row(item, self._clock()))
             colours = tuple(one.colour(item) if one.colour else "" for one in layout.columns)
         cursor = place == self._at and 1 + self.has_focus
-        looks_so = _Looks(
+        line_look = _LineLook(
             texts, colours, cursor, self._key(item) in self._marks, is_heading=bool(heading)
         )
-        strip = self._drawn.get(looks_so)
+        strip = self._drawn.get(line_look)
         if strip is None:
             if len(self._drawn) == MOST_KEPT:
                 self._drawn.clear()
-            strip = self._drawn[looks_so] = self._paint(looks_so, width)
+            strip = self._drawn[line_look] = self._paint(line_look, width)
         return strip
 
     def notify_style_update(self) -> None:
@@ -354,7 +354,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         self._drawn.clear()
         super().notify_style_update()
 
-    def _paint(self, line: _Looks, width: int) -> Strip:
+    def _paint(self, line: _LineLook, width: int) -> Strip:
         base = self.rich_style
         # On the cursor its own colours are those that can be read.
         if line.cursor:
@@ -374,7 +374,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True, inherit_bindings=Fals
         widths = self._laid_out().widths
         for text, colour, cells in zip(line.texts, line.colours, widths, strict=True):
             is_plain = line.cursor or not colour
-            style = base if is_plain else base + looks.style(self.app, colour)
+            style = base if is_plain else base + appearance.style(self.app, colour)
             segments += [Segment(pad(text, cells), style), Segment(GAP, base)]
         return _strip(segments, width, base)
 

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from nsml.view.telemetry import BARS
-from tui import looks
+from tui import appearance
 from tui.widgets.log_view import LogView, scrolling
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TextView(LogView, inherit_bindings=False):
     def _pieces(self, line: str) -> list[Segment]:
         if self._has_titles and (found := _BARS.search(line)):
             before, after = line[: found.start()], line[found.end() :]
-            bars = self.rich_style + looks.style(self.app, looks.LINES[0])
+            bars = self.rich_style + appearance.style(self.app, appearance.LINES[0])
             return [
                 Segment(before, self.rich_style),
                 Segment(found[0], bars),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsml.client import single
+from nsml.client import local_rpc as single
 from nsml.v1 import sessions_pb2 as pb
 
 

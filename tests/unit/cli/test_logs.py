@@ -4,7 +4,7 @@ import pytest
 
 from cli.sessions import logs
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view import overwriting
+from nsml.view import terminal_output as overwriting
 from nsml.view.text import width
 from tests.zones import zone
 

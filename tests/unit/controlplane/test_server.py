@@ -25,7 +25,7 @@ from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.values import Priority
 from controlplane.ownership import StartRefused, choose_coordination
 from controlplane.server import _Door, serve
-from nsml.ends import CANNOT_LISTEN
+from nsml.exit_codes import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
 PLAIN = (

@@ -28,10 +28,10 @@ def nowhere():
     raise RuntimeError("a story has no platform")
 
 
-def demo(**looks):
+def demo(**appearance):
     """A dashboard of it."""
     player = Player(Demo(AT), Stopped())
-    return Dashboard(nowhere, clock=player, platform="garden", player=player, **looks)
+    return Dashboard(nowhere, clock=player, platform="garden", player=player, **appearance)
 
 
 def running(app):

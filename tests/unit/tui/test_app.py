@@ -464,8 +464,8 @@ async def test_only_what_is_in_front_is_asked_for_again_and_again(dashboard, ser
         assert not asked("ListNodes")
         await pilot.press("3")
         await until(pilot, lambda: asked("ListNodes"))
-        seen, looks = asked("ListQueue"), asked("ListNodes")
-        await until(pilot, lambda: asked("ListNodes") > looks + 1)
+        seen, before = asked("ListQueue"), asked("ListNodes")
+        await until(pilot, lambda: asked("ListNodes") > before + 1)
         assert asked("ListQueue") == seen
 
 

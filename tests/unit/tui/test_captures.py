@@ -22,8 +22,8 @@ from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import AT, Stopped, demo, parts, running
 from tui.app import Dashboard
+from tui.appearance import Appearance
 from tui.demo.story import Demo
-from tui.looks import Looks
 from tui.model import (
     ClusterReceived,
     DatasetsReceived,
@@ -72,9 +72,9 @@ MORE_SIZES = {
 }
 """Smaller and larger than most terminals."""
 LOOKS = {
-    "light": Looks(theme="light", is_animated=False),
-    "no-color": Looks(theme="terminal", is_colourless=True, is_animated=False),
-    "ascii": Looks(is_ascii=True, is_animated=False),
+    "light": Appearance(theme="light", is_animated=False),
+    "no-color": Appearance(theme="terminal", is_colourless=True, is_animated=False),
+    "ascii": Appearance(is_ascii=True, is_animated=False),
 }
 OF_LOOKS = ("sessions", "nodes", "session-plot")
 STORIES = (("loading", "live", "offline", "back"), ("stale",), ("empty",), ("denied",))
@@ -342,8 +342,8 @@ def agree(found):
     assert not found, "\n".join([*found, HOW_TO_ACCEPT])
 
 
-def story(tmp_path, looks=None):
-    app = demo(looks=looks or Looks(is_animated=False))
+def story(tmp_path, appearance=None):
+    app = demo(appearance=appearance or Appearance(is_animated=False))
     app.folder = tmp_path
     return app
 
@@ -435,7 +435,7 @@ def bring(app, state):
 @pytest.mark.parametrize("states", STORIES, ids="-".join)
 async def test_in_each_state_it_looks_as_it_did(states):
     found = []
-    app = Dashboard(silent, clock=At(), platform="garden", looks=Looks(is_animated=False))
+    app = Dashboard(silent, clock=At(), platform="garden", appearance=Appearance(is_animated=False))
     app.NOTIFICATION_TIMEOUT = 3_600  # it is there until it is seen
     app.user = "ada"
     async with app.run_test(size=SIZES[0]) as pilot:

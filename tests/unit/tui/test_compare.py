@@ -8,7 +8,7 @@ from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
-from tui import looks
+from tui import appearance
 from tui.screens.compare import CompareScreen
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
@@ -160,7 +160,9 @@ async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, 
         await shows(pilot, "$ nsml diff kim/mnist/3 kim/mnist/2 --code")
         view = dashboard.screen.query_one(DiffView)
         colours = {one.text[:2]: one.style.color for y in range(9) for one in view.render_line(y)}
-        removed, added = (looks.style(dashboard, role).color for role in (looks.BAD, looks.GOOD))
+        removed, added = (
+            appearance.style(dashboard, role).color for role in (appearance.BAD, appearance.GOOD)
+        )
         assert (colours["-z"], colours["+y"]) == (removed, added)
         await pilot.press("ctrl+r")
         await shows(pilot, "-z", "+y")

@@ -7,8 +7,8 @@ import pytest
 from nsml.view.text import width
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import demo
+from tui.appearance import Appearance
 from tui.headline import Part, headline
-from tui.looks import Looks
 
 PARTS = (
     Part("nsml", worth=0),
@@ -66,7 +66,7 @@ def first(app):
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
 async def test_at_each_width_it_is_there_with_nothing_cut(columns):
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(columns, 24)) as pilot:
         await until(pilot, lambda: "queue 8" in first(app))
         assert first(app).startswith(

@@ -9,7 +9,7 @@ from textual.widget import Widget
 from nsml.view.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
-from tui.looks import Looks
+from tui.appearance import Appearance
 from tui.screens.help import EVERYWHERE, HERE, MOVING, KeyEntry, key_entries, laid_out
 from tui.screens.palette import Actions
 from tui.screens.sessions import SessionsScreen
@@ -57,7 +57,7 @@ ACTING = {"Stop", "Remove", "Memo", "New run", "Refresh", "Copy last action"}
 
 
 async def test_of_a_story_no_key_is_told_that_only_a_platform_obeys():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(120, 40)) as pilot:
         await shows(pilot, "39 of 39")
         for key, place in (("2", "GPUs asked for"), ("1", "39 of 39"), ("enter", "again: nsml")):
@@ -88,7 +88,7 @@ async def test_of_a_platform_no_key_is_told_that_only_a_story_obeys(dashboard, s
 
 
 async def test_groups_are_folded_by_keys_that_are_told_once_there_are_any():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(120, 40)) as pilot:
         await shows(pilot, "39 of 39")
         assert offered(app).isdisjoint({"Fold", "Unfold", "Scroll Left", "Page Left"})
@@ -98,7 +98,7 @@ async def test_groups_are_folded_by_keys_that_are_told_once_there_are_any():
 
 
 async def test_the_keys_of_the_user_are_told_and_do_nothing_behind():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     app.set_keymap({"sessions.mark": "f6"})
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "39 of 39")
@@ -113,7 +113,7 @@ async def test_the_keys_of_the_user_are_told_and_do_nothing_behind():
 
 
 async def test_what_stands_for_columns_without_room_is_explained_where_there_are_any():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "39 of 39", "+5")
         await pilot.press("question_mark")

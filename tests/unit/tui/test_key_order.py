@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from tests.unit.tui.conftest import shows, until
 from tests.unit.tui.story import demo
-from tui.looks import Looks
+from tui.appearance import Appearance
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.table import Table
@@ -25,7 +25,7 @@ def burst(app, text, apart_s=0.0):
 
 @pytest.fixture
 def app():
-    return demo(looks=Looks(is_animated=False))
+    return demo(appearance=Appearance(is_animated=False))
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 5.0])

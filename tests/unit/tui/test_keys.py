@@ -22,9 +22,9 @@ from nsml.clock import SystemClock
 from nsml.view.series import Axis
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, parts, running
+from tui.appearance import Appearance
 from tui.keymap import table
 from tui.listing import Listing
-from tui.looks import Looks
 from tui.preferences import LogPreferences, Preferences
 from tui.screens.asking import Ask, Confirm
 from tui.screens.command_line import CommandLine
@@ -565,7 +565,7 @@ def is_then(case, was, value):
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_every_key_does_what_it_says(place):
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     cases = {name: case for name, case in CASES.items() if case.place == place}
     async with app.run_test(size=SIZE) as pilot:
         for name, case in sorted(cases.items(), key=lambda item: item[0] == "app.quit"):
@@ -590,7 +590,7 @@ async def check(pilot, case, key):
 
 
 async def test_help_and_the_way_out_are_in_sight_on_every_screen_however_narrow():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(60, 24)) as pilot:
         await shows(pilot, "39 of 39")
         for key in ("1", "2", "3", "4", "5", "6", "1", "enter"):
@@ -599,7 +599,7 @@ async def test_help_and_the_way_out_are_in_sight_on_every_screen_however_narrow(
 
 
 async def test_a_story_does_not_offer_what_is_done_on_a_platform():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(200, 40)) as pilot:
         for key in ("1", "2"):
             await pilot.press(key)
@@ -609,7 +609,7 @@ async def test_a_story_does_not_offer_what_is_done_on_a_platform():
 
 
 async def test_keys_at_the_foot_are_whole_or_not_there():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(200, 24)) as pilot:
         await until(pilot, lambda: "Preview" in foot(app))
         every = offered(app)
@@ -623,7 +623,7 @@ async def test_keys_at_the_foot_are_whole_or_not_there():
 
 
 async def test_the_keys_are_there_in_a_window_that_was_never_given_the_focus():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(AppBlur())
         await until(pilot, lambda: not app.app_focus)

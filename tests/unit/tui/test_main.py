@@ -63,18 +63,18 @@ def read_until(terminal, what):
 
 
 @pytest.fixture
-def looks(tmp_path, monkeypatch):
-    """How it looks with these options, in an environment of nothing else."""
+def appearance(tmp_path, monkeypatch):
+    """How it appearance with these options, in an environment of nothing else."""
 
-    def looks(theme=None, in_ascii=None, **environ):
+    def appearance(theme=None, in_ascii=None, **environ):
         for name in (*terminal_names(), *environ):
             monkeypatch.delenv(name, raising=False)
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        return main._looks(theme, in_ascii=in_ascii)
+        return main._appearance(theme, in_ascii=in_ascii)
 
     monkeypatch.setenv("NSML_CONFIG_DIR", str(tmp_path))
-    return looks
+    return appearance
 
 
 def terminal_names():
@@ -82,27 +82,27 @@ def terminal_names():
     return (*locale, "TERM", "COLORTERM", "NO_COLOR", "SSH_CONNECTION", "TEXTUAL_ANIMATIONS")
 
 
-def test_an_option_comes_before_what_is_kept_and_that_before_what_the_terminal_can(looks):
-    assert looks(TERM="xterm-256color").theme == "dark"
-    assert looks(TERM="xterm").theme == "terminal"
+def test_an_option_comes_before_what_is_kept_and_that_before_what_the_terminal_can(appearance):
+    assert appearance(TERM="xterm-256color").theme == "dark"
+    assert appearance(TERM="xterm").theme == "terminal"
     main._save_theme("light")
-    assert looks(TERM="xterm").theme == "light"
-    assert looks("colour-blind", TERM="xterm").theme == "colour-blind"
-    bare = looks("light", NO_COLOR="1", TERM="xterm-256color")
+    assert appearance(TERM="xterm").theme == "light"
+    assert appearance("colour-blind", TERM="xterm").theme == "colour-blind"
+    bare = appearance("light", NO_COLOR="1", TERM="xterm-256color")
     assert (bare.theme, bare.is_colourless) == ("terminal", True)
 
 
-def test_ascii_is_chosen_or_follows_from_the_terminal(looks):
-    assert not looks(TERM="xterm-256color").is_ascii
-    assert looks(in_ascii=True, TERM="xterm-256color").is_ascii
-    assert looks(TERM="linux").is_ascii
-    assert not looks(in_ascii=False, TERM="linux").is_ascii
-    foreign = looks(LANG="C", TERM="xterm-256color")
+def test_ascii_is_chosen_or_follows_from_the_terminal(appearance):
+    assert not appearance(TERM="xterm-256color").is_ascii
+    assert appearance(in_ascii=True, TERM="xterm-256color").is_ascii
+    assert appearance(TERM="linux").is_ascii
+    assert not appearance(in_ascii=False, TERM="linux").is_ascii
+    foreign = appearance(LANG="C", TERM="xterm-256color")
     assert (foreign.is_ascii, foreign.has_letters) == (True, False)
-    assert not looks(SSH_CONNECTION="a 1 b 22").is_animated
+    assert not appearance(SSH_CONNECTION="a 1 b 22").is_animated
 
 
-def test_a_theme_is_kept_beside_what_else_is_set(looks, tmp_path):
+def test_a_theme_is_kept_beside_what_else_is_set(appearance, tmp_path):
     context = Context(name="test", server="gpu.lab:18553")
     contexts.save(Config(str(tmp_path), current="test", contexts={"test": context}))
     main._save_theme("light")
@@ -117,7 +117,7 @@ def test_a_theme_is_kept_beside_what_else_is_set(looks, tmp_path):
         ("[settings\n", 4, "is not sound TOML"),
     ],
 )
-def test_settings_that_say_nothing_are_told_in_a_line(looks, tmp_path, config, code, said):
+def test_settings_that_say_nothing_are_told_in_a_line(appearance, tmp_path, config, code, said):
     (tmp_path / "config.toml").write_text(config)
     result = CliRunner().invoke(main.main, ["--demo", "--web"])
     assert (result.exit_code, said in result.output) == (code, True), result.output

@@ -7,7 +7,7 @@ import pytest
 from nsml.view.plot import worth
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
-from tui.looks import Looks
+from tui.appearance import Appearance
 from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES
 from tui.screens.help import Help
@@ -35,7 +35,7 @@ def is_whole(app):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
-    app = demo(looks=Looks(is_ascii=True, is_animated=False))
+    app = demo(appearance=Appearance(is_ascii=True, is_animated=False))
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.model.shown.session_ids)
         for mode in NAMES:
@@ -60,7 +60,7 @@ async def test_in_ascii_nothing_is_drawn_with_other_letters(size):
 
 
 async def test_a_click_on_the_name_of_a_screen_leads_there_and_what_was_done_is_told_no_more():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(120, 40)) as pilot:
         await shows(pilot, "39 of 39")
         app.say("something was done")
@@ -75,7 +75,7 @@ async def test_a_click_on_the_name_of_a_screen_leads_there_and_what_was_done_is_
 
 
 async def test_series_are_as_wide_as_the_charts_of_the_screen_in_front():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
 
     def fits():
         charts = app.screen.query(Charts)

@@ -10,7 +10,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.text import width
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
-from tui.looks import Looks
+from tui.appearance import Appearance
 from tui.screens.picking import Picker
 from tui.screens.session import SessionScreen
 from tui.widgets.log_view import GOES_ON, LogView, rows
@@ -34,7 +34,7 @@ async def picked(pilot, key, *typed):
 
 
 async def test_it_is_received_whatever_the_list_looks_at_as_it_is_left():
-    app = demo(looks=Looks(is_animated=False))
+    app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.model.shown.session_ids)
         other = running(app)[0]

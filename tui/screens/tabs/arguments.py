@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from nsml.view import compare
+from nsml.view.complete_sessions import is_short
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
-from nsml.view.whole import is_short
 from tui.screens.tabs.tab import SessionTab
 from tui.widgets.table import Table
 

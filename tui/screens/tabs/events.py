@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from nsml.view.checkpoints import is_lost, state_text
-from nsml.view.happenings import COLUMNS, Happening, newest, of_session
+from nsml.view.events import COLUMNS, Happening, newest, of_session
 from nsml.view.times import seconds_of
 from nsml.view.units import counted, size_text
 from tui.model import CheckpointsReceived, Detail

@@ -19,7 +19,7 @@ from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
 from nsml.view.shell import operands
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
-from tui import looks
+from tui import appearance
 from tui.background import in_background
 from tui.model import ContentReceived, Detail, MediaReceived, medium_key
 from tui.screens.frame import set_text
@@ -158,7 +158,7 @@ class MediaTab(SplitTab):
 
     def _segments(self, pieces: Sequence[Piece]) -> list[Segment]:
         styles = [
-            looks.style(self.app, looks.LINES[piece.series % len(looks.LINES)])
+            appearance.style(self.app, appearance.LINES[piece.series % len(appearance.LINES)])
             if piece.series is not None
             else Style()
             for piece in pieces

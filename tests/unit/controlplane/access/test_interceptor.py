@@ -14,8 +14,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.access import anonymous_limits as anonymous
-from controlplane.access.access_table import TABLE, Row
-from controlplane.access.access_table import AllowedCallers as Doors
+from controlplane.access.access_table import TABLE, AllowedCallers, Row
 from controlplane.access.accounts import DAY_S
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
@@ -36,7 +35,7 @@ from controlplane.domain.identity import (
 from controlplane.services.errors import DETAILS, refuse
 from nsml.clock import SystemClock
 
-from .conftest import AllowedCallers, HandClock, open_door
+from .conftest import Door, HandClock, open_door
 from .test_access_table import contract_files
 
 OPEN, UNKNOWN, DENIED = "open", "NOT_SIGNED_IN", "DENIED"
@@ -44,18 +43,51 @@ OPEN, UNKNOWN, DENIED = "open", "NOT_SIGNED_IN", "DENIED"
 # Who may do what, for each kind of row: all cells are here, none is worked out from the code.
 #                        anonymous expired  revoked  removed  garbage  member   other    admin    node
 CELLS = {
-    Doors.NODE | Doors.PEER: (
+    AllowedCallers.NODE | AllowedCallers.PEER: (
         *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
         *(DENIED, DENIED, DENIED, OPEN),
     ),
-    Doors.USER: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
-    Doors.ADMIN: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, OPEN, DENIED),
-    Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, DENIED, OPEN),
-    Doors.USER | Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, OPEN),
+    AllowedCallers.USER: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
+    AllowedCallers.ADMIN: (
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        DENIED,
+        DENIED,
+        OPEN,
+        DENIED,
+    ),
+    AllowedCallers.NODE: (
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        DENIED,
+        DENIED,
+        DENIED,
+        OPEN,
+    ),
+    AllowedCallers.USER | AllowedCallers.NODE: (
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        UNKNOWN,
+        OPEN,
+        OPEN,
+        OPEN,
+        OPEN,
+    ),
     **dict.fromkeys(
         (
-            Doors.ANONYMOUS | Doors.USER | Doors.NODE,
-            Doors.ANONYMOUS | Doors.USER | Doors.NODE | Doors.PEER,
+            AllowedCallers.ANONYMOUS | AllowedCallers.USER | AllowedCallers.NODE,
+            AllowedCallers.ANONYMOUS
+            | AllowedCallers.USER
+            | AllowedCallers.NODE
+            | AllowedCallers.PEER,
         ),
         (*(OPEN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN), *(OPEN, OPEN, OPEN, OPEN)),
     ),
@@ -122,7 +154,7 @@ class Everything(grpc.GenericRpcHandler):
 
 @contextlib.asynccontextmanager
 async def serving(
-    door: AllowedCallers,
+    door: Door,
     *,
     table: Any = TABLE,
     generic: Any = None,
@@ -144,7 +176,7 @@ async def serving(
         await server.stop(None)
 
 
-async def tokens_of_everybody(door: AllowedCallers) -> dict[str, str | None]:
+async def tokens_of_everybody(door: Door) -> dict[str, str | None]:
     for name in ("kim", "lee", "gone"):
         await door.accounts.create_user(name, Role.MEMBER, "")
     await door.accounts.create_user("root", Role.ADMIN, "")
@@ -223,7 +255,7 @@ async def test_every_method_by_every_identity(clock: HandClock) -> None:
 
 @contextlib.asynccontextmanager
 async def as_peer(
-    door: AllowedCallers, *, authority: Authority | None = None
+    door: Door, *, authority: Authority | None = None
 ) -> AsyncIterator[grpc.aio.Channel]:
     """A channel with the certificate of the control plane "cp2" to an agents' listener."""
     interceptor = AccessInterceptor(door.identities, TABLE, limiter=door.limiter, refuse=refuse)
@@ -258,7 +290,7 @@ async def test_another_control_plane_may_pass_agents_calls_on_and_nothing_else()
         assert found == f"{OPEN}: user kim"
 
 
-async def tokens_of_somebody(door: AllowedCallers) -> str:
+async def tokens_of_somebody(door: Door) -> str:
     await door.accounts.create_user("kim", Role.MEMBER, "")
     return (await door.accounts.create_token("kim")).secret.text
 
@@ -293,7 +325,7 @@ async def test_no_node_is_called_as_control_planes_are(clock: HandClock) -> None
             door.authority.sign_node("controlplane:cp2", b"")
 
 
-async def test_a_method_without_a_row_is_refused_to_all(door: AllowedCallers) -> None:
+async def test_a_method_without_a_row_is_refused_to_all(door: Door) -> None:
     method = "/nsml.v1.SessionService/GetSession"
     table = {name: row for name, row in TABLE.items() if name != method}
     async with serving(door, table=table) as channel:
@@ -302,7 +334,7 @@ async def test_a_method_without_a_row_is_refused_to_all(door: AllowedCallers) ->
             assert await outcome(channel, method, tokens[who]) == DENIED
 
 
-async def test_a_method_that_nobody_serves_is_unimplemented(door: AllowedCallers) -> None:
+async def test_a_method_that_nobody_serves_is_unimplemented(door: Door) -> None:
     async with serving(door) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/nsml.v1.SessionService/Nonsense")(b"")
@@ -313,7 +345,7 @@ async def test_a_method_that_nobody_serves_is_unimplemented(door: AllowedCallers
     "header", ["Basic abc", "Bearer ", "bearer nsml_x", "x" * 200, "Bearer a b"]
 )
 async def test_a_malformed_token_is_refused_even_where_strangers_may_call(
-    door: AllowedCallers, header: str
+    door: Door, header: str
 ) -> None:
     async with serving(door) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -321,7 +353,7 @@ async def test_a_malformed_token_is_refused_even_where_strangers_may_call(
         assert reason_of(caught.value) == UNKNOWN
 
 
-async def test_concurrent_calls_do_not_mix_up_their_callers(door: AllowedCallers) -> None:
+async def test_concurrent_calls_do_not_mix_up_their_callers(door: Door) -> None:
     async with serving(door) as channel:
         tokens = await tokens_of_everybody(door)
         method = "/nsml.v1.ContentService/GetBlobs"
@@ -331,7 +363,7 @@ async def test_concurrent_calls_do_not_mix_up_their_callers(door: AllowedCallers
     assert found == [f"{OPEN}: {names[who]}" for who in asked]
 
 
-async def test_revocation_counts_at_once_and_expiry_to_the_second(door: AllowedCallers) -> None:
+async def test_revocation_counts_at_once_and_expiry_to_the_second(door: Door) -> None:
     method = "/nsml.v1.AccountService/GetCaller"
     await door.accounts.create_user("kim", Role.MEMBER, "")
     token = await door.accounts.create_token("kim", 60)
@@ -347,7 +379,7 @@ async def test_revocation_counts_at_once_and_expiry_to_the_second(door: AllowedC
         assert await outcome(channel, method, other.secret.text) == UNKNOWN
 
 
-async def test_who_guesses_is_told_to_wait_and_asks_the_store_no_more(door: AllowedCallers) -> None:
+async def test_who_guesses_is_told_to_wait_and_asks_the_store_no_more(door: Door) -> None:
     method = "/nsml.v1.AccountService/GetCaller"
     await door.accounts.create_user("kim", Role.MEMBER, "")
     good = await door.accounts.create_token("kim")
@@ -373,7 +405,7 @@ class Unwritten(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(unwritten)
 
 
-async def test_an_unwritten_method_is_unimplemented(door: AllowedCallers) -> None:
+async def test_an_unwritten_method_is_unimplemented(door: Door) -> None:
     async with serving(door, generic=Unwritten()) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
@@ -420,7 +452,7 @@ class Quiet(grpc.GenericRpcHandler):
 
 @pytest.mark.parametrize("end", ["revoked", "expired", "removed"])
 async def test_an_open_stream_carries_nothing_more_once_its_token_has_ended(
-    door: AllowedCallers, end: str
+    door: Door, end: str
 ) -> None:
     await door.accounts.create_user("root", Role.ADMIN, "")
     await door.accounts.create_user("kim", Role.MEMBER, "")
@@ -474,7 +506,7 @@ class Faltering(Identities):
         return await super().of_secret(secret, thorough=thorough)
 
 
-async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: AllowedCallers) -> None:
+async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door) -> None:
     await door.accounts.create_user("kim", Role.MEMBER, "")
     token = await door.accounts.create_token("kim")
     identities = Faltering(door.store, door.clock)
@@ -501,7 +533,7 @@ async def open_calls(channel: grpc.aio.Channel, method: str, count: int, token: 
     return [channel.stream_unary(method)(metadata=metadata, timeout=60) for _ in range(count)]
 
 
-async def test_nobody_waits_for_the_request_of_a_stranger(door: AllowedCallers) -> None:
+async def test_nobody_waits_for_the_request_of_a_stranger(door: Door) -> None:
     async with serving(door) as channel:
         for token, expected in (("", "UNAUTHENTICATED"), ("nsml_" + "x" * 43, "UNAUTHENTICATED")):
             for call in await open_calls(channel, "/nsml.v1.SessionService/GetSession", 3, token):
@@ -509,7 +541,7 @@ async def test_nobody_waits_for_the_request_of_a_stranger(door: AllowedCallers) 
 
 
 async def test_a_request_that_does_not_come_ends_its_call(
-    door: AllowedCallers, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controlplane.access.interceptor.REQUEST_WITHIN_S", 0.1)
     async with serving(door) as channel:
@@ -519,7 +551,7 @@ async def test_a_request_that_does_not_come_ends_its_call(
         assert "no whole request" in await call.details()
 
 
-async def test_of_one_user_only_so_many_requests_are_on_their_way(door: AllowedCallers) -> None:
+async def test_of_one_user_only_so_many_requests_are_on_their_way(door: Door) -> None:
     """Each may hold as much as a whole one has; the next ones wait, and nobody else does."""
     method = "/nsml.v1.SessionService/GetSession"
     async with serving(door) as channel:
@@ -561,7 +593,7 @@ async def first_to_end_of(calls: list[Any]) -> tuple[int, str]:
 
 
 async def test_strangers_have_so_many_calls_open_and_the_oldest_unfinished_one_gives_way(
-    door: AllowedCallers, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(3, 1_000))
     async with serving(door) as channel:
@@ -578,9 +610,7 @@ async def test_strangers_have_so_many_calls_open_and_the_oldest_unfinished_one_g
         assert (await outcome(channel, LIST, await tokens_of_somebody(door))).startswith(OPEN)
 
 
-async def test_health_has_room_of_its_own(
-    door: AllowedCallers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_health_has_room_of_its_own(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither do checks use up what others have, nor others what checks have."""
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(100, 1))
     few = replace(anonymous.ROOMS[CHECK], all=2)
@@ -613,7 +643,7 @@ def test_no_address_takes_the_room_of_others(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_stream_of_a_stranger_ends_after_some_minutes(
-    door: AllowedCallers, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anonymous, "STREAM_S", 0.1)
     ended, go = asyncio.Event(), asyncio.Event()
@@ -644,7 +674,7 @@ async def test_a_stream_of_a_stranger_ends_after_some_minutes(
         assert await known.read() == b"NOT_SERVING", "of somebody known it goes on"
 
 
-async def test_answers_that_are_not_taken_count_as_open(door: AllowedCallers) -> None:
+async def test_answers_that_are_not_taken_count_as_open(door: Door) -> None:
     """A client without room for one leaves it in our memory, as long as it likes."""
     method = "/nsml.v1.SessionService/GetSession"
 

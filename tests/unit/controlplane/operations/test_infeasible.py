@@ -12,7 +12,7 @@ from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import Isolation, Network, Node
 from controlplane.operations.infeasible import MOST_DEVICES, Alternatives, refusal_of
 from controlplane.scheduler import MaxCapacity, Request, can_ever_fit
-from nsml.mosts import MOST_REPLICAS
+from nsml.request_limits import MOST_REPLICAS
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, node
 from tests.unit.controlplane.scheduler.test_max_capacity import A100, asked, machines, requests

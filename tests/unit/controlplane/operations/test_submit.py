@@ -44,7 +44,7 @@ from controlplane.store.interface import Delete, Put, Transaction
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
-from nsml.leasts import LEAST_DISK_BYTES
+from nsml.request_limits import LEAST_DISK_BYTES
 from tests.unit.controlplane.builders import held, new_id, node
 from tests.unit.controlplane.workbench import Bench, bench
 

@@ -15,7 +15,7 @@ from nodeagent.storage import reservations as rooms
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.reservations import Claim, Disk, Kept, Room, Size, plan
 from nsml.clock import in_thread
-from nsml.leasts import LEAST_FILE_BYTES
+from nsml.request_limits import LEAST_FILE_BYTES
 
 USERS = ["kim", "lee", "ann"]
 _SIZES = st.builds(Size, st.integers(0, 100), st.integers(0, 20))

@@ -14,7 +14,7 @@ from nsml.view.datasets import (
     tree_lines,
     use_lines,
 )
-from nsml.view.filtered import Filtered
+from nsml.view.filter_fields import Filtered
 from nsml.view.filtering import Filter
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtered import MOST_COLUMNS, Filtered, Sheet
+from nsml.view.filter_fields import MOST_COLUMNS, Filtered, Sheet
 from nsml.view.filtering import LONGEST, Filter, FilterError, complete, completions, states_of
 
 NOW = 1_700_010_000.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtered import state_words
+from nsml.view.filter_fields import state_words
 from nsml.view.sessions import COLUMNS, attempt_line, end_text, record, state_text, summary_text
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
-from nsml.view.differing import NOTHING_SHARED, Differing
+from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.sessions import COLUMNS, command_words, plain
 from nsml.view.tables import Column, kept
 from nsml.view.text import fit, fit_middle, width
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.v1.sessions_pb2 import Session
-    from nsml.view.differing import Shared
-    from nsml.view.filtered import Filtered
+    from nsml.view.differing_arguments import Shared
+    from nsml.view.filter_fields import Filtered
 
 SUMMARY: Final = "summary."
 ARGUMENT: Final = "arg."

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.happenings import Happening, newest, of_cluster, of_node, of_session
+from nsml.view.events import Happening, newest, of_cluster, of_node, of_session
 
 
 def told(happenings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsml.packages.requirements import RequirementsRefused
-from nsml.packages.unread import lock_of, unread_files
+from nsml.packages.unread_files import lock_of, unread_files
 
 SCRIPT = """#!/usr/bin/env -S uv run
 # /// script

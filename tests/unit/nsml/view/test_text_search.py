@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nsml.view.sought import PIECE, TAB_CELLS, Found, Sought, untabbed
 from nsml.view.text import graphemes, width
+from nsml.view.text_search import PIECE, TAB_CELLS, Found, Sought, untabbed
 
 LINES = (
     st.text(st.sampled_from("aAß İée\u0301한\u1112\u1161\u11ab👨\u200d👩\U0001f3fd\t1")) | st.text()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.view.ascii_drawing import dots, plain
 from nsml.view.media import _BARS as MEDIA_BARS
-from nsml.view.plain import dots, plain
 from nsml.view.plot import LETTERS, MARK
 from nsml.view.sessions import STATE_WORDS
 from nsml.view.telemetry import BARS

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsml.v1.sessions_pb2 import MetricPoint
-from nsml.view.growing import MOST_SERIES, GrowingCharts, GrowingSeries
+from nsml.view.live_series import MOST_SERIES, GrowingCharts, GrowingSeries
 from nsml.view.series import Axis, collect
 from tests.examples import examples
 

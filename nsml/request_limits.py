@@ -1,4 +1,4 @@
-"""The least that a session may ask for, in bytes: what asks for less has forgotten a unit."""
+"""The least and the most that a session may ask for: beyond it the platform refuses, and the command line says so first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ LEAST_FILE_BYTES: Final = 4096
 LEAST_DISK_BYTES: Final = 1 << 20
 """Below it not even the program's own files would fit: nothing could run."""
 LEAST_SHM_BYTES: Final = 1 << 20
+
+MOST_REPLICAS: Final = 64
+MOST_RETRIES: Final = 100
+MOST_PROCESSES: Final = 1 << 22
+"""The most that Linux numbers."""
+
+LONGEST_GRACE_S: Final = 3_600.0
+LONGEST_S: Final = 10 * 365 * 86_400.0
+"""Of time limits, and of what is waited for a lost node."""
 
 
 def meant_words(count: int) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.view.words import Words
+from nsml.view.filter_words import Words
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import io
 from contextlib import suppress
 
-from nsml.lossy import LossyText
+from nsml.lossy_stream import LossyText
 
 
 def test_what_the_stream_takes_is_written() -> None:

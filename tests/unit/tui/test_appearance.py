@@ -11,7 +11,7 @@ from nsml.view.themes import THEMES
 from tests.unit.tui.conftest import shows
 from tests.unit.tui.contrast import contrast
 from tui import terminal
-from tui.looks import ALL_THEMES, LINES, Looks, style
+from tui.appearance import ALL_THEMES, LINES, Appearance, style
 
 SIZE = (100, 30)
 
@@ -98,7 +98,7 @@ def test_every_role_can_be_read_on_what_is_behind_it(name, least):
 async def test_colours_follow_the_theme_and_it_is_remembered_once(make_dashboard, server, name):
     server.state.add("kim/mnist/1")
     kept = []
-    app = make_dashboard(looks=Looks(theme="light"), remember=kept.append)
+    app = make_dashboard(appearance=Appearance(theme="light"), remember=kept.append)
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "kim/mnist/1", "● Running")
         assert set(app.available_themes) == set(THEMES)
@@ -119,14 +119,14 @@ async def test_a_theme_that_cannot_be_kept_is_still_shown(make_dashboard):
     async with app.run_test(size=SIZE) as pilot:
         app.theme = "light"
         await pilot.pause()
-        assert told(app) == ["the theme is not kept: no space left on device"]
+        assert told(app) == ["the theme is not saved: no space left on device"]
         assert app.theme == "light"
 
 
 async def test_without_colours_there_is_none(make_dashboard, server, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     server.state.add("kim/mnist/1")
-    app = make_dashboard(looks=Looks(theme="terminal", is_colourless=True))
+    app = make_dashboard(appearance=Appearance(theme="terminal", is_colourless=True))
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "kim/mnist/1")
         segments = [one for strip in app.screen._compositor.render_strips() for one in strip]

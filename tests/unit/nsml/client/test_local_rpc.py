@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsml.client import single
+from nsml.client import local_rpc as single
 from nsml.v1 import sessions_pb2 as pb
 from tests.examples import examples
 from tests.unit.nsml.client.contract_server import TOKEN, ContractServer

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nsml.v1 import nodes_pb2
 from nsml.v1.resources_pb2 import Device, DeviceSample
-from nsml.view.heat import (
+from nsml.view.heat_map import (
     LETTER,
     MARKS,
     MOST_CELLS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsml.view.overwriting import Overwriting, Screen, ShownLog, found_text
+from nsml.view.terminal_output import Overwriting, Screen, ShownLog, found_text
 from nsml.view.text import fit_around, width
 
 BAR = "".join(

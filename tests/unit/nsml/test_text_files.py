@@ -7,8 +7,8 @@ import pytest
 
 from nsml.client import contexts
 from nsml.settings import read_settings
+from nsml.text_files import decoded, lines_of
 from nsml.variables import FileRefused, parse_file
-from nsml.written import decoded, lines_of
 
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32"]
 

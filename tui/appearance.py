@@ -16,7 +16,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from nsml.view.plain import plain
+from nsml.view.ascii_drawing import plain
 from nsml.view.themes import THEMES
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _PLAIN_TERMINAL: Final[Mapping[str, str]] = dict(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
-    """How a dashboard looks from its start on.
+class Appearance:
+    """How the dashboard looks at the start.
 
     Attributes:
         theme: one of `nsml.view.themes.THEMES`.
@@ -58,20 +58,20 @@ class Looks:
     is_animated: bool = True
 
 
-def dress(app: App[Any], looks: Looks) -> None:
-    """Give an app these looks, and no themes but ours: only those have a colour for every role."""
+def apply_appearance(app: App[Any], appearance: Appearance) -> None:
+    """Give an app this appearance, and only our themes: no others have a colour for every role."""
     for theme in ALL_THEMES:
         app.register_theme(theme)
-    app.theme = looks.theme
+    app.theme = appearance.theme
     for name in {*app.available_themes} - set(THEMES):
         app.unregister_theme(name)
-    if not looks.is_animated:
+    if not appearance.is_animated:
         app.animation_level = "none"
 
 
-def filters(looks: Looks) -> list[LineFilter]:
-    """What its lines go through."""
-    return [Ascii(has_letters=looks.has_letters)] if looks.is_ascii else []
+def filters(appearance: Appearance) -> list[LineFilter]:
+    """Filters for the lines of the app."""
+    return [Ascii(has_letters=appearance.has_letters)] if appearance.is_ascii else []
 
 
 def style(app: App[Any], role: str) -> Style:

@@ -10,8 +10,8 @@ from nsml.view.plot import axis_texts
 from nsml.view.projects import day
 from nsml.view.series import Axis
 from nsml.view.ticks import place_ticks
+from nsml.view.time_zone import local, typed, zone_name
 from nsml.view.units import local_moment, moment, short_moment
-from nsml.view.zone import local, typed, zone_name
 from tests.zones import zone
 
 ZONES = [

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.filtered import Filtered
-from nsml.view.ordering import (
+from nsml.view.filter_fields import Filtered
+from nsml.view.sorting import (
     arguments_text,
     arguments_within,
     column,

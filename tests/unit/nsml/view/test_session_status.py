@@ -3,7 +3,7 @@
 import pytest
 
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.explained import course, lines
+from nsml.view.session_status import course, lines
 from nsml.view.sessions import end_text
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.shim import stillness
+from nodeagent.shim import activity as stillness
+from nodeagent.shim.activity import Stillness
 from nodeagent.shim.forked import children_of
-from nodeagent.shim.stillness import Stillness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
