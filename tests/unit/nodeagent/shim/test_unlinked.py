@@ -34,7 +34,22 @@ def held(place: Path, *pids: int, is_thorough: bool = True) -> int:
     ends_at = time.monotonic() + 60
     while not holding.advance(0.001):
         assert time.monotonic() < ends_at
-    return sum(holding.files.values())
+    return sum(size for file, size in holding.files.items() if file not in _before)
+
+
+_before: set[int] = set()
+"""Files that this process of tests held before the test: those of other tests' libraries."""
+
+
+@pytest.fixture(autouse=True)
+def _held_before(tmp_path: Path) -> None:
+    _before.clear()
+    like = tmp_path / "output"
+    like.touch()
+    holding = Holding([os.getpid()], disk_of(str(like)), is_thorough=True)
+    while not holding.advance(1.0):
+        pass
+    _before.update(holding.files)
 
 
 def nameless(place: Path, mib: int = 1) -> int:
