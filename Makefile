@@ -51,6 +51,7 @@ check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff check .
 	$(BIN)/mypy nsml controlplane nodeagent cli tui chaos tools bench
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.private_words
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python -m tools.lifecycle_docs --check

@@ -68,7 +68,7 @@ from nsml.v1 import resources_pb2, sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from chaos.processes import Part
+    from chaos.processes import Program
     from controlplane.store.election import Leader
     from controlplane.store.interface import KeyValueStore
     from nsml.client.calls import Client
@@ -378,7 +378,7 @@ class Bench:
         last = max(broke, key=lambda one: one.back_at, default=Followed("none", back_at=began))
         return (last.back_at - began) * 1000, last.name
 
-    async def _ready(self, part: Part) -> None:
+    async def _ready(self, part: Program) -> None:
         ends_at = time.monotonic() + _WITHIN_S
         while not self._platform.is_ready(part):
             if time.monotonic() > ends_at:
@@ -436,7 +436,7 @@ def _processors(since: Mapping[str, float] | None = None) -> dict[str, float]:
     return {name: value - (since or {}).get(name, 0.0) for name, value in now.items()}
 
 
-def _signal(part: Part, mode: str) -> None:
+def _signal(part: Program, mode: str) -> None:
     process = part.process
     if process is None or process.poll() is not None:
         raise NotDone(f"{part.name} does not run")
@@ -444,7 +444,7 @@ def _signal(part: Part, mode: str) -> None:
     process.send_signal(number)
 
 
-def _gone(part: Part) -> None:
+def _gone(part: Program) -> None:
     if part.process is not None:
         part.process.wait(_WITHIN_S)
 

@@ -55,7 +55,7 @@ _LINE = re.compile(rb"^line (\d+) x*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ExpectedSession:
     """A session that was asked for, and how it must end."""
 
     request: pb.CreateSessionRequest
@@ -154,7 +154,7 @@ class Load:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     _live: set[str] = field(default_factory=set)
     _known: set[str] = field(default_factory=set)
-    _asked: list[Wish] = field(default_factory=list)
+    _asked: list[ExpectedSession] = field(default_factory=list)
     _clients: list[Client] = field(default_factory=list)
 
     async def run(self, torment: Callable[[], Awaitable[None]]) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ class Load:
                 await self._create(self._talker("again"), again, group)
             await self._pause(0.1, 1.2)
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> ExpectedSession:
         rng = self.rng
         kind = rng.choice(["trains", "trains", "saves", "fails", "endless", "endless", "gang"])
         steps, pause = rng.randrange(5, 150), rng.choice([0.005, 0.02, 0.04])
@@ -238,9 +238,9 @@ class Load:
         spec.grace.seconds = 1
         request = pb.CreateSessionRequest(request_id=f"{rng.getrandbits(128):032x}", spec=spec)
         state = {"fails": "FAILED", "endless": "STOPPED"}.get(kind, "SUCCEEDED")
-        return Wish(request, kind, state)
+        return ExpectedSession(request, kind, state)
 
-    async def _create(self, talker: Talker, wish: Wish, group: TaskGroup) -> None:
+    async def _create(self, talker: Talker, wish: ExpectedSession, group: TaskGroup) -> None:
         async def create(client: Client) -> pb.Session:
             return await made_of(client, self.code, lambda: self._created(client, wish))
 
@@ -252,13 +252,13 @@ class Load:
             self._live.add(session.id)
             group.create_task(self._accompany(session.id, wish))
 
-    async def _created(self, client: Client, wish: Wish) -> pb.Session:
+    async def _created(self, client: Client, wish: ExpectedSession) -> pb.Session:
         answer = await client.rpc.unary(
             "SessionService/CreateSession", wish.request, pb.CreateSessionResponse
         )
         return answer.session
 
-    async def _accompany(self, session_id: str, wish: Wish) -> None:
+    async def _accompany(self, session_id: str, wish: ExpectedSession) -> None:
         """Stop what would never end, wait for the end, and remove some of what has ended."""
         talker = self._talker(f"owner-{wish.id[:6]}")
         if wish.kind == "endless":

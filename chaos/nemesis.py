@@ -27,7 +27,7 @@ from chaos.processes import (
     DATABASE,
     ETCD,
     NotDone,
-    Part,
+    Program,
     processes_with,
     variable_of,
 )
@@ -162,9 +162,9 @@ class Nemesis:
 
     # Who
 
-    def _part(self, fault: str, *kinds: str) -> Part:
+    def _part(self, fault: str, *kinds: str) -> Program:
         """One that is free for a fault."""
-        free: dict[str, list[Part]] = {}
+        free: dict[str, list[Program]] = {}
         for part in self.platform.parts.values():
             if (not kinds or part.kind in kinds) and self._is_free(part):
                 free.setdefault(part.kind, []).append(part)
@@ -177,7 +177,7 @@ class Nemesis:
         fresh = [kind for kind in free if not self.fired[f"{fault} {kind}"]]
         return self.rng.choice(sorted(fresh or free))
 
-    def _is_free(self, part: Part) -> bool:
+    def _is_free(self, part: Program) -> bool:
         if part.name in self._held or not part.is_running:
             return False
         others = [other for other in self.platform.of_kind(part.kind) if other is not part]
@@ -196,7 +196,7 @@ class Nemesis:
     # One part
 
     async def _on(
-        self, name: str, part: Part, harm: Callable[[Part], Coroutine[Any, Any, str]]
+        self, name: str, part: Program, harm: Callable[[Program], Coroutine[Any, Any, str]]
     ) -> None:
         self._held.add(part.name)
         try:
@@ -222,7 +222,7 @@ class Nemesis:
     def _began(self, name: str, *parts: str) -> None:
         self.recorder.note(began=name, parts=list(parts))
 
-    async def _kill(self, part: Part) -> str:
+    async def _kill(self, part: Program) -> str:
         pid = part.process.pid if part.process else 0
         self._began("kill", part.name)
         await asyncio.to_thread(part.kill)
@@ -230,7 +230,7 @@ class Nemesis:
         await self._start(part)
         return f"process {pid} was ended by SIGKILL"
 
-    async def _lose(self, part: Part) -> str:
+    async def _lose(self, part: Program) -> str:
         self._began("loss", part.name)
         await asyncio.to_thread(part.kill)
         lasts_s = self.rng.uniform(6.0, 12.0)
@@ -294,7 +294,7 @@ class Nemesis:
         else:
             self._note_failure(PROGRAM, NotDone(f"process {pid} stays after SIGKILL"))
 
-    async def _pause(self, part: Part) -> str:
+    async def _pause(self, part: Program) -> str:
         self._began("pause", part.name)
         await asyncio.to_thread(part.pause)
         lease_s = self.platform.shape.lease_s
@@ -305,7 +305,7 @@ class Nemesis:
             part.resume()
         return f"every thread stood still for {lasts_s:.1f} s"
 
-    async def _stop(self, part: Part) -> str:
+    async def _stop(self, part: Program) -> str:
         self._began("stop", part.name)
         how = None
         if part.kind == DATABASE:
@@ -316,7 +316,7 @@ class Nemesis:
         await self._start(part)
         return f"it ended with {code}"
 
-    async def _start(self, part: Part) -> None:
+    async def _start(self, part: Program) -> None:
         """Start it, and again where it finds what a killed one has not let go of yet."""
         ends_at = time.monotonic() + _HEALED_WITHIN_S
         await asyncio.to_thread(part.start)
@@ -412,7 +412,7 @@ class Nemesis:
             proof = f"number {number} in a row, of term {term}"
             self._count("takeovers", CONTROL_PLANE, parts=[leader.name], proof=proof)
 
-    async def _depose(self, leader: Part) -> None:
+    async def _depose(self, leader: Program) -> None:
         self._held.add(leader.name)
         try:
             self._began("takeovers", leader.name)
@@ -422,7 +422,7 @@ class Nemesis:
         finally:
             self._held.discard(leader.name)
 
-    async def _leader_after(self, term: int) -> tuple[Part, int]:
+    async def _leader_after(self, term: int) -> tuple[Program, int]:
         """Who leads in a later term than that one.
 
         Raises:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaos.certificates import ServerFiles, make_certificates
 from chaos.disks import Disk, Disks
 from chaos.hosts import CLIENT, Hosts
-from chaos.processes import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
+from chaos.processes import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Program
 from chaos.reaper import Reaper, end_all
 from cli.exits import CommandError
 from cli.local.data_folder import toml
@@ -72,11 +72,11 @@ class ChaosPlatform:
     database: Path | None
     say: Callable[[str], None]
     disks: Disks = field(default_factory=lambda: Disks(why_none="nobody asked for any"))
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Program] = field(default_factory=dict)
     _reaper: Reaper | None = field(default=None, repr=False)
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
-    def of_kind(self, kind: str) -> list[Part]:
+    def of_kind(self, kind: str) -> list[Program]:
         """The parts of one kind, by number."""
         return [part for part in self.parts.values() if part.kind == kind]
 
@@ -161,7 +161,7 @@ class ChaosPlatform:
             for number, part in enumerate(parts)
         ]
 
-    def is_ready(self, part: Part) -> bool:
+    def is_ready(self, part: Program) -> bool:
         """Whether a control plane serves, or an agent has registered."""
         folder = self.folder / part.name
         said = read_json(
@@ -196,8 +196,8 @@ class ChaosPlatform:
         except OSError as error:
             raise CommandError(f"no disk can be mounted at {place}", why=str(error)) from error
 
-    def _add(self, name: str, kind: str, command: Sequence[str], **more: Any) -> Part:
-        part = Part(
+    def _add(self, name: str, kind: str, command: Sequence[str], **more: Any) -> Program:
+        part = Program(
             name=name,
             kind=kind,
             host=name,
@@ -380,7 +380,7 @@ class ChaosPlatform:
 
     # Readiness
 
-    async def _until(self, is_so: Callable[[], bool], part: Part) -> None:
+    async def _until(self, is_so: Callable[[], bool], part: Program) -> None:
         ends_at = time.monotonic() + _READY_WITHIN_S
         while not is_so():
             if not part.is_running or time.monotonic() > ends_at:

@@ -30,7 +30,7 @@ class NotDone(Exception):
 
 
 @dataclass
-class Part:
+class Program:
     """A program on a host, in a session of its own.
 
     Attributes:

@@ -20,7 +20,7 @@ from controlplane.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared, shared_folder
 from controlplane.ownership import BackendSettings, StartRefused, choose_coordination, claim
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.interface import StoreUnavailable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ClaimedBackends:
     """What is claimed before it is stood on."""
 
     store: KeyValueStore
@@ -77,7 +77,7 @@ def standing_of(settings: Settings) -> BackendSettings:
 @contextlib.asynccontextmanager
 async def surroundings(
     settings: Settings, standing: BackendSettings, clock: Clock, waiting: Waiting
-) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+) -> AsyncIterator[tuple[Backends, Cluster]]:
     """Open and claim what a control plane stands on, for the length of an `async with`.
 
     What is away is waited for.
@@ -101,7 +101,7 @@ async def _claimed(
     clock: Clock,
     store: KeyValueStore,
     objects: ObjectStore,
-) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+) -> AsyncIterator[tuple[Backends, Cluster]]:
     """One attempt. Each looks at everything anew: while it waited somebody may have restored a platform."""
     if standing.objects:
         await objects.mark()  # before the history is opened, again and again while they are away
@@ -116,7 +116,7 @@ async def _claimed(
 @contextlib.asynccontextmanager
 async def opened_ground(
     settings: Settings, standing: BackendSettings, clock: Clock
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[ClaimedBackends]:
     """Store, history and objects, whoever they belong to; no other version works with them.
 
     Raises:
@@ -133,14 +133,14 @@ async def opened_ground(
 @contextlib.asynccontextmanager
 async def _ground_on(
     store: KeyValueStore, objects: ObjectStore, settings: Settings, clock: Clock
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[ClaimedBackends]:
     looked_at = await look_at(store)
     # Before the history is opened, which makes an older one today's.
     longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
     await wait_for_one_version(looked_at, clock, settings.lease_s or longest_s)
     history = await _open_history(settings, clock)
     try:
-        yield Ground(store=looked_at, history=history, objects=objects, clock=clock)
+        yield ClaimedBackends(store=looked_at, history=history, objects=objects, clock=clock)
     finally:
         await history.close()
 
@@ -206,10 +206,10 @@ def key_file_of(settings: Settings) -> Path:
     return settings.platform_key or settings.data / KEY_FILE
 
 
-def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
+def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends:
     """All parts, with the keys of the platform: from its store, or from the data folder."""
     clock, random_bytes = ground.clock, ground.random_bytes
-    on = Surroundings(
+    on = Backends(
         store=ground.store,
         history=ground.history,
         objects=ground.objects,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.conditions import ConditionName
-from controlplane.loops.probing import Part
+from controlplane.loops.probing import ProbedStore
 from controlplane.operations import records
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.store_health import (
@@ -73,23 +73,23 @@ class Health:
         """Write a few bytes to the store, to see whether it takes writes."""
         await self.store.commit(records.PROBE)
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ProbedStore, ...]:
         """What is asked where nobody calls."""
         blob = digest_of(_BLOB)
         parts = (
-            Part(
+            ProbedStore(
                 name="store",
                 gauge=self._store_gauge,
                 read=lambda: self.store.get(records.CLUSTER),
                 write=self.touch,
             ),
-            Part(
+            ProbedStore(
                 name="history",
                 gauge=self._history_gauge,
                 read=lambda: self.history.catalogue.session(_NOBODY),
                 write=self.history.probe,
             ),
-            Part(
+            ProbedStore(
                 name="objects",
                 gauge=self._objects_gauge,
                 read=lambda: self.objects.has_missing([blob]),
@@ -120,7 +120,7 @@ class Health:
         has_disk = part in self._folders
         return Gauge(self.conditions, self._clock, subject=part, kinds=kinds, has_disk=has_disk)
 
-    def _looking(self, part: Part) -> Part:
+    def _looking(self, part: ProbedStore) -> ProbedStore:
         """The same, with a look at the disk after a write: one of a few bytes may find the last room."""
         folder = self._folders.get(part.name)
         if folder is None:

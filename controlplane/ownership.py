@@ -106,7 +106,7 @@ class BackendSettings:
         return "shared" if self.objects else "folder"
 
 
-class Ground(Protocol):
+class ClaimedBackends(Protocol):
     """What is claimed."""
 
     @property
@@ -176,7 +176,9 @@ def choose_coordination(wanted: str, data: Path) -> Coordination:
     return Coordination(kind)
 
 
-async def claim(on: Ground, data: Path, standing: BackendSettings, key_file: Path) -> Claimed:
+async def claim(
+    on: ClaimedBackends, data: Path, standing: BackendSettings, key_file: Path
+) -> Claimed:
     """The platform that lives here; the first start makes it, and nothing is changed before.
 
     Raises:
@@ -189,7 +191,9 @@ async def claim(on: Ground, data: Path, standing: BackendSettings, key_file: Pat
 class _Claim:
     """One start."""
 
-    def __init__(self, on: Ground, data: Path, standing: BackendSettings, key_file: Path) -> None:
+    def __init__(
+        self, on: ClaimedBackends, data: Path, standing: BackendSettings, key_file: Path
+    ) -> None:
         self._on = on
         self._data = data
         self._standing = standing

@@ -179,7 +179,7 @@ _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Backends:
     """What a control plane stands on; the simulation gives other ones than production.
 
     Attributes:
@@ -287,7 +287,7 @@ class ControlPlane:
         cluster_id: of the platform that lives in the store.
     """
 
-    def __init__(self, on: Surroundings, character: MemberConfig, cluster_id: str) -> None:
+    def __init__(self, on: Backends, character: MemberConfig, cluster_id: str) -> None:
         self._log = structlog.get_logger("controlplane").bind(member=character.member)
         self.character = character
         self.cluster_id = cluster_id
@@ -304,7 +304,7 @@ class ControlPlane:
         self._make_sessions()
         self._make_leading()
 
-    def _make_ground(self, on: Surroundings) -> None:
+    def _make_ground(self, on: Backends) -> None:
         """Store, history and objects, observed, and the live state."""
         character = self.character
         self.health = Health(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.platform_keys import PlatformKey, PlatformKeys
-    from controlplane.backends import Ground
+    from controlplane.backends import ClaimedBackends
     from controlplane.config import Settings
     from controlplane.domain.cluster import Cluster
     from controlplane.domain.values import Session
@@ -139,7 +139,7 @@ class _Restoring:
 
     def __init__(
         self,
-        on: Ground,
+        on: ClaimedBackends,
         backup: Backup,
         standing: BackendSettings,
         settings: Settings,

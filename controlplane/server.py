@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from controlplane.access.authority import Authority
     from controlplane.access.wrapping import Handler
     from controlplane.domain.cluster import Cluster
-    from controlplane.plane import Surroundings
+    from controlplane.plane import Backends
     from controlplane.web import Web
 
 _log = structlog.get_logger("controlplane.server")
@@ -298,7 +298,7 @@ def _tell_starting(file: Path, awaits: str) -> None:
 
 async def _serve(
     settings: Settings,
-    stood: tuple[Surroundings, Cluster],
+    stood: tuple[Backends, Cluster],
     waiting: Waiting,
     stop: asyncio.Event,
     started: asyncio.Event,

@@ -9,7 +9,7 @@ from controlplane.access.access_table import TABLE
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers
-from controlplane.gateway.figures import Known, figures, take
+from controlplane.gateway.figures import FigureSources, figures, take
 from controlplane.gateway.guard import Guard, Rules
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
@@ -97,9 +97,9 @@ class Web:
         return ""
 
 
-def known_of(plane: ControlPlane) -> Known:
+def known_of(plane: ControlPlane) -> FigureSources:
     """What figures of a control plane are made of."""
-    return Known(
+    return FigureSources(
         cluster_id=plane.cluster_id,
         state=plane.state,
         telemetry=plane.telemetry,

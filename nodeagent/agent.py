@@ -39,7 +39,7 @@ from nodeagent.replica.assignments import BUNDLE, DATASET, used_things
 from nodeagent.replica.preparation_steps import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.replica.progress import Progress
 from nodeagent.replica.requests import Loads, RequestServer
-from nodeagent.replica.runner import Defaults, Place
+from nodeagent.replica.runner import Defaults, RunnerContext
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.storage.cached_content import Stock
 from nodeagent.storage.checkpoints import Uploads
@@ -321,7 +321,7 @@ class Agent:
         """Calls of any control plane, which must know what our orders were made from."""
         return self._link.rpc(seen=self._replicas.highest[1])
 
-    def _place(self) -> Place:
+    def _place(self) -> RunnerContext:
         parts = self._parts
         hooks: list[Hook] = [
             ResumeHook(self._loads.newest),
@@ -331,7 +331,7 @@ class Agent:
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
             hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))
-        return Place(
+        return RunnerContext(
             runtime=parts.runtime,
             hooks=[*hooks, *parts.hooks],
             outbox=self._outbox,

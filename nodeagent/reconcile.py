@@ -15,7 +15,7 @@ from nodeagent.link.reports import exit_of, exit_without_start, report_of
 from nodeagent.network.host_network import shares_ports
 from nodeagent.replica.assignments import keep_assignment, read_assignment
 from nodeagent.replica.progress import Progress
-from nodeagent.replica.runner import Place, Runner
+from nodeagent.replica.runner import Runner, RunnerContext
 from nodeagent.replica.secrets import GivenSecrets, taken_from
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
 from nsml.concurrency import TaskGroup
@@ -54,7 +54,7 @@ class Replicas:
     Leaving the context lets go of the replicas; their programs run on.
     """
 
-    def __init__(self, place: Place, folders: ReplicaFolders, memory: Memory) -> None:
+    def __init__(self, place: RunnerContext, folders: ReplicaFolders, memory: Memory) -> None:
         self._place = place
         self._folders = folders
         self._memory = memory

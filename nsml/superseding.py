@@ -28,7 +28,7 @@ def superseded_from(first_steps: Mapping[int, float], attempt: int) -> float:
     return min(later, default=math.inf)
 
 
-class Place(NamedTuple):
+class PointKey(NamedTuple):
     """Where a point stands; no step: none was reported."""
 
     metric: Hashable
@@ -37,10 +37,10 @@ class Place(NamedTuple):
     step: float | None
 
 
-def place_of(point: MetricPoint) -> Place:
+def place_of(point: MetricPoint) -> PointKey:
     """Where a reported point stands."""
     step = point.step if point.HasField("step") else None
-    return Place(point.name, point.attempt, point.rank, step)
+    return PointKey(point.name, point.attempt, point.rank, step)
 
 
 class FirstSteps:
@@ -50,7 +50,7 @@ class FirstSteps:
         self._noted: set[tuple[Hashable, int, int]] = set()
         self._by_metric: dict[Hashable, dict[int, float]] = {}
 
-    def note(self, place: Place) -> bool:
+    def note(self, place: PointKey) -> bool:
         """Take a point; whether it supersedes points of earlier attempts that nothing superseded before."""
         metric, attempt, rank, step = place
         if step is None or not math.isfinite(step) or (metric, attempt, rank) in self._noted:
@@ -62,7 +62,7 @@ class FirstSteps:
         known[attempt] = step
         return any(other < attempt for other in known)
 
-    def keeps(self, place: Place) -> bool:
+    def keeps(self, place: PointKey) -> bool:
         """Whether a point counts, as far as is known."""
         known = self._by_metric.get(place.metric)
         if not known or place.step is None or not math.isfinite(place.step):

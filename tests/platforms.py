@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from controlplane.domain.cluster import Cluster
 from controlplane.operations import records
-from controlplane.plane import Surroundings, new_cluster_id
+from controlplane.plane import Backends, new_cluster_id
 from controlplane.store.interface import Get, KeyValueStore, Put, Transaction, absent
 from nsml._version import VERSION
 
 
-async def ensure_cluster(on: Surroundings, coordination: str) -> str:
+async def ensure_cluster(on: Backends, coordination: str) -> str:
     """The id of the platform that lives in the store; an empty store gets a new one."""
     if known := await cluster_in(on.store):
         return known  # a full store would refuse what follows

@@ -19,7 +19,7 @@ LEAST_NAME: Final = 8
 """Cells to which a name is cut at most."""
 
 
-class Part(NamedTuple):
+class HeadlineItem(NamedTuple):
     """Something that the line says, behind a `gap`.
 
     What has no room is said in fewer words, if it has a `short` form, and then left out: what is worth least first.
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     is_name: bool = False
 
 
-def headline(parts: Sequence[Part], cells: int) -> Text:
+def headline(parts: Sequence[HeadlineItem], cells: int) -> Text:
     """The parts in one line of so many cells; where those that always stay have no room, the name is cut in its middle."""
     kept = list(parts)
     rising = sorted(range(len(kept)), key=lambda place: kept[place].worth)
@@ -56,7 +56,7 @@ def headline(parts: Sequence[Part], cells: int) -> Text:
     return line
 
 
-def _excess(parts: Sequence[Part], cells: int) -> int:
+def _excess(parts: Sequence[HeadlineItem], cells: int) -> int:
     """Cells by which they are too long; not below 0."""
     said = [part for part in parts if part.text]
     taken = sum(width(part.gap) + width(part.text) for part in said)

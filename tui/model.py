@@ -19,7 +19,7 @@ from nsml.v1.sessions_pb2 import (
 )
 from nsml.view.complete_sessions import completed, is_short
 from nsml.view.elements import element_in
-from nsml.view.events import Happening
+from nsml.view.events import PlatformEvent
 from nsml.view.filter_fields import Filtered, Sheet
 from nsml.view.metrics import not_worth_drawing
 from nsml.view.series import Axis
@@ -524,7 +524,7 @@ class Model:
         self.projects: Sequence[Project] = ()
         self.inspected: dict[Topic, str] = {}
         """What is looked at closely beside sessions: of each topic of one thing the name of that."""
-        self.turns: deque[Happening] = deque(maxlen=MOST_TURNS)
+        self.turns: deque[PlatformEvent] = deque(maxlen=MOST_TURNS)
         """What was seen to happen and leaves no moment in any record."""
         self.tree: TreeReceived | None = None
         self.project: ProjectReceived | None = None
@@ -678,7 +678,9 @@ class Model:
             else:
                 continue
             words = placed_text(session)
-            self.turns.append(Happening(now, what, session.name, words, session.id, session.owner))
+            self.turns.append(
+                PlatformEvent(now, what, session.name, words, session.id, session.owner)
+            )
 
     def _see_leader(self, cluster: GetClusterResponse, now: float) -> None:
         self.led_by = cluster.leader or self.led_by
@@ -688,9 +690,9 @@ class Model:
         if cluster.leader:
             was = f", before it {before.leader}" if before.leader != cluster.leader else ""
             words = f"leads term {cluster.term}{was}"
-            self.turns.append(Happening(now, "leader", cluster.leader, words))
+            self.turns.append(PlatformEvent(now, "leader", cluster.leader, words))
         else:
-            self.turns.append(Happening(now, "no leader", before.leader, "leads no more"))
+            self.turns.append(PlatformEvent(now, "no leader", before.leader, "leads no more"))
 
     def _take_closely(self, event: TreeReceived | ProjectReceived) -> bool:
         """Take in what was received of one thing; False where that is looked at no more."""
@@ -770,7 +772,7 @@ class Model:
         return list(islice(found, MOST_WHOLE))
 
     @property
-    def seen(self) -> Iterable[Happening]:
+    def seen(self) -> Iterable[PlatformEvent]:
         """What was seen beside what records tell; of a session that is listed no more it goes with its record."""
         return (one for one in self.turns if not one.session_id or self.row(one.session_id))
 
@@ -780,7 +782,9 @@ class Model:
         if row is not None:
             session = row.session
             words = "with all that happened to it"
-            self.turns.append(Happening(now, "removed", session.name, words, owner=session.owner))
+            self.turns.append(
+                PlatformEvent(now, "removed", session.name, words, owner=session.owner)
+            )
             self.version += 1
             self.listed += 1
             self._sorted = None

@@ -41,7 +41,7 @@ EVERYTHING = Span(low=-math.inf, high=math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ChartOptions:
     """How charts are wanted."""
 
     look: Look
@@ -129,7 +129,9 @@ def is_in_words(app: App) -> bool:
     return app.is_read_aloud or not app.can_show(LETTERS)
 
 
-def chart_lines(app: App, groups: Mapping[str, Sequence[Series]], wish: Wish) -> Iterator[str]:
+def chart_lines(
+    app: App, groups: Mapping[str, Sequence[Series]], wish: ChartOptions
+) -> Iterator[str]:
     """The charts of all metrics, or their words where no chart can be shown, line by line."""
     from nsml.view import plot as view
     from nsml.view.series import smooth
@@ -193,7 +195,7 @@ class PictureFile(click.ParamType[str]):
 def write_pictures(
     app: App,
     groups: Mapping[str, Sequence[Series]],
-    wish: Wish,
+    wish: ChartOptions,
     *,
     svg: str | None,
     png: str | None,

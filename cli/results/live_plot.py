@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.live_table import Redrawn
-from cli.results.charts import Wish, chart_lines, narrowed
+from cli.results.charts import ChartOptions, chart_lines, narrowed
 from cli.results.metric_options import let_go_words
 from cli.results.series import Source, why_nothing
 from nsml.view.units import counted
@@ -49,7 +49,7 @@ class LivePlot:
         self,
         app: App,
         source: Source,
-        wish: Wish,
+        wish: ChartOptions,
         *,
         has_height: bool,
     ) -> None:

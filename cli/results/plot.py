@@ -16,9 +16,9 @@ from cli.group import command, pass_app
 from cli.output import write_list
 from cli.results.charts import (
     EVERYTHING,
+    ChartOptions,
     PictureFile,
     Span,
-    Wish,
     chart_lines,
     is_in_words,
     narrowed,
@@ -179,7 +179,9 @@ def plot(
 
         write_event_files(app, given_references(app, references), source, tensorboard)
         return
-    wish = Wish(look=look, span=span, in_words=form == "table", width=width, height=height or _ROWS)
+    wish = ChartOptions(
+        look=look, span=span, in_words=form == "table", width=width, height=height or _ROWS
+    )
     if watch:
         if svg or png or how or form not in {None, "chart"}:
             raise click.UsageError(
@@ -254,7 +256,7 @@ def _tell_idle(
 def _show(
     app: App,
     fetched: Fetched,
-    wish: Wish,
+    wish: ChartOptions,
     *,
     svg: str | None,
     png: str | None,
@@ -288,7 +290,7 @@ def _watch(
     app: App,
     references: Sequence[str],
     source: Source,
-    wish: Wish,
+    wish: ChartOptions,
     *,
     has_height: bool,
 ) -> None:
@@ -305,7 +307,7 @@ def _watch(
     app.call(follow)
 
 
-def _write_points(app: App, references: Sequence[str], source: Source, wish: Wish) -> None:
+def _write_points(app: App, references: Sequence[str], source: Source, wish: ChartOptions) -> None:
     """The points of all sessions, in the order of the references, as CSV."""
     sessions, events = _read(app, references, source)
     if source.globs and not events:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cli.app import App
 from cli.arguments import expand
-from cli.results.charts import COLUMNS, EVERYTHING, Span, Wish
+from cli.results.charts import COLUMNS, EVERYTHING, ChartOptions, Span
 from cli.results.metric_options import (
     Event,
     check_known,
@@ -82,7 +82,7 @@ class Fetched:
 
 
 def fetch(
-    app: App, references: Sequence[str], source: Source, wish: Wish, *, is_picture: bool
+    app: App, references: Sequence[str], source: Source, wish: ChartOptions, *, is_picture: bool
 ) -> Fetched:
     """The series of all sessions that are worth drawing.
 
@@ -214,7 +214,7 @@ class _Reading:
         app: App,
         client: Client,
         source: Source,
-        wish: Wish,
+        wish: ChartOptions,
         *,
         names: frozenset[str],
         width: int,

@@ -66,7 +66,7 @@ class Placements(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class FigureSources:
     """What the figures are made of, all of it in memory and kept up by others.
 
     Attributes:
@@ -112,7 +112,7 @@ class Taken:
         refused: how often something of users was refused or left out, by the name of the limit.
         room: bytes that users may still fill, by store, where that is known.
         kept: what is kept for each user.
-        certificate_ends, clocks_ahead_s: by node, as `Known` has them.
+        certificate_ends, clocks_ahead_s: by node, as `FigureSources` has them.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -147,7 +147,7 @@ class Taken:
         return self.samples.get(node.name)
 
 
-def take(known: Known, calls: CallCounts) -> Taken:
+def take(known: FigureSources, calls: CallCounts) -> Taken:
     """All that figures are made of, as of now; on the event loop, as quick as copies are."""
     own, leader = known.members.own, known.leader()
     samples = known.telemetry.known()

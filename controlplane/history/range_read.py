@@ -37,7 +37,7 @@ ENDS: Final = 8
 _FINITE, _ODD, _LOW, _HIGH, _TOTAL, _LAST, _X_LOW, _X_HIGH, _TIME_LOW, _TIME_HIGH = range(10)
 
 
-class Part(NamedTuple):
+class NumberedBucket(NamedTuple):
     """A bucket of level 1 with its number, from 0."""
 
     number: int
@@ -112,11 +112,11 @@ class _Parts:
         few.dots = self.dots
         return few
 
-    def part(self, at: int) -> Part:
+    def part(self, at: int) -> NumberedBucket:
         """One of level 1."""
         number = self.numbers[at]
         row = (values[at] for values in self.values)
-        return Part(number, Bucket._make((*row, self.dots.get(number, ()))))
+        return NumberedBucket(number, Bucket._make((*row, self.dots.get(number, ()))))
 
     @property
     def points(self) -> float:
@@ -188,7 +188,7 @@ class Span:
         ]
 
 
-class Look:
+class RangeReader:
     """The parts of one series in a range, ever finer.
 
     After `settle`, `wanted` are those of level 1 whose points are to be read; `serve` takes these. `finest` is
@@ -204,7 +204,7 @@ class Look:
         self._load = load
         self._finest = finest
         self._parts = _Parts()
-        self.wanted: list[Part] = []
+        self.wanted: list[NumberedBucket] = []
         self.grain = 1
         """Points of the parts, but for the last and those at the ends."""
 

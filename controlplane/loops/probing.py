@@ -33,7 +33,7 @@ _log = structlog.get_logger("loops.probing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ProbedStore:
     """One thing that a control plane stands on.
 
     Attributes:
@@ -55,7 +55,11 @@ class Probing:
     """
 
     def __init__(
-        self, parts: Sequence[Part], *, clock: Clock, looks: Sequence[Callable[[], None]] = ()
+        self,
+        parts: Sequence[ProbedStore],
+        *,
+        clock: Clock,
+        looks: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._parts = tuple(parts)
         self._looks = tuple(looks)
@@ -74,12 +78,12 @@ class Probing:
                 for look in self._looks:
                     look()
 
-    async def _keep_asking(self, part: Part) -> NoReturn:
+    async def _keep_asking(self, part: ProbedStore) -> NoReturn:
         while True:
             await self._clock.sleep(AGAIN_S)
             await self._ask(part)
 
-    async def _ask(self, part: Part) -> None:
+    async def _ask(self, part: ProbedStore) -> None:
         gauge = part.gauge
         if not gauge.is_failing and gauge.quiet_s < QUIET_S:
             return

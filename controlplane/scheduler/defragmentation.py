@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.explain import MOVES_FOR
 from controlplane.scheduler.fit import asked_by, refusal
-from controlplane.scheduler.moves import Place
+from controlplane.scheduler.moves import HeldPlacement
 from controlplane.scheduler.order import expected_s
 from controlplane.scheduler.preemption import cheapest, name_for
 from controlplane.scheduler.preemption_candidates import Giving, Running
@@ -82,7 +82,7 @@ class Consolidation(NamedTuple):
     """
 
     nodes: tuple[str, ...]
-    places: dict[str, Place]
+    places: dict[str, HeldPlacement]
 
 
 class Defragmentation:
@@ -207,11 +207,11 @@ class Defragmentation:
 
     def _place_all(
         self, for_id: str, going: Going, movers: Iterable[Running], now: float
-    ) -> dict[str, Place] | str:
+    ) -> dict[str, HeldPlacement] | str:
         """The places of all who move, taken; or who of them has none, and nothing is taken."""
         for node in going.nodes:
             self._rooms.keep(node, for_id)
-        places: dict[str, Place] = {}
+        places: dict[str, HeldPlacement] = {}
         for one in sorted(movers, key=_width, reverse=True):
             session = one.session
             request = self._rooms.shape_of(_as_it_runs(session))
@@ -224,7 +224,7 @@ class Defragmentation:
                 for node in going.nodes:
                     self._rooms.keep(node, "")
                 return session.id
-            places[session.id] = Place(session.attempt, replicas, now + HELD_FOR_S)
+            places[session.id] = HeldPlacement(session.attempt, replicas, now + HELD_FOR_S)
         return places
 
 

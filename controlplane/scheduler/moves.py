@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler.node_index import NodeIndex
 
 
-class Place(NamedTuple):
+class HeldPlacement(NamedTuple):
     """What is held for a session that moves.
 
     Attributes:
@@ -47,13 +47,13 @@ class Moves:
     def __init__(self, rooms: NodeIndex, entitlements: Entitlements) -> None:
         self._rooms = rooms
         self._entitlements = entitlements
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, HeldPlacement] = {}
 
-    def get(self, session_id: str) -> Place | None:
+    def get(self, session_id: str) -> HeldPlacement | None:
         """What is held for a session."""
         return self._places.get(session_id)
 
-    def items(self) -> list[tuple[str, Place]]:
+    def items(self) -> list[tuple[str, HeldPlacement]]:
         """All that is held, by session, oldest first."""
         return list(self._places.items())
 
@@ -61,7 +61,7 @@ class Moves:
         """When the first place is given up, Unix seconds."""
         return min((place.until for place in self._places.values()), default=None)
 
-    def hold(self, session_id: str, place: Place) -> None:
+    def hold(self, session_id: str, place: HeldPlacement) -> None:
         """Keep from now on what was taken in the rooms for a session."""
         self._places[session_id] = place
 
@@ -77,7 +77,7 @@ class Moves:
         elif not session.state.holds_devices:
             self.release(session.id)
 
-    def release(self, session_id: str) -> Place | None:
+    def release(self, session_id: str) -> HeldPlacement | None:
         """Offer what is held for a session to everybody; what that was."""
         place = self._places.pop(session_id, None)
         if place is not None:
@@ -95,7 +95,7 @@ class Moves:
                 self.release(session_id)
 
     def restore(
-        self, before: Mapping[str, Place], waiting: Callable[[str], Session | None]
+        self, before: Mapping[str, HeldPlacement], waiting: Callable[[str], Session | None]
     ) -> None:
         """Hold again what was held before a trial, and nothing else."""
         for session_id, place in self.items():

@@ -15,7 +15,7 @@ from controlplane.scheduler.explain import GIVES_WAY_TO
 from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.preemption_policy import (
     DUE,
-    Ground,
+    PreemptionReason,
     Preemptor,
     Rules,
     are_fair,
@@ -47,7 +47,7 @@ class Sacrifice(NamedTuple):
 
     loss: float
     nodes: tuple[str, ...]
-    victims: tuple[tuple[str, Ground], ...]
+    victims: tuple[tuple[str, PreemptionReason], ...]
 
 
 class Going(NamedTuple):
@@ -55,7 +55,7 @@ class Going(NamedTuple):
 
     loss: float
     nodes: tuple[str, ...]
-    runners: list[giving_way.Runner]
+    runners: list[giving_way.RunningAttempt]
 
 
 def taker_of(
@@ -75,16 +75,16 @@ def taker_of(
     return taker._replace(share=share) if gpus else taker
 
 
-def why(session: Session, victim: Session | None, given: Ground) -> str:
+def why(session: Session, victim: Session | None, given: PreemptionReason) -> str:
     """For whom the victim gives way and on what ground, for people, after "it".
 
     Whoever sees the victim reads it: it names nothing that one of them may not see.
     """
     is_seen = _is_seen(session, victim)
     name = _name(session, is_seen)
-    if given is Ground.CLASS:
+    if given is PreemptionReason.CLASS:
         return f"{GIVES_WAY_TO}{name} ({session.spec.priority.name.lower()})"
-    if given is Ground.SHARE:
+    if given is PreemptionReason.SHARE:
         whose = f"project {session.project}" if is_seen and session.project else session.owner
         return f"{GIVES_WAY_TO}{name}, since {whose} holds less"
     return f"{GIVES_WAY_TO}{name}, which needs far less time"
@@ -162,11 +162,11 @@ class _Offers:
         self._wanted = suits.wanted(room)
         self._taker = taker
 
-    def next(self, fitting: int, gone: Iterable[giving_way.Runner]) -> _Offer | None:
+    def next(self, fitting: int, gone: Iterable[giving_way.RunningAttempt]) -> _Offer | None:
         """Who goes so that more than `fitting` replicas fit, where these go in any case."""
         names = {one.name for one in gone}
 
-        def holds(going: Sequence[giving_way.Runner]) -> int:
+        def holds(going: Sequence[giving_way.RunningAttempt]) -> int:
             without = {*self._giving.leaving, *names, *(one.name for one in going)}
             return self.room.without(without).holds_of(self._request, self._wanted)
 
@@ -184,7 +184,7 @@ class _Offer(NamedTuple):
     loss: float
     node: str
     fitting: int
-    going: tuple[giving_way.Runner, ...]
+    going: tuple[giving_way.RunningAttempt, ...]
 
 
 def _cheapest(group: list[_Offers], wanted: int, taker: Preemptor) -> Going | None:
@@ -193,7 +193,7 @@ def _cheapest(group: list[_Offers], wanted: int, taker: Preemptor) -> Going | No
     heap = [offer for one in group if (offer := one.next(0, ())) is not None]
     heapify(heap)
     fitting: dict[str, int] = {}
-    going: dict[str, giving_way.Runner] = {}
+    going: dict[str, giving_way.RunningAttempt] = {}
     while heap:
         offer = heappop(heap)
         new = [one for one in offer.going if one.name not in going]

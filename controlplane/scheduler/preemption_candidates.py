@@ -75,14 +75,14 @@ class Running(NamedTuple):
             begun = max(begun, progress.saved_at)
         return max(now - begun, 0.0)
 
-    def runner(self, entitlements: Entitlements, now: float) -> giving_way.Runner:
+    def runner(self, entitlements: Entitlements, now: float) -> giving_way.RunningAttempt:
         """The same as the rule looks at it."""
         session = self.session
         account = account_of(session)
         gpus = self.gpu_thousandths / WHOLE_DEVICE
         demand = demand_of(session)
         ran_s = max(now - self.since, 0.0)
-        return giving_way.Runner(
+        return giving_way.RunningAttempt(
             name=session.id,
             level=level_of(demand._replace(attained_s=demand.attained_s + ran_s)),
             ran_s=ran_s,
@@ -105,7 +105,7 @@ class Giving(NamedTuple):
     """Who leaves a node already, and who would give way there."""
 
     leaving: list[str]
-    runners: list[giving_way.Runner]
+    runners: list[giving_way.RunningAttempt]
 
 
 class Yielders:

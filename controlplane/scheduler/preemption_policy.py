@@ -83,7 +83,7 @@ class Rules:
 RULES: Final = Rules()
 
 
-class Ground(enum.Enum):
+class PreemptionReason(enum.Enum):
     """Why one gives way to another, in words for people; most plausible first."""
 
     CLASS = "of a higher class"
@@ -91,7 +91,7 @@ class Ground(enum.Enum):
     LEVEL = "expected to need far less"
 
 
-class Runner(NamedTuple):
+class RunningAttempt(NamedTuple):
     """An attempt that runs.
 
     Attributes:
@@ -147,24 +147,26 @@ def loss(*, unsaved_s: float, gpus: float) -> float:
     return (unsaved_s + RESTART_S) * gpus
 
 
-def ground(runner: Runner, taker: Preemptor, rules: Rules = RULES) -> Ground | None:
+def ground(
+    runner: RunningAttempt, taker: Preemptor, rules: Rules = RULES
+) -> PreemptionReason | None:
     """Why it may give way to that one now; None when it may not."""
     if not runner.is_preemptible or runner.priority > taker.priority:
         return None
     ran_s = runner.ran_s + _ROUNDING_S
     if runner.priority < taker.priority:
-        return Ground.CLASS if ran_s >= rules.least_run_of(runner.priority) else None
+        return PreemptionReason.CLASS if ran_s >= rules.least_run_of(runner.priority) else None
     if rules.in_class is InClass.NOBODY or not runner.has_save:
         return None
     if ran_s < rules.least_run_in_class_s:
         return None
     if runner.account != taker.account:
-        return Ground.SHARE if runner.weighs and are_fair([runner], taker) else None
+        return PreemptionReason.SHARE if runner.weighs and are_fair([runner], taker) else None
     is_known = taker.has_limit or taker.level == DUE or rules.in_class is InClass.SERVICE
-    return Ground.LEVEL if is_known and runner.level > taker.level else None
+    return PreemptionReason.LEVEL if is_known and runner.level > taker.level else None
 
 
-def are_fair(victims: Iterable[Runner], taker: Preemptor) -> bool:
+def are_fair(victims: Iterable[RunningAttempt], taker: Preemptor) -> bool:
     """Whether no account of its class would hold less than the taker's if all of these went."""
     shares: dict[str, float] = {}
     gone = Counter[str]()
@@ -178,8 +180,10 @@ def are_fair(victims: Iterable[Runner], taker: Preemptor) -> bool:
 
 
 def fewest(
-    candidates: Iterable[Runner], taker: Preemptor, is_enough: Callable[[Sequence[Runner]], bool]
-) -> list[Runner] | None:
+    candidates: Iterable[RunningAttempt],
+    taker: Preemptor,
+    is_enough: Callable[[Sequence[RunningAttempt]], bool],
+) -> list[RunningAttempt] | None:
     """Who of these goes: lower classes first, of each those that lose least, and nobody who need not.
 
     None when it is not enough that all of them go.
@@ -188,7 +192,7 @@ def fewest(
         candidates,
         key=lambda one: (one.priority == taker.priority, one.loses, -one.level, one.name),
     )
-    going: list[Runner] = []
+    going: list[RunningAttempt] = []
     while not is_enough(going):
         if not left:
             return None

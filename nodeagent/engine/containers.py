@@ -17,20 +17,20 @@ BUILD_LABEL = "nsml.build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundContainer:
     """A container with an agent's mark: its name, and the replica that it says it is."""
 
     name: str
     replica: str
 
 
-def containers_of(engine: Engine, mark: str) -> list[Found]:
+def containers_of(engine: Engine, mark: str) -> list[FoundContainer]:
     """All containers, running or not, that bear the agent's `mark`. Raises EngineError."""
     sdk = engine.sdk
     with translated(engine.socket):
         listed = sdk.api.containers(all=True, filters={"label": f"{AGENT_LABEL}={mark}"})
     return [
-        Found(
+        FoundContainer(
             name=one["Names"][0].removeprefix("/") if one["Names"] else one["Id"],
             replica=one["Labels"].get(REPLICA_LABEL, ""),
         )

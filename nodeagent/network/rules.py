@@ -43,7 +43,7 @@ class NetworkRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class HostNetworks:
     """What rules are made for, as it is now.
 
     Attributes:
@@ -71,9 +71,9 @@ def connections_of_all(most: str) -> int:
     return min(int(most or 65_536) // 2, _CONNECTIONS_OF_ALL)
 
 
-def ruleset(table: str, rules: NetworkRules, around: Surroundings | None = None) -> str:
+def ruleset(table: str, rules: NetworkRules, around: HostNetworks | None = None) -> str:
     """The table of a name for `nft -f`, which replaces one that is there."""
-    around = around or Surroundings()
+    around = around or HostNetworks()
     lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
     behind = _names(around.bridges)
     if around.bridges or around.engines:
@@ -102,7 +102,7 @@ def ruleset(table: str, rules: NetworkRules, around: Surroundings | None = None)
     return "\n".join([*lines, "}", ""])
 
 
-def _bounds(rules: NetworkRules, around: Surroundings) -> list[str]:
+def _bounds(rules: NetworkRules, around: HostNetworks) -> list[str]:
     """How many connections there may be, by source and of all; what asks for them jumps there."""
     bounds = [
         ("open", "ipv4_addr", 65_535, "ip saddr", rules.connections),
@@ -155,7 +155,7 @@ def _lent(lent: Sequence[str]) -> list[str]:
     return rules
 
 
-def _passing(rules: NetworkRules, around: Surroundings) -> list[str]:
+def _passing(rules: NetworkRules, around: HostNetworks) -> list[str]:
     ways_out = [f"oifname {_names(around.ways_out)} accept"] if around.ways_out else []
     return [
         f"iifname != {_names(around.bridges)} accept",

@@ -43,9 +43,9 @@ from nodeagent.network.netlink import (
     new_namespace,
 )
 from nodeagent.network.rules import (
+    HostNetworks,
     NetworkRules,
     NoNetwork,
-    Surroundings,
     connections_of_all,
     free_subnet,
     hosts_file,
@@ -445,7 +445,7 @@ def probe_network(
 def _rules_now(name: str, rules: NetworkRules, engines: Sequence[str]) -> str:
     """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
     routes = text_of(_ROUTES)
-    around = Surroundings(
+    around = HostNetworks(
         engines=engines,
         lent=_lent(name),
         connections=connections_of_all(text_of(_CONNECTIONS)),

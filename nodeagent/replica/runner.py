@@ -91,7 +91,7 @@ Collect = Callable[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunnerContext:
     """What all runners of a node share.
 
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
@@ -126,7 +126,7 @@ class Place:
 class Runner:
     """Runs one assignment; `work` is its life, everything else may be called at any time."""
 
-    place: Place
+    place: RunnerContext
     replica_id: ReplicaId
     assignment: pb.Assignment
     folder: ReplicaFolder = field(init=False)

@@ -52,7 +52,7 @@ class BackupError(ContentError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FileDigest:
     """Size and digest of a file of a backup."""
 
     size_bytes: int
@@ -76,8 +76,8 @@ class Manifest:
     data_version: int
     revision: int
     taken_at: float
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    keys: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, FileDigest] = field(default_factory=dict)
+    keys: Mapping[str, FileDigest] = field(default_factory=dict)
     blob_count: int = 0
     lost: tuple[str, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -178,8 +178,8 @@ class Draft:
         self._target = folder / name
         self._path = folder / f".{name}.partial"
         self._path.mkdir(mode=0o700)
-        self._parts: dict[str, Part] = {}
-        self._keys: dict[str, Part] = {}
+        self._parts: dict[str, FileDigest] = {}
+        self._keys: dict[str, FileDigest] = {}
 
     @property
     def digests(self) -> Iterator[str]:
@@ -274,8 +274,8 @@ class _Writing:
         self._size += len(data)
 
     @property
-    def part(self) -> Part:
-        return Part(size_bytes=self._size, digest=self._digest.hexdigest())
+    def part(self) -> FileDigest:
+        return FileDigest(size_bytes=self._size, digest=self._digest.hexdigest())
 
 
 @contextlib.contextmanager
@@ -419,11 +419,11 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _part_record(part: Part) -> dict[str, Any]:
+def _part_record(part: FileDigest) -> dict[str, Any]:
     return {"size_bytes": part.size_bytes, "digest": part.digest}
 
 
-def _check_file(path: Path, part: Part) -> None:
+def _check_file(path: Path, part: FileDigest) -> None:
     from blake3 import blake3
 
     digest, size = blake3(), 0
@@ -452,8 +452,8 @@ def _read_manifest(path: Path) -> Manifest:
             **{name: record[name] for name in _PLAIN},
             lost=tuple(record["lost"]),
             choices=record["choices"],
-            parts={name: Part(**part) for name, part in record["parts"].items()},
-            keys={name: Part(**part) for name, part in record["keys"].items()},
+            parts={name: FileDigest(**part) for name, part in record["parts"].items()},
+            keys={name: FileDigest(**part) for name, part in record["keys"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BackupError(f"{path} is damaged: {error!r}") from error

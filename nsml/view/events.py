@@ -34,7 +34,7 @@ MOST: Final = 2_000
 """The newest, which are shown."""
 
 
-class Happening(NamedTuple):
+class PlatformEvent(NamedTuple):
     """One thing that happened. `session_id`: "" where it is of none."""
 
     at: float
@@ -45,7 +45,7 @@ class Happening(NamedTuple):
     owner: str = ""
 
 
-COLUMNS: tuple[Column[Happening], ...] = (
+COLUMNS: tuple[Column[PlatformEvent], ...] = (
     Column(key="at", title="When", cell=lambda h, now: short_moment(h.at, now, has_seconds=True)),
     Column(key="ago", title="Ago", cell=lambda h, now: ago(now - h.at), is_optional=True),
     Column(key="what", title="What", cell=lambda h, _: h.what),
@@ -54,11 +54,11 @@ COLUMNS: tuple[Column[Happening], ...] = (
 )
 
 
-def of_session(one: Session) -> Iterator[Happening]:
+def of_session(one: Session) -> Iterator[PlatformEvent]:
     """What its record tells, in no order."""
 
-    def at(seconds: float, what: str, words: str = "") -> Happening:
-        return Happening(seconds, what, one.name, words, one.id, one.owner)
+    def at(seconds: float, what: str, words: str = "") -> PlatformEvent:
+        return PlatformEvent(seconds, what, one.name, words, one.id, one.owner)
 
     gpus = thousandths(one.spec.resources.gpu_thousandths)
     on = f" on {counted(one.spec.replica_count, 'node')}" if one.spec.replica_count > 1 else ""
@@ -90,7 +90,7 @@ def of_session(one: Session) -> Iterator[Happening]:
         yield at(seconds_of(one.ended_at), state.word.lower(), said)
 
 
-def of_node(node: Node) -> Iterator[Happening]:
+def of_node(node: Node) -> Iterator[PlatformEvent]:
     """The same of a machine: what administrators and the platform did to it, and since when it is silent."""
     for word, moment, by, why in (
         ("drained", node.drain.asked_at, node.drain.asked_by, node.drain.reason),
@@ -99,26 +99,26 @@ def of_node(node: Node) -> Iterator[Happening]:
     ):
         if moment.seconds:
             said = ": ".join(filter(None, (by and f"by {by}", why)))
-            yield Happening(seconds_of(moment), word, node.name, said)
+            yield PlatformEvent(seconds_of(moment), word, node.name, said)
     if node.state == nodes_pb2.NODE_STATE_SILENT:
         words = "nothing was heard of it since; what runs there may go on"
-        yield Happening(seconds_of(node.last_contact_at), "silent", node.name, words)
+        yield PlatformEvent(seconds_of(node.last_contact_at), "silent", node.name, words)
 
 
-def of_cluster(cluster: GetClusterResponse) -> Iterator[Happening]:
+def of_cluster(cluster: GetClusterResponse) -> Iterator[PlatformEvent]:
     """The same of the control planes, and of what is wrong now."""
     for member in cluster.members:
         if member.HasField("started_at"):
             words = f"leads term {cluster.term}" if member.is_leader else "stands by"
-            yield Happening(
+            yield PlatformEvent(
                 seconds_of(member.started_at), "control plane up", member.name, f"now {words}"
             )
     for one in cluster.conditions:
         if one.HasField("since"):
             subject = f"{condition_name(one)} {one.subject}".rstrip()
-            yield Happening(seconds_of(one.since), "condition", subject, one.meaning)
+            yield PlatformEvent(seconds_of(one.since), "condition", subject, one.meaning)
 
 
-def newest(some: Iterable[Happening], most: int = MOST) -> list[Happening]:
+def newest(some: Iterable[PlatformEvent], most: int = MOST) -> list[PlatformEvent]:
     """The last of them, newest first."""
     return heapq.nlargest(most, some, key=attrgetter("at", "subject", "what"))

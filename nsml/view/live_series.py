@@ -16,7 +16,7 @@ from nsml.view.times import seconds_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsml.superseding import Place
+    from nsml.superseding import PointKey
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_POINTS = 8192
@@ -29,7 +29,7 @@ _Key: TypeAlias = "tuple[str, str, str, int, int]"
 """Label, metric, element, rank and attempt of a line; attempt 0 where a line is of all."""
 
 
-_Point: TypeAlias = "tuple[float, float, Place | None]"
+_Point: TypeAlias = "tuple[float, float, PointKey | None]"
 """Place on the axis, value, and where it was reported."""
 
 
@@ -42,7 +42,7 @@ class GrowingSeries:
         self.count = 0
         """Points that were added."""
 
-    def add(self, x: float, y: float, place: Place | None = None) -> None:
+    def add(self, x: float, y: float, place: PointKey | None = None) -> None:
         """One more point, anywhere; `place` is what `keep` looks at."""
         self.count += 1
         self._points.append((x, y, place))
@@ -58,7 +58,7 @@ class GrowingSeries:
             kept += _extremes(self._points[place : min(place + 4, end)])
         self._points = kept + self._points[end:]
 
-    def keep(self, is_kept: Callable[[Place], bool]) -> None:
+    def keep(self, is_kept: Callable[[PointKey], bool]) -> None:
         """Forget the points that are not kept."""
         self._points = [one for one in self._points if one[2] is None or is_kept(one[2])]
 

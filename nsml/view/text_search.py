@@ -47,7 +47,7 @@ class Sought:
             yield places[bisect_right(starts, found) - 1], places[bisect_right(starts, at - 1)]
 
 
-class Found:
+class TextMatch:
     """The lines of a log that have what is sought: each is looked at once, a piece of the log at a time.
 
     Lines have numbers that stay theirs, from 0 on: a log grows at its end, and loses lines at its beginning.

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import Delete, KeyValueStore, NoSpace, Put, Transaction
 from nsml.clock import SystemClock
@@ -27,7 +27,7 @@ HEALS_WITHIN_S = 60
 
 
 @asynccontextmanager
-async def small(folder: Path) -> AsyncIterator[Surroundings]:
+async def small(folder: Path) -> AsyncIterator[Backends]:
     """What a control plane stands on, with an etcd that is soon full."""
     process = etcd_in(folder / "etcd", quota_bytes=QUOTA)
     process.start()

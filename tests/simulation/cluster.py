@@ -29,7 +29,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.plane import ControlPlane, MemberConfig, Surroundings
+from controlplane.plane import Backends, ControlPlane, MemberConfig
 from controlplane.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
@@ -241,7 +241,7 @@ class ControlPlaneProcess:
         finally:
             self.plane = None
 
-    def _surroundings(self, member: str, link: StoreLink) -> Surroundings:
+    def _surroundings(self, member: str, link: StoreLink) -> Backends:
         durable = self.durable
 
         def way(name: str, trouble: Trouble, error: type[Exception]) -> Way:
@@ -255,7 +255,7 @@ class ControlPlaneProcess:
                 name=name,
             )
 
-        return Surroundings(
+        return Backends(
             store=link,
             history=HistoryLink(
                 durable.history, way("history", durable.history_trouble, HistoryUnavailable)
@@ -270,7 +270,7 @@ class ControlPlaneProcess:
             peers=MemoryPeers(self.world.network, self.address),
         )
 
-    async def _cluster_id(self, on: Surroundings) -> str:
+    async def _cluster_id(self, on: Backends) -> str:
         while True:
             with suppress(StoreUnavailable, CommitUnknown):  # as its supervisor does
                 return await ensure_cluster(on, "embedded")

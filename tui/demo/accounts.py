@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from nsml.v1 import datasets_pb2, projects_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tui.demo.part import active, project_of, stamp
 from tui.demo.scenery import DATASETS, PROJECTS, resources_of
+from tui.demo.scripted_session import active, project_of, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
 
 
 class Accounts:
     """All of them, with moments in seconds from `origin` on (Unix seconds)."""
 
-    def __init__(self, parts: Sequence[Part], origin: float) -> None:
+    def __init__(self, parts: Sequence[ScriptedSession], origin: float) -> None:
         self._parts = parts
         self._origin = origin
 

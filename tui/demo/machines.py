@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from nsml._version import RELEASE
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from tui.demo.part import active, stamp, state_of
 from tui.demo.scenery import (
     CORES,
     GPU_MEMORY,
@@ -20,11 +19,12 @@ from tui.demo.scenery import (
     is_silent,
     resources_of,
 )
+from tui.demo.scripted_session import active, stamp, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
 
 
 class Machines:
@@ -34,7 +34,7 @@ class Machines:
         self._origin = origin
 
     def cluster(
-        self, live: Sequence[Part], nodes: Sequence[nodes_pb2.Node], now: float
+        self, live: Sequence[ScriptedSession], nodes: Sequence[nodes_pb2.Node], now: float
     ) -> nodes_pb2.GetClusterResponse:
         """The platform, with these live sessions on these nodes."""
         holding = active(live, now)
@@ -75,7 +75,7 @@ class Machines:
         answer.load.power_watts = sum(use.sample.power_watts for use in uses)
         return answer
 
-    def node(self, place: int, live: Sequence[Part], now: float) -> nodes_pb2.Node:
+    def node(self, place: int, live: Sequence[ScriptedSession], now: float) -> nodes_pb2.Node:
         """The node of a place, with what the live sessions hold of it."""
         node = nodes_pb2.Node(
             name=NODES[place],
@@ -85,7 +85,7 @@ class Machines:
             host=f"{NODES[place]}.garden.example",
             pod="hedge" if place < 3 else "meadow",
         )
-        holder: dict[int, Part] = {}
+        holder: dict[int, ScriptedSession] = {}
         for part in active(live, now):
             for node_at, devices in part.places:
                 if node_at == place:
@@ -106,7 +106,7 @@ class Machines:
         return node
 
 
-def _use(node: int, index: int, part: Part | None, now: float) -> nodes_pb2.DeviceUse:
+def _use(node: int, index: int, part: ScriptedSession | None, now: float) -> nodes_pb2.DeviceUse:
     """A device with what it does: of one that nobody holds, nothing."""
     use = nodes_pb2.DeviceUse(
         device=device_at(node, index), allocated_thousandths=0 if part is None else 1000
@@ -122,7 +122,7 @@ def _use(node: int, index: int, part: Part | None, now: float) -> nodes_pb2.Devi
     return use
 
 
-def figures_of(node: int, index: int, part: Part | None, now: float) -> dict[str, float]:
+def figures_of(node: int, index: int, part: ScriptedSession | None, now: float) -> dict[str, float]:
     """What is measured of a device at a moment."""
     load = 0.0
     if part is not None and state_of(part, now) == pb.SESSION_STATE_RUNNING:

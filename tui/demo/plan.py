@@ -8,9 +8,9 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from nsml.v1 import sessions_pb2 as pb
-from tui.demo.part import Part, in_order
 from tui.demo.programs import PROGRAMS
 from tui.demo.scenery import GPUS, NODES, USERS
+from tui.demo.scripted_session import ScriptedSession, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,12 +22,12 @@ AFTER_S: Final = 24 * 3_600.0
 _ARRIVES_EVERY_S: Final = 420.0
 
 
-def played() -> list[Part]:
+def played() -> list[ScriptedSession]:
     """All sessions, with their places, in the order in which they were submitted."""
     return _placed(_written())
 
 
-def _written() -> list[Part]:
+def _written() -> list[ScriptedSession]:
     """Everybody's plans, by the moment at which they are submitted."""
     chance = random.Random(SEED)  # noqa: S311 - a story, no secret
     plans: list[dict[str, Any]] = list(_SCENE)
@@ -37,7 +37,7 @@ def _written() -> list[Part]:
             plans.append(_plan(chance, created))
         created += chance.uniform(0.5, 1.5) * _ARRIVES_EVERY_S
     plans.sort(key=lambda plan: plan["created"])
-    return [Part(number=number, **plan) for number, plan in enumerate(plans, 1)]
+    return [ScriptedSession(number=number, **plan) for number, plan in enumerate(plans, 1)]
 
 
 def _plan(chance: random.Random, created: float) -> dict[str, Any]:
@@ -186,9 +186,9 @@ _SCENE: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-def _placed(parts: list[Part]) -> list[Part]:
+def _placed(parts: list[ScriptedSession]) -> list[ScriptedSession]:
     """Place them as their turn comes and enough is free; none holds what another does."""
-    waiting: list[Part] = []
+    waiting: list[ScriptedSession] = []
     ends: list[tuple[float, int]] = []
     arrivals = sorted(parts, key=lambda part: part.created)
     free = [set(range(GPUS)) for _ in NODES]
@@ -216,7 +216,9 @@ def _placed(parts: list[Part]) -> list[Part]:
     return parts
 
 
-def _room(part: Part, free: Sequence[set[int]]) -> list[tuple[int, tuple[int, ...]]] | None:
+def _room(
+    part: ScriptedSession, free: Sequence[set[int]]
+) -> list[tuple[int, tuple[int, ...]]] | None:
     """Where it has room: on the nodes that are fullest of those that have it."""
     fits = sorted(
         (len(devices), node) for node, devices in enumerate(free) if len(devices) >= part.gpus

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsml.view.series import Series
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
     from tui.model import ChartQuery
 
 TAIL_LINES: Final = 1_000
@@ -27,7 +27,9 @@ class Reports:
     def __init__(self, origin: float) -> None:
         self._origin = origin
 
-    def series(self, parts: Sequence[Part], query: ChartQuery, now: float) -> SeriesReceived:
+    def series(
+        self, parts: Sequence[ScriptedSession], query: ChartQuery, now: float
+    ) -> SeriesReceived:
         """What these reported, as columns of the query."""
         low = -math.inf if query.low is None else query.low
         high = math.inf if query.high is None else query.high
@@ -45,7 +47,9 @@ class Reports:
         ids = tuple(part.id for part in parts)
         return SeriesReceived(ids, query, lines_in_order(groups), owners)
 
-    def _columns(self, part: Part, metric: str, query: ChartQuery, count: int) -> pb.Series | None:
+    def _columns(
+        self, part: ScriptedSession, metric: str, query: ChartQuery, count: int
+    ) -> pb.Series | None:
         start, step = self._axis(part, query.axis)
         first = 0 if query.low is None else max(math.ceil((query.low - start) / step), 0)
         last = count - 1
@@ -72,14 +76,14 @@ class Reports:
             series.odd.append(0)
         return series
 
-    def _axis(self, part: Part, axis: Axis) -> tuple[float, float]:
+    def _axis(self, part: ScriptedSession, axis: Axis) -> tuple[float, float]:
         """Where its reports begin on an axis, and how far they are apart."""
         if axis is Axis.STEP:
             return 0.0, float(part.program.steps)
         start = 0.0 if axis is Axis.RELATIVE else self._origin + part.started
         return start, part.program.every_s
 
-    def log(self, part: Part, before: float | None, now: float) -> LogReceived:
+    def log(self, part: ScriptedSession, before: float | None, now: float) -> LogReceived:
         """What it printed since a moment; None: the last lines."""
         count = part.reports(now)
         first = max(count - TAIL_LINES, 0) if before is None else part.reports(before)
@@ -92,7 +96,7 @@ class Reports:
         return LogReceived(part.id, lines, is_anew=before is None)
 
 
-def _printed(part: Part, number: int) -> str:
+def _printed(part: ScriptedSession, number: int) -> str:
     values = {name: part.value(name, number) for name in part.program.metrics}
     text = part.program.log.replace("{step", "{0")
     for place, name in enumerate(values, 1):
@@ -100,14 +104,14 @@ def _printed(part: Part, number: int) -> str:
     return text.format(number * part.program.steps, *values.values())
 
 
-def _beginning(part: Part) -> list[str]:
+def _beginning(part: ScriptedSession) -> list[str]:
     return [
         f"{part.program.entry}: {part.program.dataset} is at /data/{part.program.dataset}",
         f"{counted(part.gpus * part.replicas, 'GPU')} on {counted(part.replicas, 'node')}: {part.program.args}",
     ]
 
 
-def _farewell(part: Part) -> list[str]:
+def _farewell(part: ScriptedSession) -> list[str]:
     match part.outcome:
         case pb.SESSION_STATE_SUCCEEDED:
             return ["done: saved as 'best'"]

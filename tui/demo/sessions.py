@@ -9,23 +9,31 @@ from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.units import counted
 from tui.demo import tabs
-from tui.demo.part import active, end_of, free_devices, in_order, project_of, stamp, state_of
 from tui.demo.scenery import DATASETS, NODES, device_at, resources_of
+from tui.demo.scripted_session import (
+    active,
+    end_of,
+    free_devices,
+    in_order,
+    project_of,
+    stamp,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
 
 
 class Sessions:
     """All of them, with moments in seconds from `origin` on (Unix seconds)."""
 
-    def __init__(self, parts: Sequence[Part], origin: float) -> None:
+    def __init__(self, parts: Sequence[ScriptedSession], origin: float) -> None:
         self._parts = parts
         self._origin = origin
 
-    def session(self, part: Part, now: float) -> pb.Session:
+    def session(self, part: ScriptedSession, now: float) -> pb.Session:
         """As it is at a moment."""
         session = pb.Session(
             id=part.id,
@@ -68,7 +76,7 @@ class Sessions:
             session.end.CopyFrom(end_of(part))
         return session
 
-    def _report(self, session: pb.Session, part: Part, now: float) -> None:
+    def _report(self, session: pb.Session, part: ScriptedSession, now: float) -> None:
         last = part.reports(now) - 1
         if last < 0:
             return
@@ -85,7 +93,7 @@ class Sessions:
 
     # Who waits
 
-    def _reason(self, part: Part, now: float) -> str:
+    def _reason(self, part: ScriptedSession, now: float) -> str:
         free = [len(devices) for devices in free_devices(self._parts, now)]
         if part.replicas > 1:
             room = sum(count >= part.gpus for count in free)
@@ -96,7 +104,7 @@ class Sessions:
         return f"{needs}; most free on one node: {max(free)}"
 
     def queue(
-        self, waiting: Sequence[Part], nodes: Sequence[nodes_pb2.Node], now: float
+        self, waiting: Sequence[ScriptedSession], nodes: Sequence[nodes_pb2.Node], now: float
     ) -> pb.ListQueueResponse:
         """Who waits, in its order."""
         free = [len(devices) for devices in free_devices(self._parts, now)]
@@ -125,7 +133,7 @@ class Sessions:
                 stamp(row.expected_start, self._origin + part.placed)
         return answer
 
-    def explanation(self, part: Part, now: float) -> pb.ExplainSessionResponse:
+    def explanation(self, part: ScriptedSession, now: float) -> pb.ExplainSessionResponse:
         """Why it waits."""
         answer = pb.ExplainSessionResponse(session=self.session(part, now))
         waiting = in_order([one for one in self._parts if one.created <= now < one.placed])

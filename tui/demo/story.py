@@ -39,7 +39,7 @@ from tui.sources import OF_TABS, Topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
     from tui.model import ChartQuery, DetailReceived, Event
 
 RECEIVED_EVERY_S: Final = 2.0
@@ -126,7 +126,9 @@ class Demo:
         elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
             yield at, self._detail(parts[0], topic, what, now)
 
-    def _detail(self, part: Part, topic: Topic, what: str, now: float) -> DetailReceived | Refused:
+    def _detail(
+        self, part: ScriptedSession, topic: Topic, what: str, now: float
+    ) -> DetailReceived | Refused:
         """What a tab shows of a session."""
         match topic:
             case Topic.CHECKPOINTS:
@@ -151,5 +153,5 @@ def _is_due(after: float | None, at: float) -> bool:
     return after is None or at // RECEIVED_EVERY_S > after // RECEIVED_EVERY_S
 
 
-def _gone(part: Part) -> float:
+def _gone(part: ScriptedSession) -> float:
     return part.gone

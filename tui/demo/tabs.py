@@ -19,13 +19,13 @@ from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_SAVED, Media
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.units import parse_duration
 from tui.demo.machines import figures_of
-from tui.demo.part import stamp
 from tui.demo.scenery import NODES
+from tui.demo.scripted_session import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tui.demo.part import Part
+    from tui.demo.scripted_session import ScriptedSession
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
@@ -59,7 +59,7 @@ _TALE: Final = (
 )
 
 
-def saved(part: Part, origin: float, now: float) -> list[Checkpoint]:
+def saved(part: ScriptedSession, origin: float, now: float) -> list[Checkpoint]:
     """Its checkpoints, oldest first."""
     found = []
     for number in range(1, int(part.ran_s(now) // SAVES_EVERY_S) + 1):
@@ -83,7 +83,7 @@ def saved(part: Part, origin: float, now: float) -> list[Checkpoint]:
 
 
 def telemetry(
-    part: Part,
+    part: ScriptedSession,
     origin: float,
     now: float,
     span: str,
@@ -131,7 +131,7 @@ def _series(
         series.figures.add(name=name, least=values, most=values, mean=values)
 
 
-def _taken(part: Part, rank: int, at: float) -> dict[str, float]:
+def _taken(part: ScriptedSession, rank: int, at: float) -> dict[str, float]:
     swing = math.sin(at / 40 + part.number + rank)
     return {
         "cpu_cores": 3.4 * part.gpus + 0.9 * swing,
@@ -143,7 +143,7 @@ def _taken(part: Part, rank: int, at: float) -> dict[str, float]:
 # Its code
 
 
-def code(part: Part) -> dict[str, list[str]]:
+def code(part: ScriptedSession) -> dict[str, list[str]]:
     """The lines of each file, by path."""
     program = part.program
     names = ", ".join(
@@ -178,7 +178,7 @@ def code(part: Part) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def files(part: Part) -> list[Entry]:
+def files(part: ScriptedSession) -> list[Entry]:
     """Its files as they were packed."""
     return [
         Entry(path=path, mode=0o644, size=len("\n".join(lines)) + 1, chunks=())
@@ -189,7 +189,7 @@ def files(part: Part) -> list[Entry]:
 # What it showed
 
 
-def shown(part: Part, origin: float, now: float) -> list[Media]:
+def shown(part: ScriptedSession, origin: float, now: float) -> list[Media]:
     """What it showed beside its numbers, oldest first."""
     found = []
     for number in range(1, int(part.ran_s(now) // SHOWS_EVERY_S) + 1):
@@ -221,7 +221,7 @@ _FACTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def content(part: Part, what: str) -> bytes | None:
+def content(part: ScriptedSession, what: str) -> bytes | None:
     """What is in one of them, by its key; None where nobody made that up."""
     file = what.split(".", 2)[-1]
     name, _, number = file.rpartition("-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from nsml.view.events import COLUMNS, Happening, newest, of_cluster, of_node, of_session
+from nsml.view.events import COLUMNS, PlatformEvent, newest, of_cluster, of_node, of_session
 from nsml.view.units import ago, counted, short_moment
 from tui.screens.listing import Listing
 from tui.sources import Topic
@@ -19,7 +19,7 @@ GATHERED_EVERY_S: Final = 1.0
 """How often all that is known is looked through."""
 
 
-class EventsScreen(Listing[Happening]):
+class EventsScreen(Listing[PlatformEvent]):
     """What happened, as the records of sessions, nodes and control planes tell, and what was seen beside."""
 
     name_of = "events"
@@ -34,18 +34,18 @@ class EventsScreen(Listing[Happening]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gathered: Sequence[Happening] = ()
+        self._gathered: Sequence[PlatformEvent] = ()
         self._gathered_at = -GATHERED_EVERY_S
 
-    def columns(self) -> Sequence[Column[Happening]]:
+    def columns(self) -> Sequence[Column[PlatformEvent]]:
         """Of events."""
         return COLUMNS
 
-    def key(self, item: Happening) -> str:
+    def key(self, item: PlatformEvent) -> str:
         """All of it: nothing happens twice at once."""
         return f"{item.at} {item.what} {item.subject} {item.words}"
 
-    def items(self) -> Sequence[Happening]:
+    def items(self) -> Sequence[PlatformEvent]:
         """The newest of all that is known."""
         now = self.dashboard.clock.monotonic()
         if now - self._gathered_at >= GATHERED_EVERY_S:
@@ -60,7 +60,7 @@ class EventsScreen(Listing[Happening]):
             self._gathered = newest(parts)
         return self._gathered
 
-    def texts(self, item: Happening) -> Sequence[str]:
+    def texts(self, item: PlatformEvent) -> Sequence[str]:
         """What, of what, and the rest of its line."""
         return item.what, item.subject, item.words
 
@@ -73,7 +73,7 @@ class EventsScreen(Listing[Happening]):
         few = f"{shown:,} of " if shown != known else ""
         return f"{few}the last {counted(known, 'event')}"
 
-    def lines(self, item: Happening) -> Sequence[str]:
+    def lines(self, item: PlatformEvent) -> Sequence[str]:
         """All of its line."""
         now = self.dashboard.clock.time()
         when = f"{short_moment(item.at, now, has_seconds=True)}, {ago(now - item.at)}"

@@ -19,7 +19,7 @@ from nsml.view.nodes import condition_title, is_notice, worst_first
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
 from nsml.view.text import fit, visible, wrapped
 from tui import appearance
-from tui.headline import Part, headline
+from tui.headline import HeadlineItem, headline
 from tui.hints import key_of
 from tui.sources import State, Topic
 from tui.widgets.keys import Keys
@@ -270,46 +270,48 @@ class Frame(LinesUnderMouse, Screen[None]):
     def _platform(self, now: float) -> Text:
         return headline([*self._link(now), *self._load()], self.app.size.width)
 
-    def _link(self, now: float) -> Iterator[Part]:
+    def _link(self, now: float) -> Iterator[HeadlineItem]:
         """Which platform it is, and how it stands with it."""
         model, player = self.model, self.dashboard.player
         state = model.sources[Topic.CLUSTER].state(now)
         dot, role = _DOTS[state]
-        yield Part("nsml", worth=0)
-        yield Part(visible(self.dashboard.platform), style="bold", gap="  ", is_name=True)
+        yield HeadlineItem("nsml", worth=0)
+        yield HeadlineItem(visible(self.dashboard.platform), style="bold", gap="  ", is_name=True)
         if player is None:
             style = appearance.style(self.app, role)
-            yield Part(f"{dot} {state.value}", style=style, gap="  ")
+            yield HeadlineItem(f"{dot} {state.value}", style=style, gap="  ")
         else:
             # What is not now is never called live.
             style = appearance.style(self.app, appearance.WAITS) + _BOLD
-            yield Part(visible(player.words()), style=style, gap="  ")
+            yield HeadlineItem(visible(player.words()), style=style, gap="  ")
         if self.dashboard.recorder is not None:
-            yield Part("● recording", style=appearance.style(self.app, appearance.BAD), gap=" ")
+            yield HeadlineItem(
+                "● recording", style=appearance.style(self.app, appearance.BAD), gap=" "
+            )
         if model.cluster is not None and state is State.LIVE and player is None:
             is_slow = model.took_s >= SLOW_ANSWER_S
             took = f"{model.took_s:.1f}s" if is_slow else _tens_of_ms(model.took_s)
             slow = appearance.style(self.app, appearance.WAITS)
-            yield Part(took, worth=3, style=slow if is_slow else "", gap=" ")
+            yield HeadlineItem(took, worth=3, style=slow if is_slow else "", gap=" ")
 
-    def _load(self) -> Iterator[Part]:
+    def _load(self) -> Iterator[HeadlineItem]:
         """What it has to do."""
         cluster = self.model.cluster
         if cluster is None:
             return
-        yield Part(f"leader {visible(cluster.leader) or 'none'}", worth=1, gap="  ")
+        yield HeadlineItem(f"leader {visible(cluster.leader) or 'none'}", worth=1, gap="  ")
         held, every = (
             each.gpu_thousandths / 1000 for each in (cluster.allocated, cluster.capacity)
         )
         gpus = f"GPUs {held:g}/{every:g}"
         if cluster.simulated:
-            yield Part(f"{gpus} {SIMULATED}", worth=6, short=f"{gpus} {SIMULATED_SHORT}")
+            yield HeadlineItem(f"{gpus} {SIMULATED}", worth=6, short=f"{gpus} {SIMULATED_SHORT}")
         else:
-            yield Part(gpus, worth=6)
+            yield HeadlineItem(gpus, worth=6)
         if every and cluster.HasField("load") and cluster.load.devices:
-            yield Part(f"{cluster.load.utilization_percent:.0f}% busy", worth=2, gap=" ")
-        yield Part(f"running {cluster.sessions_running}", worth=4)
-        yield Part(f"queue {cluster.sessions_queued}", worth=5)
+            yield HeadlineItem(f"{cluster.load.utilization_percent:.0f}% busy", worth=2, gap=" ")
+        yield HeadlineItem(f"running {cluster.sessions_running}", worth=4)
+        yield HeadlineItem(f"queue {cluster.sessions_queued}", worth=5)
 
     def _screens(self) -> Text:
         if words := size_warning(*self.app.size):

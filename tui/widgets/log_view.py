@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from nsml.view.text import graphemes, width, wrapped
-from nsml.view.text_search import Found, untabbed
+from nsml.view.text_search import TextMatch, untabbed
 from tui.background import in_background
 from tui.widgets.lines import Lines
 
@@ -79,7 +79,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         Binding("g,home", "first", "First", show=False, id="log.first"),
         Binding("G,end", "follow", "Last", show=False, id="log.last"),
         Binding("n", "find(1)", "Next found", show=False, id="log.next"),
-        Binding("N", "find(-1)", "Found before", show=False, id="log.before"),
+        Binding("N", "find(-1)", "TextMatch before", show=False, id="log.before"),
     ]
 
     class Changed(Message):
@@ -100,7 +100,7 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._inside = 0
         """Rows of the first line in sight that are above it, where that line is higher than all of what is in sight."""
         self.is_wrapped = False
-        self._found = Found()
+        self._found = TextMatch()
         self._found_at: int | None = None
         self._is_looking = False
         self.is_following = True
@@ -137,7 +137,7 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     def seek(self, text: str) -> None:
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
-        self._found, self._found_at = Found(text), None
+        self._found, self._found_at = TextMatch(text), None
         self._look()
         self.post_message(self.Changed())
         self.refresh()

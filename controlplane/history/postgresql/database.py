@@ -39,7 +39,7 @@ from controlplane.history.postgresql.connection import (
 from controlplane.history.postgresql.dialect import PostgresDialect
 from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
 from controlplane.history.postgresql.schema import MIGRATION_S, migrate
-from controlplane.history.sql.batches import Batches, Part
+from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.subscriptions import Changes
 from nsml.clock import in_own_thread
 from nsml.concurrency import to_its_end
@@ -151,7 +151,7 @@ class PostgresDatabase:
         async with self._batches.turn:
             await to_its_end(asyncio.to_thread(self._close))
 
-    async def _settle(self, batch: Sequence[Part[Connection, Any]]) -> None:
+    async def _settle(self, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:
             await to_its_end(
                 self._errand(self._writing, lambda errand: self._commit(errand, batch))
@@ -200,7 +200,7 @@ class PostgresDatabase:
             finally:
                 self._put_back(line)
 
-    def _commit(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
+    def _commit(self, errand: _Errand, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:
             self._together(errand, batch)
         except (HistoryCorrupt, HistoryUnavailable) as error:
@@ -214,7 +214,7 @@ class PostgresDatabase:
             for part in batch:
                 self._commit(errand, [part])
 
-    def _together(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
+    def _together(self, errand: _Errand, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         """All of them in one transaction, when nobody else has their locks any more."""
         waits_until = time.monotonic() + locks.PATIENCE_S
         while True:
@@ -227,7 +227,7 @@ class PostgresDatabase:
                 with errand.on(line), translated(self._shown):
                     locks.free(line)
 
-    def _in_one(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
+    def _in_one(self, errand: _Errand, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         touched = {name for part in batch for name in part.touches}
         for tries_left in reversed(range(_TRIES)):
             line, is_fresh = self._take_writer()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 
-class Part(Generic[C, T]):
+class BatchItem(Generic[C, T]):
     """One caller's work within a transaction."""
 
     def __init__(self, work: Callable[[C], T], touches: Collection[str]) -> None:
@@ -49,17 +49,20 @@ class Batches(Generic[C]):
     """
 
     def __init__(
-        self, settle: Callable[[Sequence[Part[C, Any]]], Awaitable[None]], *, most: int = 1 << 62
+        self,
+        settle: Callable[[Sequence[BatchItem[C, Any]]], Awaitable[None]],
+        *,
+        most: int = 1 << 62,
     ) -> None:
         self.turn = asyncio.Lock()
         """Held while a transaction is on its way."""
         self._settle = settle
         self._most = most
-        self._queue: list[Part[C, Any]] = []
+        self._queue: list[BatchItem[C, Any]] = []
 
     async def write(self, work: Callable[[C], T], touches: Collection[str]) -> T:
         """Run `work` in one of the next transactions; its value once that is settled."""
-        part = Part(work, touches)
+        part = BatchItem(work, touches)
         self._queue.append(part)
         try:
             async with self.turn:

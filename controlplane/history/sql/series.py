@@ -26,7 +26,7 @@ from controlplane.history.downsampling import (
     together,
 )
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.range_read import Look, Span
+from controlplane.history.range_read import RangeReader, Span
 from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
 from controlplane.history.sql.retention import thin, to_thin
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.history.downsampling import Bucket, Columns
-    from controlplane.history.range_read import Part
+    from controlplane.history.range_read import NumberedBucket
     from controlplane.history.records import Told
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import Ages
@@ -566,7 +566,9 @@ class _Reading:
             let_go_at=fold.let_go_at,
         )
 
-    def _look(self, key: Key, given: _Given, counting: _Counting, start: float, width: int) -> Look:
+    def _look(
+        self, key: Key, given: _Given, counting: _Counting, start: float, width: int
+    ) -> RangeReader:
         """The parts of one series in the range, settled."""
         query = self._query
         span = Span(
@@ -578,7 +580,7 @@ class _Reading:
             offset=counting.offset,
         )
         load = partial(self._rows, key, given.series_id)
-        look = Look(given.levels, span, width, load, finest=given.finest)
+        look = RangeReader(given.levels, span, width, load, finest=given.finest)
         look.settle()
         return look
 
@@ -683,9 +685,9 @@ class _Reading:
             rows |= self._session.rows(series_id, level, lacking)
         return rows
 
-    def _serve(self, looks: Mapping[Key, Look]) -> None:
+    def _serve(self, looks: Mapping[Key, RangeReader]) -> None:
         """Read the points of the buckets that are to be looked into, each chunk once for all series."""
-        wants: dict[tuple[int, int], dict[Key, list[Part]]] = {}
+        wants: dict[tuple[int, int], dict[Key, list[NumberedBucket]]] = {}
         for key, look in looks.items():
             if look.wanted:
                 wants.setdefault((key.rank, key.attempt), {})[key] = look.wanted
@@ -729,7 +731,7 @@ class _Reading:
                 after = rows[-1][0]
 
 
-def _ranges(wanted: Iterable[Sequence[Part]]) -> list[tuple[int, int]]:
+def _ranges(wanted: Iterable[Sequence[NumberedBucket]]) -> list[tuple[int, int]]:
     """The chunks that buckets came from, as ranges of ids that do not overlap."""
     ranges: list[tuple[int, int]] = []
     for parts in wanted:

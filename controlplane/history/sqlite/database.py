@@ -23,7 +23,7 @@ from controlplane.history.errors import (
     HistoryFull,
     HistoryUnavailable,
 )
-from controlplane.history.sql.batches import Batches, Part
+from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.sqlite.dialect import SqliteDialect
 from controlplane.history.sqlite.schema import migrate
 from controlplane.history.subscriptions import Changes
@@ -110,7 +110,7 @@ class SqliteDatabase:
         async with self._batches.turn:
             await to_its_end(self._run(self._close))
 
-    async def _settle(self, batch: Sequence[Part[Connection, Any]]) -> None:
+    async def _settle(self, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:
             await to_its_end(self._run(lambda: self._commit(batch)))
         finally:
@@ -118,7 +118,7 @@ class SqliteDatabase:
                 if part.is_settled and part.error is None:
                     self.changes.tell(part.touches)
 
-    def _commit(self, batch: Sequence[Part[Connection, Any]]) -> None:
+    def _commit(self, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:
             with self._mutex, translated(self._path), _transaction(self._writer):
                 for part in batch:
@@ -130,7 +130,7 @@ class SqliteDatabase:
         for part in batch:
             part.is_settled = True
 
-    def _attempt(self, part: Part[Connection, Any]) -> None:
+    def _attempt(self, part: BatchItem[Connection, Any]) -> None:
         """Do its work inside a savepoint, and keep what it raises for its caller."""
         self._writer.execute("SAVEPOINT part")
         try:

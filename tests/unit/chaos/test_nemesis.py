@@ -14,7 +14,7 @@ from chaos.disks import Disk, Disks
 from chaos.hosts import CLIENT, Loopback
 from chaos.load import Load
 from chaos.nemesis import FAULTS, Nemesis, NothingFree
-from chaos.processes import AGENT, CONTROL_PLANE, ETCD, NotDone, Part, processes_with
+from chaos.processes import AGENT, CONTROL_PLANE, ETCD, NotDone, Program, processes_with
 from chaos.recording import Recorder
 from chaos.trainer import LEDGERS, read_ledgers
 from cli.exits import CommandError
@@ -45,7 +45,7 @@ class Platform:
         return part.name not in self.starting
 
 
-class Standing(Part):
+class Standing(Program):
     is_running = True
 
 
@@ -224,7 +224,7 @@ def test_several_at_once_hear_what_reaches_them():
 @pytest.fixture
 def sleeper(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    part = Part("sleeper", CONTROL_PLANE, "here", command, (), tmp_path, {"MARK": str(tmp_path)})
+    part = Program("sleeper", CONTROL_PLANE, "here", command, (), tmp_path, {"MARK": str(tmp_path)})
     part.start()
     yield part
     part.end()
@@ -246,7 +246,7 @@ def test_a_fault_proves_that_it_took_hold(sleeper, tmp_path):
 
 
 def test_what_ended_by_itself_was_not_killed(tmp_path):
-    part = Part("brief", ETCD, "here", ["true"], (), tmp_path, {"PATH": "/usr/bin:/bin"})
+    part = Program("brief", ETCD, "here", ["true"], (), tmp_path, {"PATH": "/usr/bin:/bin"})
     part.start()
     part.process.wait()
     with pytest.raises(NotDone, match="does not run"):

@@ -19,7 +19,7 @@ from controlplane.access.vault import make_vault
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.objects.memory import MemoryObjects
-from controlplane.plane import ControlPlane, MemberConfig, Surroundings
+from controlplane.plane import Backends, ControlPlane, MemberConfig
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
@@ -122,7 +122,7 @@ class Rig:
     """One control plane that serves."""
 
     plane: ControlPlane
-    on: Surroundings
+    on: Backends
     address: str
     stack: contextlib.AsyncExitStack
     server: Any = None
@@ -152,7 +152,7 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
+async def surroundings(**other: Any) -> AsyncIterator[Backends]:
     """Everything in memory."""
     clock = other.get("clock") or SystemClock()
     async with contextlib.AsyncExitStack() as stack:
@@ -165,7 +165,7 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
         if history is None:
             history = await open_history(":memory:", clock=clock, run=inline)
             stack.push_async_callback(history.close)
-        yield Surroundings(
+        yield Backends(
             store=store,
             history=history,
             objects=other.get("objects") or MemoryObjects(clock),
@@ -179,7 +179,7 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
 
 
 @contextlib.asynccontextmanager
-async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
+async def serving(on: Backends, **character: Any) -> AsyncIterator[Rig]:
     """A control plane on a loopback port."""
     async with contextlib.AsyncExitStack() as stack:
         # Its agents send no heartbeats: on a busy machine a test may last longer than silence is borne.

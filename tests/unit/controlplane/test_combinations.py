@@ -15,7 +15,7 @@ from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.objects.memory import MemoryObjects
 from controlplane.ownership import BackendSettings, Coordination, StartRefused, choose_coordination
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked
 from nsml.clock import SystemClock
@@ -52,7 +52,7 @@ REFUSALS = dict(rows("| what is tried | said |"))
 class Scene:
     """One store, history and object store, and data folders that come to them."""
 
-    def __init__(self, on: Surroundings, folder: Path) -> None:
+    def __init__(self, on: Backends, folder: Path) -> None:
         self.on = on
         self._folder = folder
 
@@ -160,7 +160,7 @@ async def not_shared_any_more(scene: Scene) -> None:
 
 
 @contextlib.asynccontextmanager
-async def marked(standing: BackendSettings, folder: Path) -> AsyncIterator[Surroundings]:
+async def marked(standing: BackendSettings, folder: Path) -> AsyncIterator[Backends]:
     """Parts of another platform."""
     async with surroundings() as on:
         await Scene(on, folder).start("elsewhere", standing)

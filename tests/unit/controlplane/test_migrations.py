@@ -12,7 +12,7 @@ from controlplane.migrations import RESTORING, bring_forward, look_at, wait_for_
 from controlplane.operations import records
 from controlplane.operations.members import MEMBERS, Member
 from controlplane.ownership import StartRefused
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.interface import KeyValueStore, Put, Transaction
 from nsml._version import RELEASE, VERSION
 from tests.platforms import ensure_cluster
@@ -40,7 +40,7 @@ async def write(store: KeyValueStore, **changes: object) -> None:
     await put(store, Put(key=records.CLUSTER, value=records.encode_cluster(changed)))
 
 
-async def test_older_data_become_ours_and_newer_ones_are_refused_by_name(on: Surroundings) -> None:
+async def test_older_data_become_ours_and_newer_ones_are_refused_by_name(on: Backends) -> None:
     assert await look_at(on.store) is on.store
     await ensure_cluster(on, "embedded")
     assert (await cluster(on.store)).data_version == DATA_VERSION
@@ -57,14 +57,14 @@ async def test_older_data_become_ours_and_newer_ones_are_refused_by_name(on: Sur
         await look_at(on.store)
 
 
-async def test_a_half_restored_store_is_refused(on: Surroundings) -> None:
+async def test_a_half_restored_store_is_refused(on: Backends) -> None:
     await ensure_cluster(on, "embedded")
     await put(on.store, Put(key=RESTORING, value=b""))
     with pytest.raises(StartRefused, match="broken off"):
         await look_at(on.store)
 
 
-async def test_a_restored_store_goes_on_counting(on: Surroundings) -> None:
+async def test_a_restored_store_goes_on_counting(on: Backends) -> None:
     await ensure_cluster(on, "embedded")
     await write(on.store, restores=(Restore(after=70, offset=next_offset(70)),))
     store = await look_at(on.store)
@@ -75,7 +75,7 @@ async def test_a_restored_store_goes_on_counting(on: Surroundings) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1.9", f"{RELEASE}+gffffffffffff"])
-async def test_control_planes_are_of_one_version(on: Surroundings, version: str) -> None:
+async def test_control_planes_are_of_one_version(on: Backends, version: str) -> None:
     """Two commits of one release are two versions."""
     ours, other = Member(name="a", version=VERSION), Member(name="b", version=version)
     await put(on.store, MEMBERS.put("a", ours))

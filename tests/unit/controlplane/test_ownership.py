@@ -24,7 +24,7 @@ from controlplane.ownership import (
     StartRefused,
     choose_coordination,
 )
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.interface import StoreUnavailable
 from nsml.clock import SystemClock
 from tests.platforms import cluster_in
@@ -47,15 +47,15 @@ def folder(tmp_path: Path, name: str) -> Path:
     return made
 
 
-async def claim(on: Surroundings, data: Path, standing: BackendSettings) -> str:
+async def claim(on: Backends, data: Path, standing: BackendSettings) -> str:
     return (await claimed(on, data, standing)).cluster.id
 
 
-async def claimed(on: Surroundings, data: Path, standing: BackendSettings) -> Claimed:
+async def claimed(on: Backends, data: Path, standing: BackendSettings) -> Claimed:
     return await claims.claim(on, data, standing, data / KEY_FILE)
 
 
-async def test_the_first_folder_has_the_store_for_good(on: Surroundings, tmp_path: Path) -> None:
+async def test_the_first_folder_has_the_store_for_good(on: Backends, tmp_path: Path) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
     cluster_id = await claim(on, first, CLUSTER)
     assert await cluster_in(on.store) == cluster_id
@@ -68,7 +68,7 @@ async def test_the_first_folder_has_the_store_for_good(on: Surroundings, tmp_pat
     assert sorted(file.name for file in first.iterdir()) == ["cluster", "coordination"]
 
 
-async def test_a_folder_keeps_to_its_store(on: Surroundings, tmp_path: Path) -> None:
+async def test_a_folder_keeps_to_its_store(on: Backends, tmp_path: Path) -> None:
     data = folder(tmp_path, "data")
     cluster_id = await claim(on, data, CLUSTER)
     async with surroundings() as empty:
@@ -83,7 +83,7 @@ async def test_a_folder_keeps_to_its_store(on: Surroundings, tmp_path: Path) -> 
 class Breaking:
     """Stands before everything that a start changes, and breaks off at one of its steps."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, on: Surroundings, survived: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, on: Backends, survived: int) -> None:
         self.left = survived
         monkeypatch.setattr(claims, "write_private", self.before(claims.write_private))
         monkeypatch.setattr(on.store, "commit", self.before(on.store.commit))
@@ -103,7 +103,7 @@ class Breaking:
 
 @pytest.mark.parametrize("standing", [CLUSTER, SHARED], ids=["alone", "shared"])
 async def test_a_start_that_broke_off_is_taken_up(
-    on: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standing: BackendSettings
+    on: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standing: BackendSettings
 ) -> None:
     """Broken off before each step that another one follows."""
     data, broken = folder(tmp_path, "data"), 0
@@ -123,14 +123,12 @@ async def test_a_start_that_broke_off_is_taken_up(
     assert list(other.iterdir()) == []
 
 
-async def test_a_store_inside_the_folder_is_the_folders_own(
-    on: Surroundings, tmp_path: Path
-) -> None:
+async def test_a_store_inside_the_folder_is_the_folders_own(on: Backends, tmp_path: Path) -> None:
     cluster_id = await claim(on, folder(tmp_path, "before"), INSIDE)
     assert await claim(on, folder(tmp_path, "after"), INSIDE) == cluster_id
 
 
-async def test_what_was_tried_in_vain_binds_nobody(on: Surroundings, tmp_path: Path) -> None:
+async def test_what_was_tried_in_vain_binds_nobody(on: Backends, tmp_path: Path) -> None:
     data = folder(tmp_path, "data")
     assert choose_coordination("http://127.0.0.1:1", data).kind == "http://127.0.0.1:1"
     assert choose_coordination("embedded", data) == INSIDE.coordination
@@ -140,7 +138,7 @@ async def test_what_was_tried_in_vain_binds_nobody(on: Surroundings, tmp_path: P
         choose_coordination("http://127.0.0.1:1", data)
 
 
-async def test_a_cluster_may_be_reached_under_other_urls(on: Surroundings, tmp_path: Path) -> None:
+async def test_a_cluster_may_be_reached_under_other_urls(on: Backends, tmp_path: Path) -> None:
     data = folder(tmp_path, "data")
     cluster_id = await claim(on, data, CLUSTER)
     moved = choose_coordination("https://10.0.0.1:2379,https://10.0.0.2:2379", data)
@@ -152,7 +150,7 @@ async def test_a_cluster_may_be_reached_under_other_urls(on: Surroundings, tmp_p
 
 
 async def test_control_planes_share_a_platform_with_a_copy_of_its_key(
-    on: Surroundings, tmp_path: Path
+    on: Backends, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
     made = await claimed(on, first, SHARED)
@@ -168,7 +166,7 @@ async def test_control_planes_share_a_platform_with_a_copy_of_its_key(
         assert (data / KEY_FILE).stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_store_alone_says_nothing_of_the_keys(on: Surroundings, tmp_path: Path) -> None:
+async def test_the_store_alone_says_nothing_of_the_keys(on: Backends, tmp_path: Path) -> None:
     made = await claimed(on, folder(tmp_path, "first"), SHARED)
     item = await on.store.get(records.PLATFORM_KEYS)
     assert made.keys.authority[1] not in item.value
@@ -178,7 +176,7 @@ async def test_the_store_alone_says_nothing_of_the_keys(on: Surroundings, tmp_pa
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "a key each"])
 async def test_of_several_that_begin_at_once_one_makes_the_platform(
-    on: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
+    on: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
 ) -> None:
     commit = on.store.commit
 
@@ -213,7 +211,7 @@ async def test_of_several_that_begin_at_once_one_makes_the_platform(
     ],
 )
 async def test_a_wrong_key_is_refused_by_name(
-    on: Surroundings, tmp_path: Path, key: bytes, words: str
+    on: Backends, tmp_path: Path, key: bytes, words: str
 ) -> None:
     await claim(on, folder(tmp_path, "first"), SHARED)
     second = folder(tmp_path, "second")
@@ -227,7 +225,7 @@ async def test_a_wrong_key_is_refused_by_name(
         await claim(on, second, SHARED)
 
 
-async def test_keys_of_before_are_taken_in(on: Surroundings, tmp_path: Path) -> None:
+async def test_keys_of_before_are_taken_in(on: Backends, tmp_path: Path) -> None:
     data = folder(tmp_path, "data")
     authority = open_authority(data, SystemClock())
     sealed = open_vault(data, on.random_bytes).seal(b"value", owner="kim", name="A")
@@ -251,7 +249,7 @@ PARTS = ("history", "objects")
 
 
 @asynccontextmanager
-async def without(on: Surroundings, part: str) -> AsyncIterator[Surroundings]:
+async def without(on: Backends, part: str) -> AsyncIterator[Backends]:
     """The same platform with an empty one in place of this part."""
     async with surroundings() as fresh:
         yield replace(on, **{part: getattr(fresh, part)})
@@ -260,7 +258,7 @@ async def without(on: Surroundings, part: str) -> AsyncIterator[Surroundings]:
 @pytest.mark.parametrize("standing", [INSIDE, SHARED], ids=["alone", "shared"])
 @pytest.mark.parametrize("part", PARTS)
 async def test_an_empty_part_is_refused_by_name_and_taken_once_its_loss_is_accepted(
-    on: Surroundings, tmp_path: Path, part: str, standing: BackendSettings
+    on: Backends, tmp_path: Path, part: str, standing: BackendSettings
 ) -> None:
     data = folder(tmp_path, "data")
     before = (await claimed(on, data, standing)).cluster
@@ -283,7 +281,7 @@ async def test_an_empty_part_is_refused_by_name_and_taken_once_its_loss_is_accep
 
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_part_of_another_platform_is_not_accepted_for_a_lost_one(
-    on: Surroundings, tmp_path: Path, part: str
+    on: Backends, tmp_path: Path, part: str
 ) -> None:
     data = folder(tmp_path, "data")
     cluster_id = await claim(on, data, INSIDE)
@@ -296,7 +294,7 @@ async def test_a_part_of_another_platform_is_not_accepted_for_a_lost_one(
 
 
 async def test_what_is_refused_for_one_part_is_not_marked_in_the_other(
-    on: Surroundings, tmp_path: Path
+    on: Backends, tmp_path: Path
 ) -> None:
     """Else the right start after it would find a mark that the platform does not know."""
     data = folder(tmp_path, "data")

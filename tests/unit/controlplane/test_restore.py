@@ -16,7 +16,7 @@ from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
 from controlplane.ownership import BackendSettings, Coordination, StartRefused
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.restore import restore
 from nsml._version import VERSION
 from nsml.clock import inline
@@ -30,7 +30,7 @@ SHARED = BackendSettings(
 )
 
 
-async def backup_of(on: Surroundings, folder: Path, keys: dict[str, bytes]) -> Backup:
+async def backup_of(on: Backends, folder: Path, keys: dict[str, bytes]) -> Backup:
     parts: dict[str, bytes] = defaultdict(bytes, history=b"", objects=b"")
     async for one in Backups(
         store=on.store, history=on.history, objects=on.objects, clock=on.clock

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.superseding import FirstSteps, Place
+from nsml.superseding import FirstSteps, PointKey
 
 
 def kept(*points: tuple[int, float | None]) -> list[tuple[int, float | None]]:
     """Those of (attempt, step) that count in the end."""
     steps = FirstSteps()
     for attempt, step in points:
-        steps.note(Place("loss", attempt, 0, step))
-    return [one for one in points if steps.keeps(Place("loss", one[0], 0, one[1]))]
+        steps.note(PointKey("loss", attempt, 0, step))
+    return [one for one in points if steps.keeps(PointKey("loss", one[0], 0, one[1]))]
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_the_last_attempt_stands_from_its_first_step_on(
 
 def test_metrics_are_apart_and_replicas_go_on_together() -> None:
     steps = FirstSteps()
-    assert not steps.note(Place("loss", 1, 0, 1000))
-    assert not steps.note(Place("epoch", 2, 0, 1))
-    assert steps.note(Place("loss", 2, 0, 900))
-    assert not steps.note(Place("loss", 2, 0, 901)), "told once"
-    assert not steps.keeps(Place("epoch", 1, 0, 5))
-    assert steps.keeps(Place("loss", 1, 0, 899))
-    assert not steps.keeps(Place("loss", 1, 1, 950)), "this replica has not reported again yet"
-    assert steps.note(Place("loss", 2, 1, 850)), "it goes on from before"
-    assert not steps.keeps(Place("loss", 1, 0, 899))
+    assert not steps.note(PointKey("loss", 1, 0, 1000))
+    assert not steps.note(PointKey("epoch", 2, 0, 1))
+    assert steps.note(PointKey("loss", 2, 0, 900))
+    assert not steps.note(PointKey("loss", 2, 0, 901)), "told once"
+    assert not steps.keeps(PointKey("epoch", 1, 0, 5))
+    assert steps.keeps(PointKey("loss", 1, 0, 899))
+    assert not steps.keeps(PointKey("loss", 1, 1, 950)), "this replica has not reported again yet"
+    assert steps.note(PointKey("loss", 2, 1, 850)), "it goes on from before"
+    assert not steps.keeps(PointKey("loss", 1, 0, 899))
 
 
 @given(

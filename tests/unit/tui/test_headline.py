@@ -8,16 +8,16 @@ from nsml.view.text import width
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import demo
 from tui.appearance import Appearance
-from tui.headline import Part, headline
+from tui.headline import HeadlineItem, headline
 
 PARTS = (
-    Part("nsml", worth=0),
-    Part("garden", gap="  ", is_name=True),
-    Part("● live", gap="  "),
-    Part("leader garden-1", worth=1, gap="  "),
-    Part("GPUs 38/40 simulated", worth=3, short="GPUs 38/40 sim"),
-    Part("66% busy", worth=2, gap=" "),
-    Part("queue 8", worth=4),
+    HeadlineItem("nsml", worth=0),
+    HeadlineItem("garden", gap="  ", is_name=True),
+    HeadlineItem("● live", gap="  "),
+    HeadlineItem("leader garden-1", worth=1, gap="  "),
+    HeadlineItem("GPUs 38/40 simulated", worth=3, short="GPUs 38/40 sim"),
+    HeadlineItem("66% busy", worth=2, gap=" "),
+    HeadlineItem("queue 8", worth=4),
 )
 
 
@@ -52,7 +52,11 @@ def test_whatever_room_there_is_it_fits_and_what_stays_is_whole():
 
 @pytest.mark.parametrize("name", ["a-platform-with-a-very-long-name", "아주-긴-이름의-플랫폼-이다"])
 def test_a_long_name_is_cut_in_its_middle_and_keeps_its_ends(name):
-    parts = (Part("nsml", worth=0), Part(name, is_name=True, gap="  "), Part("● live", gap="  "))
+    parts = (
+        HeadlineItem("nsml", worth=0),
+        HeadlineItem(name, is_name=True, gap="  "),
+        HeadlineItem("● live", gap="  "),
+    )
     line = headline(parts, 24).plain
     assert line.startswith(f" {name[:3]}")
     assert line.endswith(f"{name[-2:]}  ● live")

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from nsml.view.checkpoints import is_lost, state_text
-from nsml.view.events import COLUMNS, Happening, newest, of_session
+from nsml.view.events import COLUMNS, PlatformEvent, newest, of_session
 from nsml.view.times import seconds_of
 from nsml.view.units import counted, size_text
 from tui.model import CheckpointsReceived, Detail
@@ -46,7 +46,7 @@ class EventsTab(SessionTab):
     def on_table_chosen(self, event: Table.Chosen) -> None:
         """Tell all of what there is no room for."""
         event.stop()
-        one: Happening | None = self.query_one(Table).current
+        one: PlatformEvent | None = self.query_one(Table).current
         if one is not None:
             cast("Shell", self.app).say(f"{one.what}: {one.words}" if one.words else one.what)
 
@@ -59,7 +59,7 @@ class EventsTab(SessionTab):
         self.say(frame, session, [counted(len(found), "event")], Topic.CHECKPOINTS)
 
 
-def _saved(one: Checkpoint) -> Happening:
+def _saved(one: Checkpoint) -> PlatformEvent:
     what = "checkpoint lost" if is_lost(one) else "checkpoint"
     words = f"{one.name}, {size_text(one.size_bytes)}, {state_text(one)}"
-    return Happening(seconds_of(one.saved_at), what, one.session, words)
+    return PlatformEvent(seconds_of(one.saved_at), what, one.session, words)

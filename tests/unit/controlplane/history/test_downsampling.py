@@ -26,7 +26,7 @@ from controlplane.history.downsampling import (
     size_of,
     together,
 )
-from controlplane.history.range_read import Look, Span
+from controlplane.history.range_read import RangeReader, Span
 from controlplane.history.values import SeriesAxis
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_counted_and_nothing_else() -> None:
 def test_a_sum_beyond_every_number_is_no_error() -> None:
     levels = Levels()
     levels.add(1, [(float(n), 1.0, 1.7e308) for n in range(FIRST * FACTOR)])
-    look = Look(levels, Span(axis=SeriesAxis.STEP), 1, no_rows)
+    look = RangeReader(levels, Span(axis=SeriesAxis.STEP), 1, no_rows)
     look.settle()
     [column] = look.columns()
     assert (column.low, column.mean, column.high) == (1.7e308, 1.7e308, 1.7e308)
@@ -117,7 +117,7 @@ def test_steps_over_all_numbers_are_no_error() -> None:
     points = [(1.7e308 * (2 * n / count - 1), 1.0, 1.0) for n in range(count + 1)]
     rows = levels.add(1, points)
     assert not rows
-    look = Look(levels, Span(axis=SeriesAxis.STEP), 4, no_rows)
+    look = RangeReader(levels, Span(axis=SeriesAxis.STEP), 4, no_rows)
     look.settle()
     columns = look.columns()
     assert 2 <= len(columns) <= 2 * 4
@@ -166,7 +166,7 @@ def test_a_look_reads_few_rows_however_long_the_series_is(count: int) -> None:
                 read.extend((level, number) for number in numbers)
                 return {number: stored[level, number] for number in numbers}
 
-            look = Look(levels, Span(axis=SeriesAxis.STEP, low=low, high=high), width, load)
+            look = RangeReader(levels, Span(axis=SeriesAxis.STEP, low=low, high=high), width, load)
             look.settle()
             look.serve({})
             columns = look.columns()

@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.domain import leader_eviction as rules
 from controlplane.loops import leader_eviction as deposing
-from controlplane.plane import ControlPlane, MemberConfig, Surroundings
+from controlplane.plane import Backends, ControlPlane, MemberConfig
 from controlplane.store.election import Leader, current_leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
@@ -98,7 +98,7 @@ class Verdicts:
 
 @dataclass
 class Platform:
-    on: Surroundings
+    on: Backends
     town: Town
     lifelines: dict[str, Lifeline] = field(default_factory=dict)
     planes: dict[str, ControlPlane] = field(default_factory=dict)

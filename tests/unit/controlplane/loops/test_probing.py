@@ -6,7 +6,7 @@ import asyncio
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.loops.probing import Part, Probing
+from controlplane.loops.probing import ProbedStore, Probing
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.store_health import HISTORY_KINDS, OBJECTS_KINDS, Gauge, Kinds
@@ -39,8 +39,8 @@ class Scene:
 
     def probing(self) -> Probing:
         parts = [
-            Part(name="objects", gauge=self.hanging, read=self._hang, write=self._hang),
-            Part(name="history", gauge=self.working, read=self._work, write=self._work),
+            ProbedStore(name="objects", gauge=self.hanging, read=self._hang, write=self._hang),
+            ProbedStore(name="history", gauge=self.working, read=self._work, write=self._work),
         ]
         return Probing(parts, clock=CLOCK, looks=[self._look])
 

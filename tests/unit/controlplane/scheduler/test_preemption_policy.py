@@ -12,11 +12,11 @@ from controlplane.scheduler.preemption_policy import (
     LEAST_RUN_S,
     MIN_RUN_S,
     RULES,
-    Ground,
     InClass,
+    PreemptionReason,
     Preemptor,
     Rules,
-    Runner,
+    RunningAttempt,
     are_fair,
     fewest,
     ground,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 ALIKE = Preemptor(level=DUE)
 
 
-def gives_way(runner: Runner, taker: Preemptor, rules: Rules = RULES) -> bool:
+def gives_way(runner: RunningAttempt, taker: Preemptor, rules: Rules = RULES) -> bool:
     return ground(runner, taker, rules) is not None
 
 
-def runner(name: int, *, level: int = 5, loses: float = 1.0) -> Runner:
-    return Runner(str(name), level, MIN_RUN_S, loses, is_preemptible=True)
+def runner(name: int, *, level: int = 5, loses: float = 1.0) -> RunningAttempt:
+    return RunningAttempt(str(name), level, MIN_RUN_S, loses, is_preemptible=True)
 
 
 def test_only_a_whole_level_counts() -> None:
     one = runner(1, level=5)
-    assert ground(one, Preemptor(level=4)) is Ground.LEVEL
+    assert ground(one, Preemptor(level=4)) is PreemptionReason.LEVEL
     assert not gives_way(one, Preemptor(level=5))
     assert not gives_way(one, Preemptor(level=6))
     assert gives_way(one._replace(level=0), Preemptor(level=DUE))
@@ -46,7 +46,7 @@ def test_only_a_whole_level_counts() -> None:
 
 def test_a_class_counts_before_a_level() -> None:
     one = runner(1, level=5)._replace(priority=2)
-    assert ground(one, Preemptor(level=9, priority=3)) is Ground.CLASS
+    assert ground(one, Preemptor(level=9, priority=3)) is PreemptionReason.CLASS
     assert not gives_way(one, Preemptor(level=DUE, priority=1))
 
 
@@ -93,7 +93,7 @@ def test_settings_say_to_whom_one_gives_way_within_a_class(
 def test_an_account_gives_to_one_that_will_hold_no_more_than_it_does_then() -> None:
     one = runner(1, level=0)._replace(account="a", share=5.0, weighs=2.0)
     poor = Preemptor(level=9, account="b", share=3.0)
-    assert ground(one, poor) is Ground.SHARE
+    assert ground(one, poor) is PreemptionReason.SHARE
     assert not gives_way(one, poor._replace(share=3.5))
     assert not gives_way(one, Preemptor(level=DUE, account="b")), "who asks for no GPU takes none"
     other = one._replace(name="2")
@@ -130,7 +130,7 @@ def test_those_who_go_are_enough_and_each_is_needed(
     held = {str(number): size for number, (size, _, _) in enumerate(ones)}
     runners = [runner(n, level=level, loses=loses) for n, (_, level, loses) in enumerate(ones)]
 
-    def is_enough(some: Sequence[Runner]) -> bool:
+    def is_enough(some: Sequence[RunningAttempt]) -> bool:
         return sum(held[one.name] for one in some) >= wanted
 
     going = fewest(runners, ALIKE, is_enough)

@@ -21,7 +21,7 @@ from controlplane.access.vault import Vault, make_vault
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
 from controlplane.operations.records import decode_session, encode_session
-from controlplane.plane import Surroundings
+from controlplane.plane import Backends
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
@@ -470,7 +470,7 @@ async def test_secrets_are_sealed_anew_with_the_first_key(monkeypatch) -> None:
             assert "set it again" in told["FOREIGN"][1]
 
 
-async def _sealed_by(on: Surroundings, vault: Vault, count: int) -> bool:
+async def _sealed_by(on: Backends, vault: Vault, count: int) -> bool:
     items = (await on.store.list("secret/")).items
     return sum(SECRETS.stored(item).value.key_id == vault.key_id for item in items) == count
 

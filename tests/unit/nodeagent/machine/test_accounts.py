@@ -21,7 +21,7 @@ from tests.examples import examples
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nodeagent.replica.runner import Place
+    from nodeagent.replica.runner import RunnerContext
 
 IDS = IdRange(1_900_000_000, 5)
 
@@ -64,7 +64,7 @@ async def test_another_user_of_a_name_has_another_id(tmp_path: Path) -> None:
 
     async def uid(**owner: str) -> int | None:
         runner = Runner(
-            place=cast("Place", place),
+            place=cast("RunnerContext", place),
             replica_id=ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0),
             assignment=pb.Assignment(owner="kim", **owner),
         )

@@ -8,9 +8,9 @@ import pytest
 
 from nodeagent.config import METADATA_ADDRESSES
 from nodeagent.network.rules import (
+    HostNetworks,
     NetworkRules,
     NoNetwork,
-    Surroundings,
     connections_of_all,
     free_subnet,
     hosts_file,
@@ -30,7 +30,7 @@ def lines(text: str, chain: str) -> list[str]:
 
 def test_a_program_with_the_machines_network_reaches_no_metadata_service_and_no_session() -> None:
     rules = lines(
-        ruleset("t", RULES, Surroundings(bridges=["b"], subnet="198.18.0.0/20")), "output"
+        ruleset("t", RULES, HostNetworks(bridges=["b"], subnet="198.18.0.0/20")), "output"
     )
     refused = [line for line in rules if "meta skuid 100-199 ip" in line]
     for address in METADATA_ADDRESSES:
@@ -39,7 +39,7 @@ def test_a_program_with_the_machines_network_reaches_no_metadata_service_and_no_
 
 
 def test_a_session_reaches_of_the_machine_what_its_administrator_opened() -> None:
-    rules = lines(ruleset("t", RULES, Surroundings(bridges=["b"])), "input")
+    rules = lines(ruleset("t", RULES, HostNetworks(bridges=["b"])), "input")
     assert rules[0] == 'iifname != { "b" } accept'
     assert "tcp dport { 8080, 9000 } accept" in rules
     assert rules[-1] == "reject with icmpx admin-prohibited"
@@ -50,7 +50,7 @@ def test_without_bridges_and_ids_there_are_no_chains() -> None:
 
 
 def test_containers_are_asked_by_what_they_asked_for() -> None:
-    text = ruleset("t", RULES, Surroundings(engines=["br-x"]))
+    text = ruleset("t", RULES, HostNetworks(engines=["br-x"]))
     for hook in ("forward", "input"):
         assert lines(text, hook) == ['iifname { "br-x" } jump containers']
     rules = text.split("chain containers {\n", 1)[1].split("\n}\n", 1)[0].splitlines()
@@ -64,12 +64,12 @@ def test_containers_are_asked_by_what_they_asked_for() -> None:
 def test_sessions_leave_the_machine_half_of_its_connections() -> None:
     bounds = [connections_of_all(text) for text in ("32768\n", "262144\n", "")]
     assert bounds == [16_384, 65_536, 32_768]
-    text = ruleset("t", RULES, Surroundings(engines=["br-x"], connections=16_384))
+    text = ruleset("t", RULES, HostNetworks(engines=["br-x"], connections=16_384))
     assert "add @total { meta nfproto ct count over 16384 }" in text
 
 
 def test_an_interface_that_forwards_for_sessions_forwards_for_nobody_else() -> None:
-    assert lines(ruleset("t", RULES, Surroundings(lent=["eth0"])), "forward") == [
+    assert lines(ruleset("t", RULES, HostNetworks(lent=["eth0"])), "forward") == [
         'iifname "eth0" oifname "eth0" meta oifkind "bridge" accept',
         'iifname "eth0" oifname != "nsml*" meta nfproto ipv4 ct state new ct status ! dnat drop',
     ]
@@ -84,7 +84,7 @@ def test_the_rules_are_sound(metadata: tuple[str, ...]) -> None:
     text = ruleset(
         "t",
         NetworkRules(uids=(1, 2), metadata=metadata),
-        Surroundings(
+        HostNetworks(
             bridges=["b", "c"],
             ways_out=["eth0"],
             subnet="10.0.0.0/20",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsml.content.backups import Backup, BackupError, Manifest, Part, backups_in, drafting
+from nsml.content.backups import Backup, BackupError, FileDigest, Manifest, backups_in, drafting
 from nsml.content.digests import digest_of
 
 BLOBS = (b"one", b"two" * 5000, b"")
@@ -87,7 +87,7 @@ def test_a_damaged_blob_is_named(tmp_path: Path, how: str) -> None:
 
 def test_a_manifest_names_no_files_elsewhere(tmp_path: Path) -> None:
     with drafting(tmp_path / "b", "1") as draft:
-        draft._keys["../x"] = Part(size_bytes=0, digest=digest_of(b""))
+        draft._keys["../x"] = FileDigest(size_bytes=0, digest=digest_of(b""))
         with pytest.raises(BackupError, match="names files"):
             draft.finish(MANIFEST)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.events import Happening, newest, of_cluster, of_node, of_session
+from nsml.view.events import PlatformEvent, newest, of_cluster, of_node, of_session
 
 
 def told(happenings):
@@ -58,5 +58,5 @@ def test_a_cluster_tells_of_its_members_and_of_what_is_wrong():
 
 @given(st.lists(st.floats(0, 1e9)), st.integers(1, 5))
 def test_of_many_the_newest_are_shown_in_their_order(moments, most):
-    shown = newest((Happening(at, "x", "y", "") for at in moments), most)
+    shown = newest((PlatformEvent(at, "x", "y", "") for at in moments), most)
     assert [one.at for one in shown] == sorted(moments, reverse=True)[:most]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from nsml.view.text import graphemes, width
-from nsml.view.text_search import PIECE, TAB_CELLS, Found, Sought, untabbed
+from nsml.view.text_search import PIECE, TAB_CELLS, Sought, TextMatch, untabbed
 
 LINES = (
     st.text(st.sampled_from("aAß İée\u0301한\u1112\u1161\u11ab👨\u200d👩\U0001f3fd\t1")) | st.text()
@@ -62,7 +62,7 @@ def looked_through(found, lines, first=0):
 @given(st.data())
 def test_of_a_log_that_grows_and_loses_its_beginning_all_lines_that_have_it_are_counted(data):
     words = st.lists(st.sampled_from(["loss", "Loss 2", "acc"]), max_size=5)
-    found, first, lines = Found("loss"), 0, []
+    found, first, lines = TextMatch("loss"), 0, []
     for _ in range(data.draw(st.integers(1, 5))):
         gone = data.draw(st.integers(0, len(lines)))
         same = data.draw(st.integers(0, len(lines) - gone))
@@ -80,7 +80,7 @@ def test_of_a_log_that_grows_and_loses_its_beginning_all_lines_that_have_it_are_
 
 
 def test_a_long_log_is_looked_through_in_pieces_and_what_is_found_is_told_meanwhile():
-    found, lines = Found("9"), [str(number) for number in range(2 * PIECE)]
+    found, lines = TextMatch("9"), [str(number) for number in range(2 * PIECE)]
     assert found.words(None, len(lines)) == "found: 0 lines so far"
     found.look(lines, 0)
     assert found.words(None, len(lines)) == "found: 271 lines so far"
@@ -91,8 +91,8 @@ def test_a_long_log_is_looked_through_in_pieces_and_what_is_found_is_told_meanwh
 
 
 def test_what_is_nowhere_and_what_is_not_sought_are_said_so():
-    assert Found("x").words(None, 0) == "found: none"
-    assert Found().words(None, 5) == ""
-    one = Found("a")
+    assert TextMatch("x").words(None, 0) == "found: none"
+    assert TextMatch().words(None, 5) == ""
+    one = TextMatch("a")
     one.look(["a", "b"], 0)
     assert one.words(None, 2) == "found: 1 line"

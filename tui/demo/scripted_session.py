@@ -24,7 +24,7 @@ _HELD_S: Final = 4 * 3_600.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class ScriptedSession:
     """One session of the story. Moments in seconds from the moment at which it begins to be shown.
 
     Attributes:
@@ -114,17 +114,17 @@ def stamp(moment: Timestamp, seconds: float) -> None:
     moment.FromNanoseconds(int(seconds * 1e9))
 
 
-def in_order(waiting: Sequence[Part]) -> list[Part]:
+def in_order(waiting: Sequence[ScriptedSession]) -> list[ScriptedSession]:
     """As they stand in the queue."""
     return sorted(waiting, key=lambda part: (-part.priority, part.created))
 
 
-def active(parts: Sequence[Part], now: float) -> list[Part]:
+def active(parts: Sequence[ScriptedSession], now: float) -> list[ScriptedSession]:
     """Those that hold devices."""
     return [part for part in parts if part.placed <= now < part.stopped]
 
 
-def free_devices(parts: Sequence[Part], now: float) -> list[set[int]]:
+def free_devices(parts: Sequence[ScriptedSession], now: float) -> list[set[int]]:
     """Devices of each node that nobody holds."""
     free = [set(range(GPUS)) for _ in NODES]
     for part in active(parts, now):
@@ -133,7 +133,7 @@ def free_devices(parts: Sequence[Part], now: float) -> list[set[int]]:
     return free
 
 
-def state_of(part: Part, now: float) -> pb.SessionState:  # noqa: PLR0911 - a state a line
+def state_of(part: ScriptedSession, now: float) -> pb.SessionState:  # noqa: PLR0911 - a state a line
     """In which state it is."""
     if now < part.placed:
         return pb.SESSION_STATE_QUEUED
@@ -152,7 +152,7 @@ def state_of(part: Part, now: float) -> pb.SessionState:  # noqa: PLR0911 - a st
     return pb.SESSION_STATE_RUNNING
 
 
-def end_of(part: Part) -> pb.SessionEnd:
+def end_of(part: ScriptedSession) -> pb.SessionEnd:
     """How it ended."""
     match part.outcome:
         case pb.SESSION_STATE_SUCCEEDED:
@@ -170,6 +170,6 @@ def end_of(part: Part) -> pb.SessionEnd:
     )
 
 
-def project_of(part: Part) -> str:
+def project_of(part: ScriptedSession) -> str:
     """The project that it counts for."""
     return next(name for name, (members, _, _) in PROJECTS.items() if part.user in members)
