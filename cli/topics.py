@@ -47,6 +47,7 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
                     states: queued preparing running paused unknown stopping
                     finalizing succeeded failed stopped held
   sweep             is looked for in name, memo, arguments, summary and state
+  'mnist/[3-9]'     a glob with a / is one of names; @last, @2 in nsml ps alone
   !baseline         without this
   a b, a | b        both, either
 
