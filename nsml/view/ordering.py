@@ -305,15 +305,18 @@ def arguments_text(session: Session, shared: Shared[str | bool] = NOTHING_SHARED
 def arguments_within(
     session: Session, cells: int, shared: Shared[str | bool] = NOTHING_SHARED
 ) -> str:
-    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is no room for the first: no number is cut."""
+    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is room for none: no number is cut."""
     words = _words(_differing(session, shared))
     text = " ".join(words)
     if width(text) <= cells:
         return text
-    for count in range(len(words) - 1, 0, -1):
-        text = " ".join(words[:count]) + _MORE
-        if width(text) <= cells:
-            return text
+    text = ""
+    for word in words:
+        longer = f"{text} {word}".lstrip()
+        if width(longer) + width(_MORE) <= cells:
+            text = longer
+    if text:
+        return text + _MORE
     key, _, value = words[0].partition("=")
     can_be_cut = width(key) + 1 < cells and not begins_as_number(value)
     return fit(words[0] if can_be_cut else _MORE.strip(), cells)

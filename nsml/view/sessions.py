@@ -56,6 +56,8 @@ _Option: TypeAlias = "tuple[str, ...]"
 _NO_OPTIONS: Mapping[str, Shared[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
+_LEAST_KEY_CELLS = 4
+"""The same where no other value is shown."""
 _HELD_CELLS = len("2 sim")
 _ARGS_CELLS = 8
 """Of arguments at least, and of a summary beside values with columns of their own."""
@@ -283,9 +285,16 @@ def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int, *, has_more: boo
         more = width(_MORE) if has_more or left else 0
         room = cells - width(lead) - width(value) - more
         if room < min(width(key), _KEY_CELLS):
-            return text and text + _MORE
+            # A value alone says more than that there are some.
+            return text + _MORE if text else _value_within(key, value, cells)
         text = f"{lead}{fit_middle(key, room)}{value}"
     return text + _MORE if text and has_more else text
+
+
+def _value_within(key: str, value: str, cells: int) -> str:
+    """A value behind as much of its name as has room; "" where that is too little to know it by."""
+    room = cells - width(value)
+    return f"{fit_middle(key, room)}{value}" if room >= _LEAST_KEY_CELLS else ""
 
 
 def summary_of(session: Session | Checkpoint) -> dict[str, Any]:

@@ -195,6 +195,11 @@ def test_a_summary_is_in_the_order_of_its_report_and_short():
     assert summary_text(one, 20) == "val/acc=0.9912 …"
     assert summary_text(one, 31) == "val/acc=0.9912, tiny=1e-09 …"
     assert summary_text(one, 15) == "val…cc=0.9912 …"
+    assert [summary_text(one, cells) for cells in (14, 11, 10)] == [
+        "val/acc=0.9912",
+        "va…c=0.9912",
+        "",
+    ]
     one.summary.update({"epoch": 3, "epoch_total": 20, "files_total": 1})
     assert summary_text(one).endswith(", epoch=3/20, files_total=1, is_last=True")
     one.summary.Clear()
