@@ -664,6 +664,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=20,
         least=14,
         within=_summary_within,
+        goes_first=True,
     ),
     Column(
         key="memo",
