@@ -101,7 +101,7 @@ _DEVICE_ROWS: Final = (
     ),
     _Row(
         name="temperature_celsius",
-        label="heat",
+        label="temp",
         top=100.0,
         one=_celsius,
         words=lambda _, peak: f"peak {_celsius(peak)}",
@@ -120,7 +120,7 @@ _REPLICA_ROWS: Final = (
     _MEMORY,
     _Row(
         name="process_count",
-        label="number",
+        label="count",
         top=None,
         one=_count,
         words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)}",

@@ -116,7 +116,7 @@ def test_who_holds_it_and_until_when(nsml, state):
     )
     assert nsml("status", "--explain", "@last").stdout.splitlines()[1:] == [
         "  why: needs 8 GPUs on one node; most free on one node: 6 (node a)",
-        "  starts: enough is free in 12m at the latest, unless who is ahead of it takes it",
+        "  starts: enough is free in 12m at the latest, unless a session ahead of it takes it",
         "  place: 3 of 12 in the queue",
         "  held: 4 GPUs by kim/mnist/0, for 12m more at most",
         "  held: 1 GPU by a session of lee on 2 nodes, no time limit",
@@ -234,7 +234,7 @@ DAY = 86_400
             "enough is free in 1h at the latest",
             "1h at most",
         ),
-        ({}, "unknown (nothing tells when there is room)", "-"),
+        ({}, "unknown (blocking sessions have no time limit)", "-"),
     ],
 )
 def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts, cell):
