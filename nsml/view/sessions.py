@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -532,10 +533,27 @@ def _memory(session: Session, _now: float) -> str:
 
 
 def _running_for(session: Session, now: float) -> str:
+    ran = ran_s(session, now)
+    return "-" if ran is None else duration_text(ran)
+
+
+def ran_s(session: Session, now: float) -> float | None:
+    """For how many seconds its programs have run, without the time between attempts; None of one that never did.
+
+    The wait before the attempt that runs now is counted in until that ends: nobody says when it was placed.
+    """
     if not session.HasField("started_at"):
-        return "-"
+        return None
     end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
-    return duration_text(end - seconds_of(session.started_at))
+    attempts = session.attempts
+    is_waiting = session.state in WAITING_STATES
+    if attempts and (is_waiting or (session.HasField("ended_at") and not session.replicas)):
+        end = seconds_of(attempts[-1].ended_at)
+    between = sum(
+        max(seconds_of(later.placed_at) - seconds_of(earlier.ended_at), 0.0)
+        for earlier, later in pairwise(attempts)
+    )
+    return max(end - seconds_of(session.started_at) - between, 0.0)
 
 
 def _limit(session: Session, _now: float) -> str:
@@ -579,10 +597,14 @@ def images_text(session: Session) -> str:
 
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
-    # One that ended while it was queued holds no replica: its last attempt ended before.
+    return [attempt_line(one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
+
+
+def earlier_attempts(session: Session) -> list[EndedAttempt]:
+    """Those with whose end the session did not end."""
+    # One that ended while it was queued has no replica: its last attempt ended before.
     own = session.attempt if session.end.cause and session.replicas else 0
-    before = [one for one in session.attempts if one.number != own]
-    return [attempt_line(one) for one in before[-_MOST_ATTEMPTS:]]
+    return [one for one in session.attempts if one.number != own]
 
 
 def attempt_line(one: EndedAttempt) -> str:

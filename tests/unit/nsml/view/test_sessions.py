@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtered import state_words
-from nsml.view.sessions import COLUMNS, attempt_line, end_text, record, state_text, summary_text
+from nsml.view.sessions import (
+    COLUMNS,
+    attempt_line,
+    end_text,
+    ran_s,
+    record,
+    state_text,
+    summary_text,
+)
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
@@ -70,6 +78,24 @@ def test_an_attempt_that_a_user_had_requeued_was_not_preempted():
     assert attempt_line(ended) == f"attempt 1: vm for 13s; {ended.reason}"
     ended.reason = "gives way to lee/mnist/3 (high)"
     assert attempt_line(ended) == f"attempt 1: vm for 13s; preempted: {ended.reason}"
+
+
+def test_the_time_between_attempts_is_not_one_in_which_it_ran():
+    one = session(1840, pb.SESSION_STATE_QUEUED)
+    one.ClearField("ended_at")
+    assert ran_s(one, NOW) is None
+    one.started_at.seconds = NOW - 100
+    for number, (placed, ended) in enumerate([(100, 80), (50, 45)], start=1):
+        attempt = one.attempts.add(number=number, cause=pb.CAUSE_PREEMPTED)
+        attempt.placed_at.seconds, attempt.ended_at.seconds = NOW - placed, NOW - ended
+    assert ran_s(one, NOW) == 25, "it is queued again"
+    one.state = pb.SESSION_STATE_RUNNING
+    assert ran_s(one, NOW) == 70
+    one.state, one.ended_at.seconds = pb.SESSION_STATE_STOPPED, NOW - 5
+    one.ClearField("replicas")
+    assert ran_s(one, NOW) == 25, "stopped while it was queued"
+    one.replicas.add(node="a")
+    assert ran_s(one, NOW) == 65
 
 
 def test_gpus_that_are_only_asked_for_are_said_so():
