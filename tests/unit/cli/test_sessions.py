@@ -156,7 +156,7 @@ def test_requeue_counts_the_requeued_and_the_refused(nsml, three):
     assert names(result) == ["lee/cifar/1"]
     assert result.stderr.splitlines()[-2:] == [
         "requeued 1 · refused 1 · failed 1",
-        "lee/cifar/1 goes on as attempt 2",
+        "lee/cifar/1 is queued, and goes on as attempt 2",
     ]
     again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])
