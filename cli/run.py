@@ -46,6 +46,7 @@ from cli.preflight import DEFAULT_ENTRY, check_dataset_name, check_first, entry_
 from cli.run_options import RunOptions
 from cli.sending import made_of, pack_folder, send
 from cli.staying import REMOVES_NOTE, After, goes_on, stay
+from cli.written import warn_of_pushed
 from nsml.client.errors import Unavailable
 from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
@@ -467,6 +468,7 @@ def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, l
             "nsml dataset push NAME PATH    for data\n"
             "nsml run --max-size SIZE       to send it all the same",
         ) from error
+    warn_of_pushed(app, folder, packed)
     for warning in packed.warnings():
         app.say(warning)
     return packed, check_code(app, Code(folder, packed), options)
