@@ -15,6 +15,7 @@ from nsml.view.sessions import (
     lost_text,
     placed_text,
     ran_s,
+    ran_text,
     state_text,
     stop_text,
 )
@@ -58,7 +59,7 @@ def course(session: Session, now: float) -> list[tuple[str, str]]:
     ran = ran_s(session, now)
     if ran is not None:
         is_over = session.HasField("ended_at") or session.state in WAITING_STATES
-        found.insert(2, ("ran for" if is_over else "runs for", duration_text(ran)))
+        found.insert(2, ("ran for" if is_over else "runs for", ran_text(ran)))
     found += [("time limit", _limit_text(session, now)), ("devices", devices_text(session))]
     found += [("image", images_text(session))]
     return [(title, text) for title, text in found if text]

@@ -534,7 +534,12 @@ def _memory(session: Session, _now: float) -> str:
 
 def _running_for(session: Session, now: float) -> str:
     ran = ran_s(session, now)
-    return "-" if ran is None else duration_text(ran)
+    return "-" if ran is None else ran_text(ran)
+
+
+def ran_text(ran_s: float) -> str:
+    """A time of running: `41s`; `<1s` where something ran, however briefly."""
+    return "<1s" if 0 < ran_s < 1 else duration_text(ran_s)
 
 
 def ran_s(session: Session, now: float) -> float | None:

@@ -140,10 +140,12 @@ def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
     three.stops_slowly = True
     said = nsml("stop", "kim/mnist/1", "--grace", "1h")
     assert names(said) == ["kim/mnist/1"]
-    told, advice = said.stderr.splitlines()[-2:]
+    told, *advice = said.stderr.splitlines()[-3:]
     assert told == "stopping 1 · already ended 0 · failed 0"
-    assert "nsml logs -f kim/mnist/1" in advice
-    assert "nsml stop --kill kim/mnist/1" in advice
+    assert [line.partition(": ")[2].strip() for line in advice] == [
+        "nsml logs -f kim/mnist/1",
+        "nsml stop --kill kim/mnist/1",
+    ]
     again = nsml("stop", "kim/mnist/1", "lee/cifar/1", "--kill", "-y").stderr
     assert "stopping 2 · " in again
     assert "nsml logs -f SESSION" in again

@@ -15,6 +15,7 @@ from nsml.view.sessions import (
     attempt_line,
     end_text,
     ran_s,
+    ran_text,
     record,
     state_text,
     summary_text,
@@ -96,6 +97,7 @@ def test_the_time_between_attempts_is_not_one_in_which_it_ran():
     assert ran_s(one, NOW) == 25, "stopped while it was queued"
     one.replicas.add(node="a")
     assert ran_s(one, NOW) == 65
+    assert [ran_text(ran) for ran in (0.0, 0.4, 1.0, 65)] == ["0s", "<1s", "1s", "1m5s"]
 
 
 def test_gpus_that_are_only_asked_for_are_said_so():
