@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d*")
+_FILTER = re.compile(r"^!?[a-z_]+:\S|[<>=]", re.IGNORECASE)
 _SESSION = "session"
 """The type of arguments that name one (`cli.arguments.SESSION`)."""
 _NO_SESSION = ("does not name a session", "no session ")
@@ -30,6 +31,8 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
     arguments = [one for one in context.command.params if isinstance(one, click.Argument)]
     values = {**_read(context, words), **context.params}
     corrected: list[str] = []
+    if filtered := _as_filter(context, words, message):
+        return filtered
     if [one.name for one in arguments] == ["name", "path"]:
         name, path = (str(values.get(one)) for one in ("name", "path"))
         if Path(name).exists() and not Path(path).exists():
@@ -79,6 +82,19 @@ def _swapped(words: Sequence[str], one: str, other: str) -> list[str]:
     at, to = found.index(one), found.index(other)
     found[at], found[to] = other, one
     return found
+
+
+def _as_filter(context: click.Context, words: Sequence[str], message: str) -> str:
+    """The command on what `nsml ps` finds, where a filter such as `memo:sweep` was taken for a session."""
+    takes_several = any(one.name == "references" for one in context.command.params)
+    if not takes_several or not any(text in message for text in _NO_SESSION):
+        return ""
+    found = [one for one in words if _FILTER.search(one) and repr(one) in message]
+    if len(found) != 1:
+        return ""
+    rest = [one for one in words if one not in found]
+    listing = shell_line(["nsml", "ps", "-a", *found, "-o", "name"])
+    return f"{listing} | {shell_line([*context.command_path.split(' '), '-', *rest])}"
 
 
 def _as_option(command: click.Command, words: Sequence[str], message: str) -> list[str]:

@@ -47,6 +47,7 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
                     states: queued preparing running paused unknown stopping
                     finalizing succeeded failed stopped held
   sweep             is looked for in name, memo, arguments, summary and state
+  'mnist/[3-9]'     a glob with a / is one of names; @last, @2 in nsml ps alone
   !baseline         without this
   a b, a | b        both, either
 
@@ -87,8 +88,8 @@ nsml run warns of packages that these list or the program imports, and
 requirements.txt does not name.
 
 What nsml wrote into the folder (model pull, export -o, plot --svg, media
---export) is sent like any other file: nsml run names it, and the line for
-.nsmlignore that leaves it out.
+--export), and a dataset that was pushed from it, is sent like any other file:
+nsml run names it, and the line for .nsmlignore that leaves it out.
 
 Packages are installed once on each node and cached for later sessions; the log
 of the session that needed them first begins with the installation.

@@ -15,6 +15,7 @@ from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.sessions.file_names import files_text
 from cli.sessions.upload import made_of, pack_folder, send
+from cli.sessions.written_files import remember_pushed
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -81,6 +82,7 @@ def push(
 
     sent, answer = app.call(make)
     made = answer.dataset
+    remember_pushed(app, path)
     app.say(
         f"packing   {files_text(len(packed.manifest.entries))} {size_text(packed.manifest.size)}"
         f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"

@@ -502,7 +502,7 @@ def _tell_up(
         app.write_text(f"  other machines {choices.listen}, with TLS")
     if said.get("http"):
         app.write_text(
-            f"  http           {said['http']}  nsml dashboard; /healthz /readyz /metrics"
+            f"  http           {said['http']}  in a browser: nsml dashboard; also /healthz /readyz /metrics"
         )
     tell_node(app, choices, agent)
     app.write_text(f"  you            {choices.admin}, context {CONTEXT_NAME}")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COLUMNS = 80
 """Cells of a chart where there is no terminal."""
 _MOST_TEXT = 80
+_FLATTENS = 1_000
+"""So many times above the usual line another reaches that leaves it no height."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,18 @@ def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, li
         return {name: list(lines) for name, lines in groups.items()}
     cut = {name: [within(line, span.low, span.high) for line in ls] for name, ls in groups.items()}
     return {name: kept for name, ls in cut.items() if (kept := [line for line in ls if line.x])}
+
+
+def flattened(groups: Mapping[str, Sequence[Series]]) -> list[str]:
+    """Metrics in whose linear chart at least half of the lines lie on the axis, since another reaches far above them."""
+    found = []
+    for name, lines in groups.items():
+        finite = [[value for value in line.y if math.isfinite(value)] for line in lines]
+        peaks = sorted(max(map(abs, values)) for values in finite if values)
+        usual = peaks[(len(peaks) - 1) // 2] if len(peaks) > 1 else 0.0
+        if usual > 0 and peaks[-1] / _FLATTENS > usual:
+            found.append(name)
+    return found
 
 
 def is_in_words(app: App) -> bool:

@@ -20,6 +20,7 @@ from cli.results.charts import (
     PictureFile,
     Span,
     chart_lines,
+    flattened,
     is_in_words,
     narrowed,
     parse_span,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from cli.results.series import Fetched
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.series import Series
 
 _ROWS = 12
 _TAKEN: Mapping[str, frozenset[str]] = {
@@ -280,10 +282,20 @@ def _show(
     if form or not (svg or png):
         for line in chart_lines(app, groups, wish):
             app.write(line)
+        _tell_flattened(app, groups, wish)
     if fetched.left_out:
         app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
     if fetched.undrawn:
         app.say(not_drawn_text(fetched.undrawn))
+
+
+def _tell_flattened(app: App, groups: Mapping[str, Sequence[Series]], wish: ChartOptions) -> None:
+    if wish.look.is_log or wish.in_words or is_in_words(app):
+        return
+    for name in flattened(narrowed(groups, wish.span)):
+        app.say(
+            f"note: the highest line of {name} flattens the others: try --log-y, or without its session"
+        )
 
 
 def _watch(

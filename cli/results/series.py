@@ -370,7 +370,7 @@ async def points_of(
 def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     """What the lines of sessions are called: of several with the arguments in which they differ."""
     from nsml.view.filter_fields import Filtered
-    from nsml.view.sessions import SIMULATED
+    from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
     from nsml.view.sorting import arguments_within, shared_by
     from nsml.view.text import visible
 
@@ -379,6 +379,7 @@ def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
     labels = []
     for session in sessions:
         differing = "" if is_alone else arguments_within(session, _ARGUMENT_CELLS, shared)
-        behind = f"({SIMULATED})" if session.simulated else ""
+        word = SIMULATED if is_alone else SIMULATED_SHORT
+        behind = f"({word})" if session.simulated else ""
         labels.append(visible(" ".join(filter(None, (session.name, differing, behind)))))
     return labels

@@ -171,8 +171,9 @@ def stop(
     code = _report(app, _acted(app, live, act) + refused, done=done, conflict="already ended")
     if going:
         which = going[0] if len(going) == 1 else "SESSION"
-        hurry = "" if kill else f"   to hurry: nsml stop --kill {which}"
-        app.say(f"to wait for the end: nsml logs -f {which}{hurry}")
+        app.say(f"to wait for the end: nsml logs -f {which}")
+        if not kill:
+            app.say(f"to end it at once:   nsml stop --kill {which}")
     return code
 
 
@@ -224,7 +225,7 @@ def requeue(
     code = _report(app, outcomes + refused, done="requeued {}".format, conflict="refused")
     for one in live:
         if one.name in requeued:
-            app.say(f"{one.name} goes on as attempt {one.attempt + 1}")
+            app.say(f"{one.name} is queued, and goes on as attempt {one.attempt + 1}")
     if left and (app.flags.says_yes or not plan.asks):
         app.say(left)
     return code

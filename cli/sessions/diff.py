@@ -375,7 +375,7 @@ def _columns(
 ) -> tuple[Column[Row], ...]:
     from nsml.view import compare
     from nsml.view.compare import aligned
-    from nsml.view.sessions import SIMULATED
+    from nsml.view.sessions import SIMULATED_SHORT
     from nsml.view.text import fit_middle, width
 
     room_of_name = _room_to_tell_apart([session.name for session in sessions])
@@ -383,7 +383,7 @@ def _columns(
     def column(session: Session) -> Column[Row]:
         texts = aligned([compare.cell(row, session.name) for row in rows])
         shown = dict(zip(map(id, rows), texts, strict=True))
-        behind = f" ({SIMULATED})" if session.simulated else ""
+        behind = f" ({SIMULATED_SHORT})" if session.simulated else ""
         numbers = (width(shown[id(row)]) for row in rows if compare.is_number(row, session.name))
         least = max([min(room_of_name, width(session.name)) + width(behind), *numbers])
         return Column(

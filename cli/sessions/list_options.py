@@ -6,6 +6,7 @@ list at the platform already; the rest is looked at here.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from cli.arguments import is_glob
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session, SessionFilter
     from nsml.view.tables import Column
+
+_RECENT = re.compile(r"(?<![^\s!|])@(?:last|[1-9]\d*)(?![^\s|])")
+"""A reference that counts back, as a word of a filter."""
+_ALWAYS_COMPARED = frozenset({"age", "gpu", "gpus"})
+"""Numbers that every session has."""
+_MOST_NAMED = 8
 
 
 class Choosing:
@@ -47,12 +54,19 @@ class Choosing:
         self._is_down = sort.startswith("-") or not sort
         self._key = ""
         self._known: ordering.Keys | None = None
+        compared = {name for one in self.filters for name in one.compared()}
+        self._missing = compared - _ALWAYS_COMPARED
+        """Numbers that are compared and that no session looked at so far has."""
+        self._looked_at: list[Filtered] = []
+        """Sessions without some of them."""
 
     async def know(self, client: Client) -> None:
-        """Learn who asks, where that matters."""
-        if any(ME in text for text in self.texts):
+        """Learn who asks and which sessions @last and @2 are, where that matters."""
+        texts = [await _with_names(client, text) for text in self.texts]
+        me = ""
+        if any(ME in text for text in texts):
             me = (await client.accounts.caller()).user.name
-            self.filters = [Filter(text, me=me) for text in self.texts]
+        self.filters = [Filter(text, me=me) for text in texts]
 
     def narrow(self, chosen: SessionFilter) -> None:
         """Have the platform leave out what is not meant anyway; who asks for an ended state wants ended ones."""
@@ -83,6 +97,9 @@ class Choosing:
     def takes(self, session: Session, now: float) -> bool:
         """Whether it is meant, at a moment (Unix seconds)."""
         filtered = Filtered(session)
+        if self._missing:
+            self._missing = {one for one in self._missing if filtered.number(one) is None}
+            self._looked_at.append(filtered)
         return all(one.takes(filtered, now) for one in self.filters)
 
     def arranged(self, found: Sequence[Session], now: float) -> list[Session]:
@@ -110,12 +127,27 @@ class Choosing:
             return
         known = ordering.keys_of(map(Filtered, found))
         nearest = near(self._sort, [*known.columns, *known.summary, *known.arguments])
+        values = [*known.summary, *known.arguments][:_MOST_NAMED]
+        there = "" if nearest or not values else f"; there are {', '.join(values)}"
         raise CommandError(
             f"unknown sort key {self._sort!r}",
             code=ExitCode.USAGE,
-            why="no session in this list reports it, got it as an argument, or has such a column",
+            why=f"no session in this list reports it, got it as an argument, or has such a column{there}",
             advice=to_try("--sort", nearest),
         )
+
+    def unknown_numbers(self) -> list[str]:
+        """Of each number that was compared and that no session has: a line, and what may be meant."""
+        if not self._missing or not self._looked_at:
+            return []
+        known = ordering.keys_of(self._looked_at)
+        every = [*known.summary, *known.arguments]
+        lines = []
+        for name in sorted(self._missing):
+            meant = near(name, every) or every[:_MOST_NAMED]
+            there = f"; there are {', '.join(meant)}" if meant else ""
+            lines.append(f"note: no session in this list has a number {name!r}{there}")
+        return lines
 
     def columns(self, app: App) -> Sequence[Column[Session]]:
         """All columns; what is sorted by is seen, and marked, and what is filtered by is seen."""
@@ -140,6 +172,15 @@ class Choosing:
             **record(one),  # whose own fields are no values of that name
             **{key: ordering.single(one, key) for key in some},
         }
+
+
+async def _with_names(client: Client, text: str) -> str:
+    """A filter with the full name in place of each reference that counts back.
+
+    Raises ClientError where there is no such session.
+    """
+    names = {one: (await client.sessions.get(one)).name for one in _RECENT.findall(text)}
+    return _RECENT.sub(lambda found: f"name:{names[found[0]]}", text)
 
 
 def _asked(app: App) -> list[Column[Session]]:

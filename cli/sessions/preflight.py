@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,14 @@ def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
     if path.is_absolute():
         with suppress(ValueError):
             return path.relative_to(Path.cwd()).as_posix()
+    if not path.exists() and (given := _unquoted_arguments(typed)):
+        # `-a --lr 0.1`: the shell parted what is one value.
+        raise no_entry(
+            f"no such entry file: {named}",
+            why="-a takes all arguments as one word, in quotes",
+            advice=f"nsml run ... {shell_line(['-a', f'{given} {named}'])}\n"
+            f"nsml run ... {shell_line(['--', given, named])}",
+        )
     line = [] if path.exists() else named.split()
     if len(line) > 1 and (meant := meant_by(options, [*line, *words])):
         raise no_entry(
@@ -72,6 +81,15 @@ def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
             advice=meant,
         )
     return named
+
+
+def _unquoted_arguments(typed: Sequence[Typed]) -> str:
+    """The value of -a where it is one word that begins with a dash, and the word behind it was taken for the entry; else ""."""
+    for one, behind in pairwise(typed):
+        if one.option is not None and one.option.name == "arguments" and behind.option is None:
+            value = one.words[-1].removeprefix("--args=")
+            return value if value.startswith("-") and " " not in value else ""
+    return ""
 
 
 def check_dataset_name(reference: str) -> None:

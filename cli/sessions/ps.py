@@ -145,6 +145,8 @@ def _list(app: App, chosen: SessionFilter, choosing: Choosing, last: int | None)
     found = choosing.arranged(app.call(fetch), now)
     choosing.refuse_unknown(found)
     show(app, found, include_ended=chosen.include_ended, choosing=choosing)
+    for line in [] if found else choosing.unknown_numbers():
+        app.say(line)
     if not lacks:
         return ExitCode.OK
     app.say("ended sessions are missing: the platform's history does not answer (nsml status)")

@@ -46,6 +46,7 @@ from cli.sessions.file_names import files_text
 from cli.sessions.preflight import DEFAULT_ENTRY, check_dataset_name, check_first, entry_of
 from cli.sessions.run_options import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
+from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
 from nsml.request_limits import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
@@ -467,6 +468,7 @@ def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, l
             "nsml dataset push NAME PATH    for data\n"
             "nsml run --max-size SIZE       to send it all the same",
         ) from error
+    warn_of_pushed(app, folder, packed)
     for warning in packed.warnings():
         app.say(warning)
     return packed, check_code(app, Code(folder, packed), options)

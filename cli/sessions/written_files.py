@@ -1,6 +1,7 @@
-"""What nsml wrote on this machine (checkpoints, exports, pictures), so that none of it is sent with code unnoticed.
+"""What nsml wrote on this machine (checkpoints, exports, pictures), and what was pushed as a dataset.
 
-Their paths are lines of a file among the caches of this user: when it is lost, so are the notes, and nothing else.
+None of it is to be sent with code unnoticed. Their paths are lines of a file each among the caches of this user: when it
+is lost, so are the notes, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,28 +27,36 @@ _MOST_KEPT = 200
 _SHOWN = 3
 
 
-def _file(app: App) -> Path:
-    return cache_folder(app.environ) / "written.jsonl"
+_WRITTEN, _PUSHED = "written.jsonl", "pushed.jsonl"
 
 
 def remember(app: App, paths: Iterable[Path]) -> None:
     """Note that nsml made these files or folders. Never fails: a note is not worth an error."""
-    file = _file(app)
+    _add(app, _WRITTEN, paths)
+
+
+def remember_pushed(app: App, path: Path) -> None:
+    """Note that this file or folder is a dataset. Never fails."""
+    _add(app, _PUSHED, [path])
+
+
+def _add(app: App, name: str, paths: Iterable[Path]) -> None:
+    file = cache_folder(app.environ) / name
     lines = [json.dumps(str(path.resolve())) for path in dict.fromkeys(paths)]
     with suppress(OSError, ValueError):
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and file.stat().st_size > _MOST_BYTES:
-            kept = [path for path in _recorded(app) if path.exists()][-_MOST_KEPT:]
+            kept = [path for path in _recorded(file) if path.exists()][-_MOST_KEPT:]
             lines = [json.dumps(str(path)) for path in kept] + lines
             file.unlink()
         with file.open("a", encoding="utf-8") as opened:
             opened.write("".join(f"{line}\n" for line in lines))
 
 
-def _recorded(app: App) -> list[Path]:
+def _recorded(file: Path) -> list[Path]:
     found: list[Path] = []
     with suppress(OSError, ValueError, UnicodeDecodeError):
-        for line in _file(app).read_text("utf-8").splitlines():
+        for line in file.read_text("utf-8").splitlines():
             with suppress(ValueError, TypeError):  # half a line of a command that was killed
                 found.append(Path(json.loads(line)))
     return list(dict.fromkeys(found))
@@ -55,13 +64,23 @@ def _recorded(app: App) -> list[Path]:
 
 def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
     """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
+    _warn(app, _WRITTEN, "that nsml wrote here", folder, packed)
+
+
+def warn_of_pushed(app: App, folder: Path, packed: Packed) -> None:
+    """The same of files that were pushed as a dataset: the program has them at /data."""
+    _warn(app, _PUSHED, "of a pushed dataset", folder, packed)
+
+
+def _warn(app: App, name: str, which: str, folder: Path, packed: Packed) -> None:
     from nsml.content.ignore import IGNORE_FILE
     from nsml.view.shell import shell_line
     from nsml.view.text import visible
     from nsml.view.units import size_text
 
     top = folder.resolve()
-    inside = [path for path in _recorded(app) if top in path.parents]
+    recorded = _recorded(cache_folder(app.environ) / name)
+    inside = [path for path in recorded if top in path.parents]
     paths = {path_text(path.relative_to(top).as_posix()) for path in inside}
     if not paths:
         return
@@ -75,7 +94,7 @@ def warn_of_sent(app: App, folder: Path, packed: Packed) -> None:
     names = [one if one in sent else f"{one}/" for one in sorted({*included.values()})]
     are = "is" if len(included) == 1 else "are"
     app.say(
-        f"note: {files_text(len(included))} ({size}) that nsml wrote here {are} sent, too:"
+        f"note: {files_text(len(included))} ({size}) {which} {are} sent, too:"
         f" {visible(shortened(names, _SHOWN))}; {IGNORE_FILE} leaves files out"
     )
     form = _form(folder / IGNORE_FILE)

@@ -51,6 +51,7 @@ input, button {{ font: inherit; padding: 0.6em; }}
 <label for="token">Your token: the one that nsml login asks for</label>
 <input id="token" name="token" type="password" autocomplete="off" autofocus required>
 <button>Show the dashboard</button>
+<small>With nsml at hand no token is needed: the command nsml dashboard prints an address that signs you in.</small>
 <div class="wrong" role="alert">{wrong}</div>
 </form>
 </body>
@@ -59,7 +60,10 @@ input, button {{ font: inherit; padding: 0.6em; }}
 
 
 def login_routes(callers: Callers, views: Views) -> list[Route]:
-    """What is answered at /dashboard."""
+    """What is answered at /dashboard, and at / of who opens the address that `nsml up` prints."""
+
+    async def home(_: Request) -> Response:
+        return RedirectResponse(LOGIN, status_code=303, headers=HEADERS)
 
     async def login(request: Request) -> Response:
         if request.method != "POST":
@@ -70,7 +74,7 @@ def login_routes(callers: Callers, views: Views) -> list[Route]:
             status = {NotSignedIn: 401, Denied: 403}.get(type(error), 503)
             return _page("\n".join(filter(None, (error.message, error.why, error.attempt))), status)
 
-    return [Route(LOGIN, login, methods=["GET", "POST"])]
+    return [Route("/", home), Route(LOGIN, login, methods=["GET", "POST"])]
 
 
 async def _led_on(request: Request, callers: Callers, views: Views) -> Response:

@@ -119,15 +119,15 @@ def use_lines(use: DatasetUse, now: float) -> list[str]:
     ended = f", {use.ended:,} ended" if use.ended else ""
     rows = [
         ("owner", f"{one.owner}, team {one.team}" if one.team else one.owner),
-        ("seen by", visibility_word(one.visibility)),
-        ("version", f"{one.version}, made {_modified(one, now)}"),
-        ("said", one.message),
-        ("holds", f"{counted(one.file_count, 'file')}, {size_text(one.size_bytes)}"),
+        ("visibility", visibility_word(one.visibility)),
+        ("version", f"{one.version}, pushed {_modified(one, now)}"),
+        ("message", one.message),
+        ("contents", f"{counted(one.file_count, 'file')}, {size_text(one.size_bytes)}"),
         ("used by", f"{counted(use.live, 'live session')}{ended}"),
-        ("read on", ", ".join(use.nodes)),
+        ("on nodes", ", ".join(use.nodes)),
         ("digest", one.digest[:16]),
     ]
-    return [full_name(one), *(f"  {title:10}{text}" for title, text in rows if text)]
+    return [full_name(one), *(f"  {title:12}{text}" for title, text in rows if text)]
 
 
 MOST_IN_FOLDER: Final = 12

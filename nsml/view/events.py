@@ -16,6 +16,7 @@ from nsml.view.sessions import (
     STATE_WORDS,
     attempt_line,
     cause_word,
+    earlier_attempts,
     exit_text,
     images_text,
     placed_text,
@@ -68,10 +69,8 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
         "submitted",
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}{on}{memo}",
     )
-    own = one.attempt if one.end.cause else 0
-    for each in one.attempts:
-        if each.number != own:
-            yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(each))
+    for each in earlier_attempts(one):
+        yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(each))
     if one.HasField("started_at"):
         where = "; ".join(filter(None, [placed_text(one), images_text(one)]))
         yield at(seconds_of(one.started_at), "started", where)

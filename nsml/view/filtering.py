@@ -1,7 +1,7 @@
 """The filter language: which sessions are meant by `state:run lr>=1e-3 !baseline | user:kim`. Pure.
 
 Words are looked for in name, memo, arguments, summary and the word of the state, letter case aside. `key:value` asks for one of
-several values, in which `*` and `?` stand for text; `key<number` compares an argument, a number of the summary,
+several values, in which `*` and `?` stand for text, and a glob with a `/` is one of names; `key<number` compares an argument, a number of the summary,
 `gpus` or `age`. What stands beside one another must all hold, `|` parts alternatives, and `!` or `-` before a
 term turns it round. Quotes keep spaces together. `user:@me` is whoever asks.
 """
@@ -37,6 +37,8 @@ _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
 _COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)(.+)")
 _BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)")
 """A comparison with nothing."""
+_NAME_GLOB: Final = re.compile(r"(?=.*[*?\[])[^\s\"']*/[^\s\"']*")
+"""A glob of session names, as commands take it: `mnist/[3-9]`."""
 _KEYED: Final = re.compile(r"([a-z_]+):(.*)", re.IGNORECASE)
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
@@ -248,6 +250,8 @@ def _term(text: str, place: int, me: str) -> _Term:
             raise FilterError(f"{value!r} is not {what}", at, advice=_keyed(key, sign, value))
         name = _unquoted(key)
         return _Term(_compares(name, _OPERATORS[sign], number), is_negated, compared=name)
+    if _NAME_GLOB.fullmatch(body):
+        return _Term(_one_of("name", [body]), is_negated, "name", [body])
     word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
     return _Term(_has(word), is_negated)
 

@@ -705,7 +705,7 @@ def _load_lines(cluster: GetClusterResponse) -> list[str]:
         return []
     shares = [round(100 * count / load.devices) for count in (load.running, load.busy)]
     mean = f"mean {load.utilization_percent:.0f}% · {load.power_watts / 1000:.1f} kW"
-    return [f"load      {shares[0]}% of GPUs run · {shares[1]}% above 80% · {mean}"]
+    return [f"load      {shares[0]}% of GPUs in use · {shares[1]}% above 80% · {mean}"]
 
 
 def _standbys(cluster: GetClusterResponse) -> list[Member]:

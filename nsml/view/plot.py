@@ -506,7 +506,9 @@ def _legend(
             continue
         last, low, high = map(number_text, (line.y[-1], min(finite), max(finite)))
         figures = [f"  {whose}last {last}", f"  min {low}", f"  max {high}"]
-        name_cells = min(width(line.label), _LEAST_NAME)
+        # What tells several lines apart has room before max and min.
+        most = max(columns // 2, _LEAST_NAME) if len(lines) > 1 else _LEAST_NAME
+        name_cells = min(width(line.label), most)
         while figures and width(mark) + name_cells + len("".join(figures)) > columns:
             figures.pop()
         values = "".join(figures)

@@ -66,9 +66,11 @@ def nodes_text(what: str, nodes: int) -> str:
     """How many nodes have what in common: `2 are short of GPUs`, `1 is held for a session ahead of it`."""
     if what in _OF_SEVERAL_NODES:
         return f"{nodes} {what if nodes == 1 else _OF_SEVERAL_NODES[what]}"
-    is_short = set(what.split(" and ")) <= {"GPUs", "cores", "memory"}
-    short_of = "short of " if is_short else ""
-    return f"{nodes} {'is' if nodes == 1 else 'are'} {short_of}{what}"
+    lacking = what.split(" and ")
+    if set(lacking) <= {"GPUs", "cores", "memory"}:
+        *others, last = lacking
+        what = "short of " + (f"{', '.join(others)} and {last}" if others else last)
+    return f"{nodes} {'is' if nodes == 1 else 'are'} {what}"
 
 
 def share_text(share: FairShare) -> str:
@@ -135,7 +137,7 @@ def starts_text(waiting: Waiting, now: float) -> str:
     """When it may start, and what that hangs on."""
     if waiting.never:
         return "never, as things are"
-    taken = ", unless who is ahead of it takes it" if waiting.place > 1 else ""
+    taken = ", unless a session ahead of it takes it" if waiting.place > 1 else ""
     left = seconds_of(waiting.expected_start) - now
     free = f"enough is free {_in(left)}{' at the latest' if left > 0 else ''}{taken}"
     if waiting.HasField("budget_renews"):

@@ -8,11 +8,14 @@ from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SE
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
+    WAITING_STATES,
     attempt_lines,
     images_text,
     log_of_first,
     lost_text,
     placed_text,
+    ran_s,
+    ran_text,
     state_text,
     stop_text,
 )
@@ -53,11 +56,10 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
 def course(session: Session, now: float) -> list[tuple[str, str]]:
     """When it began and ended, for how long it ran, what is left of its time and on which devices: titles and texts."""
     found = [(word, _moment_and_age(session, field, now)) for word, field in _MOMENTS]
-    if session.HasField("started_at"):
-        end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
-        ran_s = end - seconds_of(session.started_at)
-        word = "ran for" if session.HasField("ended_at") else "runs for"
-        found.insert(2, (word, duration_text(ran_s)))
+    ran = ran_s(session, now)
+    if ran is not None:
+        is_over = session.HasField("ended_at") or session.state in WAITING_STATES
+        found.insert(2, ("ran for" if is_over else "runs for", ran_text(ran)))
     found += [("time limit", _limit_text(session, now)), ("devices", devices_text(session))]
     found += [("image", images_text(session))]
     return [(title, text) for title, text in found if text]

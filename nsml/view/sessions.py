@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -56,6 +57,8 @@ _Option: TypeAlias = "tuple[str, ...]"
 _NO_OPTIONS: Mapping[str, Shared[_Option]] = {}
 _KEY_CELLS = 6
 """To which the name of a value is cut at most."""
+_LEAST_KEY_CELLS = 4
+"""The same where no other value is shown."""
 _HELD_CELLS = len("2 sim")
 _ARGS_CELLS = 8
 """Of arguments at least, and of a summary beside values with columns of their own."""
@@ -283,9 +286,16 @@ def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int, *, has_more: boo
         more = width(_MORE) if has_more or left else 0
         room = cells - width(lead) - width(value) - more
         if room < min(width(key), _KEY_CELLS):
-            return text and text + _MORE
+            # A value alone says more than that there are some.
+            return text + _MORE if text else _value_within(key, value, cells)
         text = f"{lead}{fit_middle(key, room)}{value}"
     return text + _MORE if text and has_more else text
+
+
+def _value_within(key: str, value: str, cells: int) -> str:
+    """A value behind as much of its name as has room; "" where that is too little to know it by."""
+    room = cells - width(value)
+    return f"{fit_middle(key, room)}{value}" if room >= _LEAST_KEY_CELLS else ""
 
 
 def summary_of(session: Session | Checkpoint) -> dict[str, Any]:
@@ -523,10 +533,32 @@ def _memory(session: Session, _now: float) -> str:
 
 
 def _running_for(session: Session, now: float) -> str:
+    ran = ran_s(session, now)
+    return "-" if ran is None else ran_text(ran)
+
+
+def ran_text(ran_s: float) -> str:
+    """A time of running: `41s`; `<1s` where something ran, however briefly."""
+    return "<1s" if 0 < ran_s < 1 else duration_text(ran_s)
+
+
+def ran_s(session: Session, now: float) -> float | None:
+    """For how many seconds its programs have run, without the time between attempts; None of one that never did.
+
+    The wait before the attempt that runs now is counted in until that ends: nobody says when it was placed.
+    """
     if not session.HasField("started_at"):
-        return "-"
+        return None
     end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
-    return duration_text(end - seconds_of(session.started_at))
+    attempts = session.attempts
+    is_waiting = session.state in WAITING_STATES
+    if attempts and (is_waiting or (session.HasField("ended_at") and not session.replicas)):
+        end = seconds_of(attempts[-1].ended_at)
+    between = sum(
+        max(seconds_of(later.placed_at) - seconds_of(earlier.ended_at), 0.0)
+        for earlier, later in pairwise(attempts)
+    )
+    return max(end - seconds_of(session.started_at) - between, 0.0)
 
 
 def _limit(session: Session, _now: float) -> str:
@@ -570,10 +602,14 @@ def images_text(session: Session) -> str:
 
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
-    # One that ended while it was queued holds no replica: its last attempt ended before.
+    return [attempt_line(one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
+
+
+def earlier_attempts(session: Session) -> list[EndedAttempt]:
+    """Those with whose end the session did not end."""
+    # One that ended while it was queued has no replica: its last attempt ended before.
     own = session.attempt if session.end.cause and session.replicas else 0
-    before = [one for one in session.attempts if one.number != own]
-    return [attempt_line(one) for one in before[-_MOST_ATTEMPTS:]]
+    return [one for one in session.attempts if one.number != own]
 
 
 def attempt_line(one: EndedAttempt) -> str:
@@ -655,6 +691,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         shrinks_to=20,
         least=14,
         within=_summary_within,
+        goes_first=True,
     ),
     Column(
         key="memo",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.view.compare import arguments
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
-from nsml.view.sessions import COLUMNS, command_words, plain
+from nsml.view.sessions import COLUMNS, command_words, plain, ran_s
 from nsml.view.tables import Column, kept
 from nsml.view.text import fit, fit_middle, width
 from nsml.view.times import seconds_of
@@ -49,13 +49,6 @@ def _moment(field: str) -> Callable[[Session, float], Value]:
     return value
 
 
-def _ran(session: Session, now: float) -> Value:
-    if not session.HasField("started_at"):
-        return None
-    end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
-    return end - seconds_of(session.started_at)
-
-
 def _held(field: str) -> Callable[[Session, float], Value]:
     def value(session: Session, _now: float) -> Value:
         each = session.replicas[0].resources if session.replicas else session.spec.resources
@@ -79,7 +72,7 @@ _VALUES: Final[Mapping[str, Callable[[Session, float], Value]]] = {
         float(one.spec.time_limit.seconds) if one.spec.HasField("time_limit") else None
     ),
     "retries": lambda one, _: float(one.spec.retry_count),
-    "running": _ran,
+    "running": ran_s,
     "cpus": _held("cpu_thousandths"),
     "memory": _held("memory_bytes"),
     "attempt": lambda one, _: float(one.attempt),
@@ -305,15 +298,18 @@ def arguments_text(session: Session, shared: Shared[str | bool] = NOTHING_SHARED
 def arguments_within(
     session: Session, cells: int, shared: Shared[str | bool] = NOTHING_SHARED
 ) -> str:
-    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is no room for the first: no number is cut."""
+    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is room for none: no number is cut."""
     words = _words(_differing(session, shared))
     text = " ".join(words)
     if width(text) <= cells:
         return text
-    for count in range(len(words) - 1, 0, -1):
-        text = " ".join(words[:count]) + _MORE
-        if width(text) <= cells:
-            return text
+    text = ""
+    for word in words:
+        longer = f"{text} {word}".lstrip()
+        if width(longer) + width(_MORE) <= cells:
+            text = longer
+    if text:
+        return text + _MORE
     key, _, value = words[0].partition("=")
     can_be_cut = width(key) + 1 < cells and not begins_as_number(value)
     return fit(words[0] if can_be_cut else _MORE.strip(), cells)

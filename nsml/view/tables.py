@@ -58,6 +58,8 @@ class Column(NamedTuple, Generic[T]):
     """In lines of a terminal that are too narrow its text goes on in further lines instead of being cut."""
     stays: bool = False
     """Never left out, however narrow the terminal is: what was asked for, as a sort key, by a filter or by --fields."""
+    goes_first: bool = False
+    """Left out, unless it stays, before rows are written as blocks of lines."""
 
 
 def pick(
@@ -311,6 +313,9 @@ def render(
     elif room is not None:
         is_empty = _emptiness(columns, items, rows, now)
         places, cut = _legible(columns, places, widths, room, is_empty)
+        if _excess(cut, room):
+            kept = [at for at in places if columns[at].stays or not columns[at].goes_first]
+            places, cut = _legible(columns, kept, widths, room, is_empty)
         if items and (_excess(cut, room) or any(map(is_empty, places, cut))):
             return Rendered(_stacked(columns, items, now=now, room=room, paint=paint))
         _give_back(columns, shown, places, cut, widths)

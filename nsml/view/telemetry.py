@@ -120,7 +120,7 @@ _REPLICA_ROWS: Final = (
     _MEMORY,
     _Row(
         name="process_count",
-        label="number",
+        label="count",
         top=None,
         one=_count,
         words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)}",

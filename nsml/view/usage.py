@@ -21,10 +21,10 @@ IDLE_S = 600.0
 
 
 def usage_text(usage: SessionUsage) -> str:
-    """`71% of what it holds, peak 99%, memory peak 12.0 GiB, 1.24 kWh`."""
+    """`GPU utilization mean 71%, peak 99%, memory peak 12.0 GiB, 1.24 kWh`."""
     parts = []
     if usage.HasField("utilization_percent"):
-        parts += [f"{usage.utilization_percent:.0f}% of what it held was in use"]
+        parts += [f"GPU utilization mean {usage.utilization_percent:.0f}%"]
         parts += [f"peak {usage.utilization_peak_percent:.0f}%"]
     parts += [f"memory peak {memory_text(usage.memory_peak_bytes)}"]
     if usage.watt_hours:

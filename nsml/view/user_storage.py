@@ -78,7 +78,8 @@ def lines(usage: Usage, now: float) -> list[str]:
     if usage.sent_bytes:
         found += [f"  {_sent_label(usage):<19}{size_text(usage.sent_bytes)} at most"]
     if usage.largest:
-        found += ["largest, as sum of their files' sizes, with the command that removes each:"]
+        found += ["  (equal data counts once, and each stored file 4 KiB at least)"]
+        found += ["largest, by the sizes of their files, with the command that removes each:"]
     sizes = [size_text(one.bytes) for one in usage.largest]
     width = max(map(len, sizes), default=0)
     for item, size in zip(usage.largest, sizes, strict=True):

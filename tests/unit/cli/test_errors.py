@@ -244,6 +244,7 @@ def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project)
         (["run", "-a", "'open"], 2, "-a: No closing quotation"),
         (["run", "--argv"], 2, "--argv needs a command"),
         (["run", "-e", "missing.py"], 2, "no such entry file: missing.py"),
+        (["run", "-m", "x", "-a", "--lr", "0.1"], 2, "try: nsml run ... -a '--lr 0.1'\n"),
         (["run", "-e", "mian.py"], 2, "nsml run -e main.py"),
         (["run", "-e", "/etc/passwd"], 2, "outside this folder"),
         (["run", "-e", "../x.py"], 2, "outside this folder"),

@@ -49,6 +49,18 @@ def test_nothing_is_made_up(nsml, everything, project, typed):
     assert " -m " not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("diff memo:sweep --metrics", "ps -a memo:sweep -o name | nsml diff - --metrics"),
+        ("plot lr>=0.1 -m val/*", "ps -a 'lr>=0.1' -o name | nsml plot - -m 'val/*'"),
+    ],
+)
+def test_a_filter_in_place_of_a_session_is_one_of_ps(nsml, everything, typed, meant):
+    result = nsml(*typed.split(), check=False)
+    assert f"\n  try: nsml {meant}\n" in result.stderr
+
+
 def test_programs_read_it_as_well(nsml, everything):
     result = nsml("events", "val/loss", "@last", "-j", check=False)
     assert json.loads(result.stderr)["error"]["try"] == ["nsml events @last val/loss -j"]

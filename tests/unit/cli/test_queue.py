@@ -118,7 +118,7 @@ def test_who_holds_it_and_until_when(nsml, state):
     )
     assert nsml("status", "--explain", "@last").stdout.splitlines()[1:] == [
         "  why: needs 8 GPUs on one node; most free on one node: 6 (node a)",
-        "  starts: enough is free in 12m at the latest, unless who is ahead of it takes it",
+        "  starts: enough is free in 12m at the latest, unless a session ahead of it takes it",
         "  place: 3 of 12 in the queue",
         "  held: 4 GPUs by kim/mnist/0, for 12m more at most",
         "  held: 1 GPU by a session of lee on 2 nodes, no time limit",

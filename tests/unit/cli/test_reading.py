@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 import threading
 from xml.etree import ElementTree as ET
@@ -12,11 +13,13 @@ from PIL import Image
 
 from cli.app import App
 from cli.main import run
+from cli.results.charts import flattened
 from cli.sessions.logs import LogReader
 from nsml.clock import SystemClock
 from nsml.folders import folder_name
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view.series import Series
 from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -188,6 +191,22 @@ def test_what_would_change_nothing_is_refused_or_told(nsml, everything, tmp_path
     assert nsml(*drawn, "--chart", check=False).code == 0
     told = nsml("plot", "@last", *option, terminal=True, NSML_ACCESSIBLE="1")
     assert (f"in words, without {option[0]}" in told.stderr) is not has_words
+
+
+def test_a_line_that_flattens_the_others_is_told_of():
+    def lines(*peaks):
+        return [Series(label="", x=[0, 1], y=[0.0, peak]) for peak in peaks]
+
+    groups = {
+        "diverged": lines(0.5, 1e266, 2.0),
+        "two": lines(1e9, 1.0),
+        "alike": lines(1.0, 900.0, 3.0),
+        "most of them": lines(1e9, 1e9, 1.0),
+        "alone": lines(1e9),
+        "nothing": lines(math.nan, math.inf),
+        "zeros": lines(0.0, 0.0, 5.0),
+    }
+    assert flattened(groups) == ["diverged", "two"]
 
 
 def test_a_picture_and_points_are_two_calls(nsml, everything, tmp_path):

@@ -45,6 +45,9 @@ def names(result):
         (["--filter", "state:END | loss<0.3"], ["kim/mnist/2", "kim/mnist/1"]),
         (["--filter", "state:run", "--filter", "loss<0.3"], ["kim/mnist/1"]),
         (["--filter", "user:kim", "-n", "1"], ["kim/mnist/2"]),
+        (["-a", "@2"], ["kim/mnist/2"]),
+        (["-a", "!@last | @2"], ["kim/mnist/2", "kim/mnist/1"]),
+        (["-a", "mnist/[2-9]"], ["kim/mnist/2"]),
         (["-a", "--sort", "name"], ["kim/mnist/1", "kim/mnist/2", "lee/cifar/1"]),
         (["-a", "--sort", "loss"], ["kim/mnist/1", "lee/cifar/1", "kim/mnist/2"]),
         (["-a", "--sort", "-summary.loss"], ["lee/cifar/1", "kim/mnist/1", "kim/mnist/2"]),
@@ -52,6 +55,15 @@ def names(result):
 )
 def test_ps_narrows(nsml, three, words, expected):
     assert names(nsml("ps", "-o", "name", *words)) == expected
+
+
+def test_ps_says_where_no_session_has_a_number_or_a_key_that_was_named(nsml, three):
+    found = nsml("ps", "acc<0.3 age<9999d")
+    note = "note: no session in this list has a number 'acc'; there are loss\n"
+    assert found.stderr.endswith(f"nsml ps -a 'acc<0.3 age<9999d'\n{note}")
+    assert "note:" not in nsml("ps", "loss<0").stderr, "it is known"
+    unknown = nsml("ps", "--sort", "acc", check=False)
+    assert "has such a column; there are loss\n" in unknown.stderr
 
 
 def test_ps_shows_single_values_and_what_it_sorts_by(nsml, three):
@@ -128,10 +140,12 @@ def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
     three.stops_slowly = True
     said = nsml("stop", "kim/mnist/1", "--grace", "1h")
     assert names(said) == ["kim/mnist/1"]
-    told, advice = said.stderr.splitlines()[-2:]
+    told, *advice = said.stderr.splitlines()[-3:]
     assert told == "stopping 1 · already ended 0 · failed 0"
-    assert "nsml logs -f kim/mnist/1" in advice
-    assert "nsml stop --kill kim/mnist/1" in advice
+    assert [line.partition(": ")[2].strip() for line in advice] == [
+        "nsml logs -f kim/mnist/1",
+        "nsml stop --kill kim/mnist/1",
+    ]
     again = nsml("stop", "kim/mnist/1", "lee/cifar/1", "--kill", "-y").stderr
     assert "stopping 2 · " in again
     assert "nsml logs -f SESSION" in again
@@ -144,7 +158,7 @@ def test_requeue_counts_the_requeued_and_the_refused(nsml, three):
     assert names(result) == ["lee/cifar/1"]
     assert result.stderr.splitlines()[-2:] == [
         "requeued 1 · refused 1 · failed 1",
-        "lee/cifar/1 goes on as attempt 2",
+        "lee/cifar/1 is queued, and goes on as attempt 2",
     ]
     again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])

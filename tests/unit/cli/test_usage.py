@@ -11,7 +11,7 @@ def test_usage_names_what_takes_most_and_what_removes_it(nsml):
     )
     assert "at the limit" in shown
     assert "checkpoints        800 Bytes" in shown
-    assert "with the command that removes each:" in shown
+    assert "each stored file 4 KiB at least)\nlargest, by the sizes of their files, with" in shown
     assert "700 Bytes  nsml rm kim/mnist/1" in shown
     assert "nsml model rm kim/mnist/2 CHECKPOINT" in shown
     assert "nsml dataset rm mnist" in shown

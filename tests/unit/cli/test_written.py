@@ -41,6 +41,17 @@ def test_it_is_named_with_the_line_that_leaves_it_out(
     assert "that nsml wrote" not in nsml("run", "--dry-run").stderr
 
 
+def test_a_dataset_in_the_folder_is_not_sent_with_the_code_unnoticed(nsml, everything, project):
+    (project / "data").mkdir()
+    (project / "data" / "a").write_text("a")
+    nsml("dataset", "push", "d", "data")
+    told = nsml("run", "--dry-run").stderr
+    assert "note: 1 file (1 Byte) of a pushed dataset is sent, too: data/;" in told
+    assert "of a pushed" not in nsml("dataset", "push", "all", ".").stderr, "that is meant"
+    pasted(project, told)
+    assert "of a pushed" not in nsml("run", "--dry-run").stderr
+
+
 def test_also_in_a_dataset_and_below_another_folder(nsml, everything, project):
     (project / "data").mkdir()
     (project / "data" / "a").write_text("a")

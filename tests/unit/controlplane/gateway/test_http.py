@@ -228,7 +228,7 @@ async def test_health_needs_no_token_and_readiness_says_why_not(tmp_path: Path) 
         gone = await one.get("/readyz")
         assert (gone.status, gone.text) == (503, "COORDINATION_GONE\n")
         assert (await one.get("/healthz")).status == 200
-        assert (await one.get("/")).status == 404
+        assert (await one.get("/nothing")).status == 404
         assert (await one.metrics(TOKEN))["nsml_condition name=COORDINATION_GONE of="] == 1
 
 

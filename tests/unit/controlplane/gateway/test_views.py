@@ -496,7 +496,8 @@ async def test_whoever_has_a_token_signs_in_without_a_command_line(
         kim = await one.rig.user("kim")
         own = {"Origin": one.url}
         async with Browser(one.url) as browser:
-            form = await browser.get("/dashboard")
+            form = await browser.get("/", follow_redirects=True)
+            assert form.url.path == "/dashboard"
             assert (form.status_code, 'type="password"' in form.text) == (200, True)
             assert "frame-ancestors 'none'" in form.headers["content-security-policy"]
 

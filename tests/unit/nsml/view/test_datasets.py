@@ -66,5 +66,5 @@ def test_any_paths_make_a_tree_of_bounded_length(files):
 
 def test_a_card_says_who_uses_it():
     lines = use_lines(DatasetUse(Dataset(name="m", owner="kim"), 1, 1_200, ["a", "b"]), 0.0)
-    assert "  used by   1 live session, 1,200 ended" in lines
-    assert "  read on   a, b" in lines
+    assert "  used by     1 live session, 1,200 ended" in lines
+    assert "  on nodes    a, b" in lines

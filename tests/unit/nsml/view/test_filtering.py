@@ -56,6 +56,8 @@ ONE = session(
         "name:*/mnist/?",
         "bs=128",
         "a'b' | lstm",
+        "mnist/[1-3]",
+        "kim/*",
         "lstm |",
     ],
 )
@@ -79,6 +81,8 @@ def test_these_take_it(text):
         "mnist !state:run | cifar",
         "user:ki",  # a value is matched whole
         '"mnist 1"',
+        "mnist/[2-3]",
+        "!k*/1",
         "cifar |",
     ],
 )

@@ -125,6 +125,12 @@ def test_no_number_of_a_legend_is_cut():
     told = line([(0, 2.2831), (1, 1.9971)], "somebody/a-long-data-set/3")
     assert legend(60) == "  ━ somebody/a-…data-set/3  last 1.997  min 1.997  max 2.283"
     assert all(len(legend(columns)) <= columns for columns in range(18, 90))
+    sweep = [line([(0, 2.2831), (1, 1.9971)], f"kim/mnist/{at} lr=1e-{at} (sim)") for at in (1, 2)]
+    row = chart("loss", sweep, axis=Axis.STEP, columns=60, rows=5)[-1]
+    told = "".join(piece.text for piece in row)
+    assert told == "  B kim/mnist/2 lr=1e-2 (sim)  last 1.997  min 1.997", (
+        "what tells it apart is whole"
+    )
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 0.999), st.integers(1, 50))

@@ -20,6 +20,8 @@ def test_what_counts_of_nodes_say_is_said_as_the_scheduler_says_it(what: str, co
     [
         ("GPUs", 1, "1 is short of GPUs"),
         ("memory", 2, "2 are short of memory"),
+        ("GPUs and cores and memory", 1, "1 is short of GPUs, cores and memory"),
+        ("GPUs and cores", 2, "2 are short of GPUs and cores"),
         ("drained", 1, "1 is drained"),
         ("silent", 12, "12 are silent"),
         (

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filter_fields import state_words
-from nsml.view.sessions import COLUMNS, attempt_line, end_text, record, state_text, summary_text
+from nsml.view.sessions import (
+    COLUMNS,
+    attempt_line,
+    end_text,
+    ran_s,
+    ran_text,
+    record,
+    state_text,
+    summary_text,
+)
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
 
@@ -70,6 +79,25 @@ def test_an_attempt_that_a_user_had_requeued_was_not_preempted():
     assert attempt_line(ended) == f"attempt 1: vm for 13s; {ended.reason}"
     ended.reason = "gives way to lee/mnist/3 (high)"
     assert attempt_line(ended) == f"attempt 1: vm for 13s; preempted: {ended.reason}"
+
+
+def test_the_time_between_attempts_is_not_one_in_which_it_ran():
+    one = session(1840, pb.SESSION_STATE_QUEUED)
+    one.ClearField("ended_at")
+    assert ran_s(one, NOW) is None
+    one.started_at.seconds = NOW - 100
+    for number, (placed, ended) in enumerate([(100, 80), (50, 45)], start=1):
+        attempt = one.attempts.add(number=number, cause=pb.CAUSE_PREEMPTED)
+        attempt.placed_at.seconds, attempt.ended_at.seconds = NOW - placed, NOW - ended
+    assert ran_s(one, NOW) == 25, "it is queued again"
+    one.state = pb.SESSION_STATE_RUNNING
+    assert ran_s(one, NOW) == 70
+    one.state, one.ended_at.seconds = pb.SESSION_STATE_STOPPED, NOW - 5
+    one.ClearField("replicas")
+    assert ran_s(one, NOW) == 25, "stopped while it was queued"
+    one.replicas.add(node="a")
+    assert ran_s(one, NOW) == 65
+    assert [ran_text(ran) for ran in (0.0, 0.4, 1.0, 65)] == ["0s", "<1s", "1s", "1m5s"]
 
 
 def test_gpus_that_are_only_asked_for_are_said_so():
@@ -195,6 +223,11 @@ def test_a_summary_is_in_the_order_of_its_report_and_short():
     assert summary_text(one, 20) == "val/acc=0.9912 …"
     assert summary_text(one, 31) == "val/acc=0.9912, tiny=1e-09 …"
     assert summary_text(one, 15) == "val…cc=0.9912 …"
+    assert [summary_text(one, cells) for cells in (14, 11, 10)] == [
+        "val/acc=0.9912",
+        "va…c=0.9912",
+        "",
+    ]
     one.summary.update({"epoch": 3, "epoch_total": 20, "files_total": 1})
     assert summary_text(one).endswith(", epoch=3/20, files_total=1, is_last=True")
     one.summary.Clear()

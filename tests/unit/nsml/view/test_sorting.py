@@ -128,7 +128,7 @@ def test_what_tells_most_apart_is_first_whatever_one_of_them_has_beside_it():
         ("--lr 0.1 --bs 64 --amp", 17, "lr=0.1 bs=64 amp"),
         ("--lr 0.1 --bs 64 --amp", 15, "lr=0.1 bs=64 …"),
         ("--lr 0.1 --bs 64 --amp", 10, "lr=0.1 …"),
-        ("--layers 24 --lr 3e-4", 10, "…"),
+        ("--layers 24 --lr 3e-4", 10, "lr=3e-4 …"),
         ("--layers 24", 8, "…"),
         ("--a-long-name 24", 8, "…"),
         ("train.py data.txt --lr=1", 12, "train.py …"),

@@ -201,7 +201,7 @@ def test_what_a_session_used_is_said_in_words() -> None:
         memory_peak_bytes=12 << 30,
         watt_hours=1240,
     )
-    expected = "71% of what it held was in use, peak 99%, memory peak 12.0 GiB, 1.24 kWh"
+    expected = "GPU utilization mean 71%, peak 99%, memory peak 12.0 GiB, 1.24 kWh"
     assert usage_text(usage) == expected
     assert (efficiency_text(usage), efficiency_text(SessionUsage())) == ("71%", "-")
     assert usage_text(SessionUsage(watt_hours=0.34)) == "memory peak 0 B, 0.3 Wh"
