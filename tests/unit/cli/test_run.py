@@ -27,7 +27,7 @@ def test_a_run_sends_the_folder_and_says_what_next(nsml, state, project):
     assert session.memo == "first try"
     assert session.spec.bundle_digest in state.blobs
     assert nsml("command", "@last").stdout == (
-        """nsml run -g 2 -a '--lr 0.1 --name '"'"'two words'"'"'' -m 'first try'\n"""
+        """nsml run -g 2 -a "--lr 0.1 --name 'two words'" -m 'first try'\n"""
     )
 
 
