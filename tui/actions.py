@@ -53,7 +53,7 @@ class Actions:
         from nsml.view.sessions import WAITING_STATES
         from tui.screens.asking import Confirm
 
-        if self._app.is_of_the_past("stopped"):
+        if self._app.refuses_action("stopped"):
             return
         live = [one for one in sessions if one.state not in ENDED_STATES]
         if not live:
@@ -85,7 +85,7 @@ class Actions:
         from nsml.client.checkpoints import saved_in
         from tui.screens.asking import Confirm
 
-        if self._app.is_of_the_past("removed"):
+        if self._app.refuses_action("removed"):
             return
         ended = [one for one in sessions if one.state in ENDED_STATES]
         if not ended:
@@ -138,7 +138,7 @@ class Actions:
         """Ask for a memo, and write it to one session."""
         from tui.screens.asking import Ask
 
-        if self._app.is_of_the_past("given a memo"):
+        if self._app.refuses_action("given a memo"):
             return
         if len(sessions) != 1:
             self._app.say("a memo is for one session")
@@ -155,7 +155,7 @@ class Actions:
 
     def forward(self, sessions: Sequence[Session]) -> None:
         """Begin the command that forwards a port of one session: the port is still to be typed."""
-        if self._app.is_of_the_past("forwarded"):
+        if self._app.refuses_action("forwarded"):
             return
         if len(sessions) != 1:
             self._app.say("a port is forwarded from one session")
@@ -174,7 +174,7 @@ class Actions:
         from nsml.view.checkpoints import is_lost, state_text
         from tui.screens.asking import Confirm
 
-        if self._app.is_of_the_past("fetched"):
+        if self._app.refuses_action("fetched"):
             return
         if self._app.is_web:  # that folder is of whoever serves
             self._app.say("nothing is fetched from here: nsml model pull does it", is_bad=True)

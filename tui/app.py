@@ -12,7 +12,6 @@ from textual.binding import Binding
 from nsml.clock import in_thread
 from nsml.view.shell import posix_line
 from tui.actions import Actions
-from tui.background import in_background
 from tui.hints import key_of
 from tui.prompt import Prompt
 from tui.screens.frame import LIVE_ONLY_ACTIONS, NAMES, Frame
@@ -145,7 +144,7 @@ class Dashboard(Shell):
         """What the command line and the form of a new session do."""
         return Prompt(self)
 
-    def picture(self) -> Frame | None:
+    def model_screen(self) -> Frame | None:
         """The screen in front, where it is one that shows the model."""
         return self.screen if isinstance(self.screen, Frame) else None
 
@@ -204,14 +203,14 @@ class Dashboard(Shell):
         from tui.widgets.table import HIDDEN, Table
 
         active = self.screen.active_bindings.values()
-        entries = key_entries(self, active, without=self.without)
+        entries = key_entries(self, active, without=self.hidden_actions)
         if isinstance(self.focused, Table) and (hidden := self.focused.hidden_count):
             entries.insert(0, KeyEntry(HERE, f"{HIDDEN}{hidden}", "Hidden columns"))
         commands = command_lines(key_of(self, "app.command")) if self.player is None else ()
         self.push_screen(Help(entries, commands))
 
     @property
-    def without(self) -> Collection[str]:
+    def hidden_actions(self) -> Collection[str]:
         """Actions that do nothing with what is shown, and are not offered."""
         return LIVE_ONLY_ACTIONS if self.player is not None else ()
 
@@ -220,7 +219,7 @@ class Dashboard(Shell):
         if self.player is not None:
             self.player.again()
             return
-        in_background(self, "feed", self._listen)
+        self.listen()
 
     def action_copy_command(self) -> None:
         """Copy the command that shows what the screen shows."""
@@ -279,7 +278,7 @@ class Dashboard(Shell):
         """Let the story stand still, or go on; from its end on, again from its beginning."""
         if self.player is not None:
             self.player.pause()
-            self._play()
+            self.play()
 
     def action_pace(self, by: int) -> None:
         """Faster or slower."""
@@ -292,4 +291,4 @@ class Dashboard(Shell):
             is_there = self.player.jump(seconds)
             if not (is_there or self.player.is_over or self.player.is_paused):
                 self.say(f"this is the beginning of the {self.player.kind}")
-            self._play()
+            self.play()

@@ -179,7 +179,7 @@ class Prompt:
         from tui.screens.asking import Confirm
 
         environ, nsml = self._app.cli_environ, program()
-        if self._app.is_of_the_past("run"):
+        if self._app.refuses_action("run"):
             return
         if environ is None or self._app.is_web or nsml is None:
             self._app.say("nsml is not run from here: copy the command to a terminal", is_bad=True)
@@ -226,7 +226,7 @@ class Prompt:
         from tui.screens.submit import Submit
 
         environ, nsml = self._app.cli_environ, program()
-        if self._app.is_of_the_past("submitted"):
+        if self._app.refuses_action("submitted"):
             return
         if environ is None or self._app.is_web or nsml is None:
             self._app.say(

@@ -1,4 +1,7 @@
-"""What all screens may ask of the dashboard: what it knows, who feeds it, what it keeps, and words to whoever looks."""
+"""What screens may ask of the app: the model and who feeds it, preferences, appearance, notes to the user.
+
+`tui.app.Dashboard` adds the screens and the keys. Screens import this module alone, so that no two import each other.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +71,8 @@ Inspection: TypeAlias = "Callable[[Feed], Awaitable[None]]"
 """Receives more of one thing."""
 
 
-class Picture(Protocol):
-    """A screen that shows what the model has: `tui.screens.frame.Frame`."""
+class ModelScreen(Protocol):
+    """A screen that draws the model: `tui.screens.frame.Frame`."""
 
     def redraw(self) -> None:
         """Show what has changed."""
@@ -102,7 +105,7 @@ class SessionActions(Protocol):
 
 
 class Shell(App[None]):
-    """What receives, keeps and says, below all screens; `tui.app.Dashboard` adds the screens and the keys.
+    """The app without its screens: it receives, draws the screen in front, saves preferences and shows notes.
 
     Args:
         connect: opens the platform; it need not answer.
@@ -200,10 +203,10 @@ class Shell(App[None]):
         """Begin to listen, and to draw, once the first frame is painted."""
         await self._load_preferences()
         if self.player is None:
-            in_background(self, "feed", self._listen)
+            self.listen()
         else:
-            self._play()
-            self.set_interval(1 / STEPS_A_SECOND, self._play)
+            self.play()
+            self.set_interval(1 / STEPS_A_SECOND, self.play)
         if not self.is_running:  # it was left already
             return
         await self.switch_mode("sessions")
@@ -263,11 +266,15 @@ class Shell(App[None]):
         """Keep what was chosen last."""
         self._save()
 
-    def _play(self) -> None:
+    def play(self) -> None:
         """Show what comes next in the story."""
         if self.player is not None:
             self.model = self.player.step(self.model)
             self._expect()
+
+    def listen(self) -> None:
+        """Connect, and receive until the app ends; anew where it does already."""
+        in_background(self, "feed", self._listen)
 
     async def _listen(self) -> None:
         while True:
@@ -317,7 +324,7 @@ class Shell(App[None]):
             async with TaskGroup() as group:
                 receiving = [
                     group.create_task(feed.receive(ALWAYS_RECEIVED)),
-                    group.create_task(self._know_user(client, signed_out)),
+                    group.create_task(self._fetch_user(client, signed_out)),
                 ]
                 await signed_out.wait()
                 for one in receiving:
@@ -345,8 +352,8 @@ class Shell(App[None]):
                 self.model.ask(topic, self.clock.time())
             in_background(self, "screen", partial(self._feed.receive, wanted))
 
-    async def _know_user(self, client: Client, signed_out: asyncio.Event) -> None:
-        """Learn who looks; until then nothing is one's own."""
+    async def _fetch_user(self, client: Client, signed_out: asyncio.Event) -> None:
+        """Fetch the name of the user; until it is there, no session is one's own."""
         while not self.user:
             try:
                 self.user = (await client.accounts.caller()).user.name
@@ -407,12 +414,12 @@ class Shell(App[None]):
         """Draw what the model has; `is_aged`: of which nothing is other than before but the time."""
         # Of a screen that is being taken down some parts are gone.
         with suppress(NoMatches, ScreenStackError):
-            if (picture := self.picture()) is not None:
+            if (screen := self.model_screen()) is not None:
                 self._drawn = self.model.version
                 if is_aged:
-                    picture.age()
+                    screen.age()
                 else:
-                    picture.redraw()
+                    screen.redraw()
 
     # How it looks
 
@@ -598,6 +605,8 @@ class Shell(App[None]):
             self._completing.update(one.id for one in lacking)
             in_background(self, "whole", partial(self._feed.whole, lacking), is_alone=False)
 
+    # Notes and the clipboard
+
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text without what a terminal would obey when it is pasted, such as the end of a bracketed paste."""
         super().copy_to_clipboard(visible_lines(text))
@@ -608,8 +617,8 @@ class Shell(App[None]):
             self.copy_to_clipboard(posix_line(text))
             self.say(f"copied: {text}")
 
-    def is_of_the_past(self, done: str) -> bool:
-        """Whether nothing can be done to what is shown, which is then said."""
+    def refuses_action(self, done: str) -> bool:
+        """Whether no action is possible, in a demo or a replay; the user is told that nothing can be `done`."""
         if self.player is None:
             return False
         self.say(
@@ -618,7 +627,7 @@ class Shell(App[None]):
         return True
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Tell whoever appearance, for a moment."""
+        """Show a note to the user for a moment; an error for longer."""
         self.notify(
             visible_lines(text),
             severity="error" if is_bad else "information",
@@ -626,13 +635,13 @@ class Shell(App[None]):
             markup=False,
         )
 
-    def unsay(self) -> None:
-        """Tell no more what was told, but what went wrong: that is there for as long as it takes to read."""
+    def dismiss_notes(self) -> None:
+        """Hide all notes but errors, which stay for as long as it takes to read them."""
         for one in list(self._notifications):
             if one.severity != "error":
                 self._unnotify(one)
 
-    # What knows other screens
+    # What `tui.app.Dashboard` adds
 
     @property
     @abstractmethod
@@ -641,12 +650,12 @@ class Shell(App[None]):
 
     @property
     @abstractmethod
-    def without(self) -> Collection[str]:
+    def hidden_actions(self) -> Collection[str]:
         """Actions that do nothing with what is shown, and are not offered."""
 
     @abstractmethod
-    def picture(self) -> Picture | None:
-        """The screen in front, where it is one that shows the model."""
+    def model_screen(self) -> ModelScreen | None:
+        """The screen in front, where it draws the model."""
 
     @abstractmethod
     def go(self, mode: str) -> None:

@@ -220,8 +220,8 @@ class CompareScreen(ChartScreen):
         parts += [f"{len(ignored)} left out: {self.key_of('compare.ignore')}"] if ignored else []
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
-        parts += [f"{self._aside} more to the left: ←"] if self._aside else []
-        parts += [f"{left} more to the right: →"] if left > 0 else []
+        parts += [f"← {self._aside} more"] if self._aside else []
+        parts += [f"{left} more →"] if left > 0 else []
         if self._order:
             kind, key, is_down = self._order
             key = next((one.title for one in self._rows if (one.kind, one.key) == (kind, key)), key)

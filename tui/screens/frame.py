@@ -138,7 +138,7 @@ class Frame(LinesUnderMouse, Screen[None]):
         yield Static(id="trouble")
         with Vertical(id="body"):
             yield from self.body()
-        yield Keys(without=self.dashboard.without)
+        yield Keys(without=self.dashboard.hidden_actions)
 
     def body(self) -> ComposeResult:
         """What is in the frame."""
@@ -192,7 +192,7 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def on_screen_suspend(self) -> None:
         """Another is in front: what was said of this one is said no more."""
-        self.dashboard.unsay()
+        self.dashboard.dismiss_notes()
 
     @on(Click, "#screens")
     def go(self, event: Click) -> None:

@@ -105,7 +105,7 @@ class Actions(Provider):
         for node, binding, is_enabled, _ in self.screen.active_bindings.values():
             if not is_enabled or binding.system or is_moving(binding):
                 continue
-            if binding.action in cast("Shell", self.app).without:
+            if binding.action in cast("Shell", self.app).hidden_actions:
                 continue
             if binding.id in listed or binding.action.startswith("go("):
                 continue

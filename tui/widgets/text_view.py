@@ -32,7 +32,7 @@ class TextView(LogView, inherit_bindings=False):
         self._has_titles = has_titles
         self._of = ""
 
-    def tell(self, lines: Sequence[str], *, of: str, none: str = "") -> None:
+    def show_text(self, lines: Sequence[str], *, of: str, none: str = "") -> None:
         """Show these lines; where they are `of` something else than before, from the first on."""
         if of != self._of:
             self._of = of

@@ -28,10 +28,10 @@ def nowhere():
     raise RuntimeError("a story has no platform")
 
 
-def demo(**appearance):
+def demo(**options):
     """A dashboard of it."""
     player = Player(Demo(AT), Stopped())
-    return Dashboard(nowhere, clock=player, platform="garden", player=player, **appearance)
+    return Dashboard(nowhere, clock=player, platform="garden", player=player, **options)
 
 
 def running(app):

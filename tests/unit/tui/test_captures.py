@@ -101,7 +101,7 @@ def _same_everywhere(monkeypatch):
 async def calm(pilot):
     """What was begun by what was done so far is done."""
     for _ in range(4):
-        pilot.app._play()
+        pilot.app.play()
         pilot.app._draw()
         await pilot.pause()
 
@@ -290,7 +290,7 @@ async def held(pilot, name, drawn=text_of, *, within_s=0.0):
     ends_at = time.monotonic() + (within_s if expected is not None else 0.0)
     seen, same = "", 0
     while same < STEADY or time.monotonic() < ends_at:
-        app._play()
+        app.play()
         app._draw()
         await pilot.pause(PAUSE_S if same else 0.0)
         found = drawn(app)

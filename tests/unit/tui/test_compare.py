@@ -105,9 +105,9 @@ async def test_what_differs_is_a_matrix_against_a_baseline(dashboard, add):
         ]
         assert places == sorted(places)
         await pilot.press("o", "right")
-        await shows(pilot, "1 more to the left")
+        await shows(pilot, "← 1 more")
         await pilot.press("left")
-        await until(pilot, lambda: "to the left" not in said(dashboard))
+        await until(pilot, lambda: "← 1 more" not in said(dashboard))
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
 

@@ -48,7 +48,7 @@ def test_what_acts_here_is_told_first_and_what_moves_last():
 def offered(app):
     return {
         one.what
-        for one in key_entries(app, app.screen.active_bindings.values(), without=app.without)
+        for one in key_entries(app, app.screen.active_bindings.values(), without=app.hidden_actions)
     }
 
 

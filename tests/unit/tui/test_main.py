@@ -64,7 +64,7 @@ def read_until(terminal, what):
 
 @pytest.fixture
 def appearance(tmp_path, monkeypatch):
-    """How it appearance with these options, in an environment of nothing else."""
+    """How it looks with these options, in an environment of nothing else."""
 
     def appearance(theme=None, in_ascii=None, **environ):
         for name in (*terminal_names(), *environ):

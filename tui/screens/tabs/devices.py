@@ -73,7 +73,7 @@ class DevicesTab(SessionTab):
             room = max(view.size.width - 1, 1)
             lines = session_lines(received.answer, room=room, now=self.now(), has_last=has_last)
         none = frame.none(Topic.TELEMETRY, _nothing(session))
-        view.tell([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
+        view.show_text([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
         span = self.span(session)
         shown = f"the last {span}" if span else "all since it was placed"
         self.say(

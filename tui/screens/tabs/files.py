@@ -84,4 +84,4 @@ class FilesTab(SplitTab):
         path = "" if entry is None else visible(entry.path)
         head = Text(" · ".join(filter(None, (path, note if lines else ""))), "bold")
         set_text(self.query_one(".head", Static), head)
-        view.tell(lines, of=path, none=visible(none))
+        view.show_text(lines, of=path, none=visible(none))

@@ -130,7 +130,7 @@ class MediaTab(SplitTab):
         if ready.paint is not None:
             canvas.draw(ready.paint)
         else:
-            view.tell(ready.lines, of=ready.key, none=visible(ready.why))
+            view.show_text(ready.lines, of=ready.key, none=visible(ready.why))
 
     def _prepared(self, frame: Frame, medium: Media) -> _Ready:
         """How it is drawn, as far as that is known; what is not is made ready behind the screen."""
