@@ -26,6 +26,7 @@ from nodeagent.engine.sound import refuse_unsound
 from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
 from nodeagent.engine.volumes import covered_volumes
 from nsml.images import parts_of
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ _LASTS_S = 3600.0
 """The longest that one answer may take: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
+MOST_CONFIGURATION_BYTES = 256 << 10
+"""Of what an image says of itself: far more than any that people use, a sixteenth of what a shim takes for an answer."""
 FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
 """What apt and dpkg do: own files, and fetch as a user of their own. Nothing that reaches the machine."""
 FOR_PIP = ("DAC_OVERRIDE", "FOWNER")
@@ -48,6 +51,7 @@ class StoredImage:
 
     `environment`: variables. `volumes`: paths as it declares them. `sources` are the references NAME@DIGEST
     under which registries have it, as far as the engine knows; none of one that was made here.
+    `configuration_bytes` is how much it says of itself, as JSON.
     """
 
     id: str
@@ -61,6 +65,7 @@ class StoredImage:
     sources: Sequence[str] = ()
     size_bytes: int = 0
     created_at: float = 0.0
+    configuration_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,20 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
         sources=found.get("RepoDigests") or (),
         size_bytes=int(found.get("Size") or 0),
         created_at=_unix_s(found.get("Created")),
+        configuration_bytes=len(json.dumps(config)),
     )
+
+
+def refuse_large_configuration(image: StoredImage) -> None:
+    """Raise EngineRefused for an image that says too much of itself: variables, labels, ports, volumes.
+
+    The engine repeats it in each answer about the image and its containers, for all images when it lists them.
+    """
+    if image.configuration_bytes > MOST_CONFIGURATION_BYTES:
+        raise EngineRefused(
+            f"its variables, labels and ports have {size_text(image.configuration_bytes)}:"
+            f" at most {size_text(MOST_CONFIGURATION_BYTES)}"
+        )
 
 
 def find_image(engine: Engine, reference: str) -> StoredImage | None:
@@ -187,6 +205,7 @@ def run_build(
     Nothing is left of the container. Raises EngineError, EngineUnreachable too where the engine was
     restarted under the build, and what `look` raises.
     """
+    refuse_large_configuration(base)
     remove_container(engine, build.name)
     api = engine.sdk.api
     with translated(engine.socket):

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL
-from nodeagent.engine.images import is_loader_variable, without_meaning
+from nodeagent.engine.images import (
+    is_loader_variable,
+    refuse_large_configuration,
+    without_meaning,
+)
 from nodeagent.engine.volumes import volume_targets
 from nodeagent.gang_network import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
@@ -114,6 +118,7 @@ def container_config(
 
     `image` is what `spec.image` names. Raises EngineRefused for an image with which no program could run.
     """
+    refuse_large_configuration(image)
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
     environment["PATH"] += f":{environment['HOME']}/.local/bin"
     # Only its own home can be written: that what an image has is kept from pip protects nobody there.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nodeagent.engine.client import EngineRefused
-from nodeagent.engine.images import StoredImage
+from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
@@ -343,6 +343,13 @@ def test_each_volume_of_an_image_is_a_folder_that_counts_as_the_replicas() -> No
 def test_an_image_with_volumes_that_no_program_could_run_with_is_refused(volume: str) -> None:
     with pytest.raises(EngineRefused, match="the image declares"):
         mounted(StoredImage(id="i", volumes=[volume]))
+
+
+def test_an_image_that_says_too_much_of_itself_is_refused() -> None:
+    most = MOST_CONFIGURATION_BYTES
+    mounted(StoredImage(id="i", configuration_bytes=most))
+    with pytest.raises(EngineRefused, match="variables, labels and ports"):
+        mounted(StoredImage(id="i", configuration_bytes=most + 1))
 
 
 def test_an_image_with_very_many_volumes_is_refused() -> None:
