@@ -37,6 +37,20 @@ _LASTS_S = 3600.0
 """The longest that one answer may take: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_FURTHER_DEVICES = frozenset(
+    {
+        "NVIDIA_GDRCOPY",
+        "NVIDIA_GDS",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_MOFED",
+        "NVIDIA_NVSWITCH",
+    }
+)
+"""For these NVIDIA's container runtime also gives adapters of InfiniBand, storage, switches and channels to other
+machines; what a session may have of them its node's administrator says."""
+_LOADED = frozenset({"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"})
 MOST_CONFIGURATION_BYTES = 256 << 10
 """Of what an image says of itself: far more than any that people use, a sixteenth of what a shim takes for an answer."""
 FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
@@ -293,7 +307,7 @@ def remove_image(engine: Engine, reference: str) -> bool:
 
 def _build_environment(base: StoredImage) -> dict[str, str]:
     """The base's variables that would change what the engine's own programs do for a container, changed."""
-    taken = {name: "" for name in base.environment if is_loader_variable(name)}
+    taken = {name: "" for name in base.environment if is_engine_variable(name)}
     if _DEVICES in base.environment:
         taken[_DEVICES] = (
             "void"  # else an engine whose runtime is NVIDIA's gives builds all devices
@@ -301,9 +315,12 @@ def _build_environment(base: StoredImage) -> dict[str, str]:
     return taken
 
 
-def is_loader_variable(name: str) -> bool:
-    """Whether a variable changes what is loaded into any program that has it, an engine's hooks included."""
-    return name.startswith("LD_") or name in {"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"}
+def is_engine_variable(name: str) -> bool:
+    """Whether programs of the engine act on a variable of a container, with the machine's rights.
+
+    It changes what is loaded into each of them, or NVIDIA's runtime gives devices for it beside the GPUs.
+    """
+    return name.startswith("LD_") or name in _LOADED or name in _FURTHER_DEVICES
 
 
 def without_meaning(labels: Mapping[str, str]) -> dict[str, str]:

@@ -254,6 +254,19 @@ def test_no_device_is_given_that_is_not_granted() -> None:
     assert found["HostConfig"]["PidsLimit"] == 0, "who orders it sets the limits"
 
 
+@pytest.mark.parametrize("by", ["image", "session"])
+def test_no_variable_has_nvidias_runtime_give_further_devices(by: str) -> None:
+    """InfiniBand adapters, disks, switches: the program has its variables, the engine's programs do not."""
+    asked = {"NVIDIA_MOFED": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,1"}
+    kept = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    spec = replace(SPEC, env={**asked, **kept} if by == "session" else {})
+    image = StoredImage(id="i", environment={**asked, **kept} if by == "image" else {})
+    found = container_config(spec, FOLDER, PLACE, image=image)["Env"]
+    assert {f"{name}=" for name in asked} <= set(found)
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in found
+    assert asked.items() <= late_variables(spec, FOLDER, image)[0].items()
+
+
 def test_a_session_with_a_user_of_its_own_runs_as_that() -> None:
     spec = replace(SPEC, uid=70001, gid=70001, groups=[70002])
     found = container_config(spec, FOLDER, PLACE, image=StoredImage(id="i"))
