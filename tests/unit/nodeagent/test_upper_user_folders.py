@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from nodeagent import checkpoints
 from nodeagent.beneath import open_folder
-from nodeagent.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.checkpoints import SavedCheckpoint, Uploads, _data_bytes
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.hooks import CodeHook, Draft, PreparationFailed
@@ -192,6 +192,29 @@ async def test_a_checkpoint_larger_than_the_disk_is_not_read(bench: Bench) -> No
     os.truncate(bench.folder.checkpoints / "1-best" / "model" / "w", 8 << 40)
     await bench.send(hollow, bench.save("other", 2, w="2"))
     assert [commit.name for commit in bench.platform.commits] == ["other"]
+
+
+async def test_a_checkpoint_of_holes_is_lost_at_once(bench: Bench) -> None:
+    """20 GB of them, which no limit of the session counts, took the agent 47 s of its core, each time."""
+    hollow = bench.save("best", 1, w="1")
+    os.truncate(bench.folder.checkpoints / "1-best" / "model" / "w", 5 << 30)
+    some = bench.save("other", 2, w="2")
+    os.truncate(bench.folder.checkpoints / "2-other" / "model" / "w", 16 << 20)
+    await bench.send(hollow, some)
+    assert [commit.name for commit in bench.platform.commits] == ["other"]
+    (loss,) = bench.platform.losses
+    assert loss.why_lost.startswith("its files have 5.4 GB, and ")
+    assert loss.why_lost.endswith("of data: the rest are holes")
+
+
+def test_data_is_told_from_holes_where_no_blocks_are_counted(tmp_path: Path) -> None:
+    with (tmp_path / "w").open("wb+") as file:
+        for at in (0, 8 << 20, 24 << 20):
+            file.seek(at)
+            file.write(b"x" * (1 << 20))
+        file.truncate(64 << 20)
+        file.flush()
+        assert _data_bytes(file.fileno(), 64 << 20) == 3 << 20
 
 
 async def test_many_notes_at_once_leave_the_last_one(bench: Bench) -> None:
