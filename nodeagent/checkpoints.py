@@ -8,11 +8,9 @@ Of several checkpoints of one name only the newest is sent.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import shutil
-import stat
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +22,7 @@ import structlog
 
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.kept import Opened, forget, is_copy, keep, opened
 from nodeagent.media import MediaUploads
 from nodeagent.pace import CountedLog, Patience
@@ -42,9 +41,8 @@ from nsml.v1 import checkpoints_pb2 as pb
 from nsml.view.units import size_text
 
 _LARGEST = 16 << 40
-_SPARSE_BYTES, _SPARSE_TIMES = 4 << 30, 8
-"""Bytes of a checkpoint, and how many times what it takes on disk beyond that: all else are holes, which count for no
-limit of a session, and take the agent as long to read as data."""
+_SPARSE_BYTES = 4 << 30
+"""So much of a checkpoint may be holes, beside SPARSE_TIMES its data."""
 _LONGEST_NAME = 512
 _LONGEST_SEAL = 128
 _HELD_BYTES = 1 << 20
@@ -53,10 +51,6 @@ _LONGEST_REASON = 500
 _MOST_MISSING = 10
 """Checkpoints without a folder that are reported lost at once, of those that are noticed together."""
 _MOST_UNNOTED = 64
-_MOST_PIECES = 100_000
-"""Of the data of one file that are told from its holes: what is behind them counts as data."""
-_BLOCK = 512
-"""Bytes of a block as `stat` counts them, whatever the file system's are."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
 
@@ -414,40 +408,28 @@ def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
 
 
 def _refuse_sparse(root: Path, files: Iterable[str]) -> None:
-    """Raise ValueError for files that are nearly all holes, OSError."""
+    """Raise ValueError for files that are nearly all holes, or the same one under many names; OSError."""
     size = held = 0
+    seen: set[int] = set()
     with beneath(root) as folder:
         for path in files:
             facts = folder.lstat(native_parts(path))
             size += facts.st_size
-            blocks = facts.st_blocks * _BLOCK
-            if _SPARSE_TIMES * blocks >= facts.st_size or not stat.S_ISREG(facts.st_mode):
-                held += blocks
+            if facts.st_ino in seen:
+                continue
+            seen.add(facts.st_ino)
+            if not may_be_sparse(facts):
+                held += facts.st_size
                 continue
             file = folder.open_file(native_parts(path))
             try:
-                held += max(blocks, _data_bytes(file, facts.st_size))
+                held += data_bytes(file)
             finally:
                 os.close(file)
-    if size > _SPARSE_BYTES + _SPARSE_TIMES * held:
+    if size > _SPARSE_BYTES + SPARSE_TIMES * held:
         raise ValueError(
-            f"its files have {size_text(size)}, and {size_text(held)} of data: the rest are holes"
+            f"its files have {size_text(size)}, and {size_text(held)} of data: the rest is holes or repeated"
         )
-
-
-def _data_bytes(file: int, size: int) -> int:
-    """Bytes of a file that are in no hole, also where its file system counts no blocks."""
-    found = at = 0
-    for _ in range(_MOST_PIECES):
-        try:
-            begin = os.lseek(file, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
-                return found
-            raise
-        at = os.lseek(file, begin, os.SEEK_HOLE)
-        found += at - begin
-    return found + max(size - at, 0)
 
 
 def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:

@@ -20,9 +20,10 @@ from structlog.testing import capture_logs
 
 from nodeagent import checkpoints
 from nodeagent.beneath import open_folder
-from nodeagent.checkpoints import SavedCheckpoint, Uploads, _data_bytes
+from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.holes import data_bytes
 from nodeagent.hooks import CodeHook, Draft, PreparationFailed
 from nodeagent.pace import Pace
 from nodeagent.preparation import PreparationLog
@@ -204,7 +205,22 @@ async def test_a_checkpoint_of_holes_is_lost_at_once(bench: Bench) -> None:
     assert [commit.name for commit in bench.platform.commits] == ["other"]
     (loss,) = bench.platform.losses
     assert loss.why_lost.startswith("its files have 5.4 GB, and ")
-    assert loss.why_lost.endswith("of data: the rest are holes")
+    assert loss.why_lost.endswith("of data: the rest is holes or repeated")
+
+
+async def test_a_file_under_many_names_counts_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.checkpoints._SPARSE_BYTES", 0)
+    files = {f"w{number}": "x" * 5000 for number in range(9)}
+    same, other = bench.save("same", 1, **files), bench.save("other", 2, **files)
+    place = bench.folder.checkpoints / "1-same" / "model"
+    for name in list(files)[1:]:
+        (place / name).unlink()
+        (place / name).hardlink_to(place / "w0")
+    await bench.send(same, other)
+    assert [commit.name for commit in bench.platform.commits] == ["other"]
+    assert bench.platform.losses[0].why_lost.endswith("of data: the rest is holes or repeated")
 
 
 def test_data_is_told_from_holes_where_no_blocks_are_counted(tmp_path: Path) -> None:
@@ -214,7 +230,7 @@ def test_data_is_told_from_holes_where_no_blocks_are_counted(tmp_path: Path) -> 
             file.write(b"x" * (1 << 20))
         file.truncate(64 << 20)
         file.flush()
-        assert _data_bytes(file.fileno(), 64 << 20) == 3 << 20
+        assert data_bytes(file.fileno()) == 3 << 20
 
 
 async def test_many_notes_at_once_leave_the_last_one(bench: Bench) -> None:
