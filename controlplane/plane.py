@@ -403,7 +403,7 @@ class ControlPlane:
             silent_after_s=character.silent_after_s,
             clock=clock,
         )
-        self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
+        self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes, clock=clock)
         self.node_images = NodeImages(
             contacts=self.contacts, state=self.state, random_bytes=on.random_bytes
         )

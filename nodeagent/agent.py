@@ -61,7 +61,7 @@ _RELIEVE_EVERY_S = 15.0
 _LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
 _REQUESTS_PER_S = 10.0
-"""Of one replica's program, each a call of the control plane."""
+"""Of one replica's program, each a call of the control plane; and connections for them."""
 _LOOK_AGAIN_S = (5.0, 600.0)
 """First and longest pause; what is looked for may take a container each time."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
@@ -407,9 +407,14 @@ class Agent:
         """A program that cannot make requests still runs."""
         async with AsyncExitStack() as stack:
             if self._parts.has_sockets:
-                pace = Pace(_REQUESTS_PER_S, self._parts.clock)
                 server = RequestServer(
-                    replica_id, folder, self._loads, owner, pace=pace, run=self._parts.run
+                    replica_id,
+                    folder,
+                    self._loads,
+                    owner,
+                    pace=Pace(_REQUESTS_PER_S, self._parts.clock),
+                    connections=Pace(_REQUESTS_PER_S, self._parts.clock),
+                    run=self._parts.run,
                 )
                 try:
                     await stack.enter_async_context(server.listening())

@@ -21,10 +21,18 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 MOST_PIXELS: Final = 32_000_000
 MOST_SIDE: Final = 512
 """Pixels of the longer side that are kept: more than a terminal has halves of cells."""
+MOST_SCANNED: Final = 16 * MOST_PIXELS
+"""Pixels of all scans of a JPEG: a progressive one comes in about ten, and decoders go over the whole image for each,
+which may have seven bytes."""
+MOST_SEGMENTS: Final = 1_000
+"""Of a JPEG with Exif data: Pillow joins them one by one."""
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 UPPER: Final = "▀"
 SHADES: Final = " .:-=+*#%@"
 _MOST_SCALE: Final = 8
+_JPEG: Final = b"\xff\xd8"
+_EXIF, _SCAN = b"\xff\xe1", b"\xff\xda"
+"""How segments of a JPEG begin; in the data of a scan 0xff is never followed by these."""
 LACKING: Final = "images are drawn by Pillow, which is not installed: pip install 'nsml[png]'"
 
 
@@ -36,6 +44,8 @@ def decoded(data: bytes) -> Any:
     """The image, small enough to be drawn again and again. Raises NoPicture."""
     if len(data) > MOST_BYTES:
         raise NoPicture("it is too large to be drawn")
+    if data.startswith(_JPEG) and data.count(_EXIF) > MOST_SEGMENTS:
+        raise NoPicture("it has too many parts to be drawn")
     try:
         from PIL import Image
     except ImportError:
@@ -43,12 +53,19 @@ def decoded(data: bytes) -> Any:
     warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if data.startswith(_JPEG):
+                _refuse_many_scans(image, data)
             return _reduced(image)
     except NoPicture:
         raise
     # What decoders raise for bytes that somebody made up is of any kind.
     except Exception as error:  # noqa: BLE001
         raise NoPicture(f"it is no image that can be drawn ({type(error).__name__})") from None
+
+
+def _refuse_many_scans(image: Any, data: bytes) -> None:
+    if image.width * image.height * data.count(_SCAN) > MOST_SCANNED:
+        raise NoPicture("it has too many scans to be drawn")
 
 
 def _reduced(image: Any) -> Any:

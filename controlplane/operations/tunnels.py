@@ -28,6 +28,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, UserCaller, may_change
 from controlplane.domain.lifecycle import SessionState
 from controlplane.operations.agent_connections import Ability, TunnelOrder
+from controlplane.operations.allowances import Allowance
 from controlplane.operations.byte_pipe import Pipe
 
 if TYPE_CHECKING:
@@ -35,9 +36,14 @@ if TYPE_CHECKING:
 
     from controlplane.domain.values import Session
     from controlplane.operations.agent_connections import AgentConnections
+    from nsml.clock import Clock
 
 MOST_OPEN: Final = 64
 """Tunnels of one user at once."""
+OPENED_AT_ONCE: Final = 200
+"""Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
+OPENED_PER_S: Final = 20.0
+"""Each costs the node's agent a few milliseconds, and the page of a program may need dozens."""
 ANSWER_WITHIN_S: Final = 10.0
 """How long an agent has to dial."""
 
@@ -82,12 +88,14 @@ class Tunnels:
 
     Args:
         random_bytes: so many unpredictable bytes.
+        clock: by which it is measured how fast a user opens them.
     """
 
     def __init__(
         self,
         *,
         contacts: AgentConnections,
+        clock: Clock,
         random_bytes: Callable[[int], bytes],
         most_open: int = MOST_OPEN,
         answer_within_s: float = ANSWER_WITHIN_S,
@@ -98,6 +106,8 @@ class Tunnels:
         self._answer_within_s = answer_within_s
         self._asked: dict[str, Tunnel] = {}
         self._open: Counter[str] = Counter()
+        self._clock = clock
+        self._lately = Allowance(OPENED_AT_ONCE, OPENED_AT_ONCE / OPENED_PER_S, clock.monotonic)
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -132,6 +142,7 @@ class Tunnels:
             only_checks=only_checks,
         )
         with self._counted(caller.user.name):
+            await self._wait_for_turn(caller.user.name)
             tunnel = self._asked[tunnel_id] = Tunnel(node=node)
             try:
                 await self._ask(tunnel, order)
@@ -185,6 +196,12 @@ class Tunnels:
                 why=error,
                 attempt=f"a program serves by listening on $NSML_RUN_DIR/tunnel/{order.service}",
             )
+
+    async def _wait_for_turn(self, user: str) -> None:
+        """Wait while the user opens tunnels faster than agents should have to dial them."""
+        while not self._lately.has_room(user, 1):
+            await self._clock.sleep(1 / OPENED_PER_S)
+        self._lately.use(user, 1)
 
     @contextlib.contextmanager
     def _counted(self, user: str) -> Iterator[None]:

@@ -26,6 +26,7 @@ from nodeagent.engine.sound import refuse_unsound
 from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
 from nodeagent.engine.volumes import covered_volumes
 from nsml.images import parts_of
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,22 @@ _LASTS_S = 3600.0
 """The longest that one answer may take: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_FURTHER_DEVICES = frozenset(
+    {
+        "NVIDIA_GDRCOPY",
+        "NVIDIA_GDS",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_MOFED",
+        "NVIDIA_NVSWITCH",
+    }
+)
+"""For these NVIDIA's container runtime also gives adapters of InfiniBand, storage, switches and channels to other
+machines; what a session may have of them its node's administrator says."""
+_LOADED = frozenset({"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"})
+MOST_CONFIGURATION_BYTES = 256 << 10
+"""Of what an image says of itself: far more than any that people use, a sixteenth of what a shim takes for an answer."""
 FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
 """What apt and dpkg do: own files, and fetch as a user of their own. Nothing that reaches the machine."""
 FOR_PIP = ("DAC_OVERRIDE", "FOWNER")
@@ -48,6 +65,7 @@ class StoredImage:
 
     `environment`: variables. `volumes`: paths as it declares them. `sources` are the references NAME@DIGEST
     under which registries have it, as far as the engine knows; none of one that was made here.
+    `configuration_bytes` is how much it says of itself, as JSON.
     """
 
     id: str
@@ -61,6 +79,7 @@ class StoredImage:
     sources: Sequence[str] = ()
     size_bytes: int = 0
     created_at: float = 0.0
+    configuration_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +129,20 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
         sources=found.get("RepoDigests") or (),
         size_bytes=int(found.get("Size") or 0),
         created_at=_unix_s(found.get("Created")),
+        configuration_bytes=len(json.dumps(config)),
     )
+
+
+def refuse_large_configuration(image: StoredImage) -> None:
+    """Raise EngineRefused for an image that says too much of itself: variables, labels, ports, volumes.
+
+    The engine repeats it in each answer about the image and its containers, for all images when it lists them.
+    """
+    if image.configuration_bytes > MOST_CONFIGURATION_BYTES:
+        raise EngineRefused(
+            f"its variables, labels and ports have {size_text(image.configuration_bytes)}:"
+            f" at most {size_text(MOST_CONFIGURATION_BYTES)}"
+        )
 
 
 def find_image(engine: Engine, reference: str) -> StoredImage | None:
@@ -187,6 +219,7 @@ def run_build(
     Nothing is left of the container. Raises EngineError, EngineUnreachable too where the engine was
     restarted under the build, and what `look` raises.
     """
+    refuse_large_configuration(base)
     remove_container(engine, build.name)
     api = engine.sdk.api
     with translated(engine.socket):
@@ -274,7 +307,7 @@ def remove_image(engine: Engine, reference: str) -> bool:
 
 def _build_environment(base: StoredImage) -> dict[str, str]:
     """The base's variables that would change what the engine's own programs do for a container, changed."""
-    taken = {name: "" for name in base.environment if is_loader_variable(name)}
+    taken = {name: "" for name in base.environment if is_engine_variable(name)}
     if _DEVICES in base.environment:
         taken[_DEVICES] = (
             "void"  # else an engine whose runtime is NVIDIA's gives builds all devices
@@ -282,9 +315,12 @@ def _build_environment(base: StoredImage) -> dict[str, str]:
     return taken
 
 
-def is_loader_variable(name: str) -> bool:
-    """Whether a variable changes what is loaded into any program that has it, an engine's hooks included."""
-    return name.startswith("LD_") or name in {"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"}
+def is_engine_variable(name: str) -> bool:
+    """Whether programs of the engine act on a variable of a container, with the machine's rights.
+
+    It changes what is loaded into each of them, or NVIDIA's runtime gives devices for it beside the GPUs.
+    """
+    return name.startswith("LD_") or name in _LOADED or name in _FURTHER_DEVICES
 
 
 def without_meaning(labels: Mapping[str, str]) -> dict[str, str]:

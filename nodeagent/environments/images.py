@@ -39,6 +39,7 @@ from nodeagent.engine.images import (
     image_sizes,
     image_used_at,
     name_image,
+    refuse_large_configuration,
     remove_image,
     run_build,
     tags_of,
@@ -425,6 +426,11 @@ class Images:
 
     def _refuse_large(self, reference: str, image: StoredImage) -> None:
         """Remove what was just pulled when it is larger than images may be. Raises EnvironmentFailed."""
+        try:
+            refuse_large_configuration(image)
+        except EngineRefused as error:
+            remove_image(self._engine, reference)
+            raise EnvironmentFailed(f"image {reference} cannot be used: {error}") from None
         most = self._settings.image_bytes
         if image.size_bytes > most:
             remove_image(self._engine, reference)

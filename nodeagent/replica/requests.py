@@ -174,7 +174,11 @@ class Loads:
 
 
 class RequestServer:
-    """Listens on the socket of one replica, of a session of `user`."""
+    """Listens on the socket of one replica, of a session of `user`.
+
+    `pace` is that of requests; `connections` that of connections, each of which costs the agent a thread, whatever
+    comes of it. Those that are not accepted yet wait in the kernel, at the cost of whoever made them.
+    """
 
     def __init__(
         self,
@@ -184,10 +188,12 @@ class RequestServer:
         user: str = "",
         *,
         pace: Pace | None = None,
+        connections: Pace | None = None,
         run: Offload = inline,
     ) -> None:
         self._replica = replica
         self._pace = pace
+        self._connections = connections
         self._run = run
         self._user = user
         self._folder = folder
@@ -208,6 +214,8 @@ class RequestServer:
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
+            if self._connections is not None:
+                await self._connections.wait()
             try:
                 program, _ = await asyncio.get_running_loop().sock_accept(listener)
             except OSError as error:  # as of too many open files

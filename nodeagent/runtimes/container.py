@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL
-from nodeagent.engine.images import is_loader_variable, without_meaning
+from nodeagent.engine.images import (
+    is_engine_variable,
+    refuse_large_configuration,
+    without_meaning,
+)
 from nodeagent.engine.volumes import volume_targets
 from nodeagent.network.gang_network import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
@@ -93,11 +97,11 @@ def late_variables(
     """Variables that the program gets in its container and no program of the engine does; those it loses.
 
     An engine's hooks may run with a container's variables and the machine's rights: what is loaded into
-    them is not for an image or a session to choose. An image's variables of the platform's kind would tell
+    them, and which devices they give, is not for an image or a session to choose. An image's variables of the platform's kind would tell
     a program something untrue of its session.
     """
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
-    given = {name: value for name, value in environment.items() if is_loader_variable(name)}
+    given = {name: value for name, value in environment.items() if is_engine_variable(name)}
     ours = whole_environment(spec, layout_of(spec, folder), {})
     lost = [name for name in image.environment if name.startswith("NSML_") and name not in ours]
     return given, sorted(lost)
@@ -114,11 +118,12 @@ def container_config(
 
     `image` is what `spec.image` names. Raises EngineRefused for an image with which no program could run.
     """
+    refuse_large_configuration(image)
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
     environment["PATH"] += f":{environment['HOME']}/.local/bin"
     # Only its own home can be written: that what an image has is kept from pip protects nobody there.
     environment.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")
-    for name in filter(is_loader_variable, tuple(environment)):
+    for name in filter(is_engine_variable, tuple(environment)):
         environment[name] = ""  # absent, it would be the image's
     # An order to stop goes to the program's whole group.
     environment["TINI_KILL_PROCESS_GROUP"] = "1"

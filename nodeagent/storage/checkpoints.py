@@ -23,6 +23,7 @@ import structlog
 from nodeagent.collect.pace import CountedLog, Patience
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.safe_paths import open_folder, path_of, remove_folder
+from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.media import MediaUploads
 from nodeagent.storage.sealed_checkpoints import Opened, forget, is_copy, keep, opened
 from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
@@ -37,8 +38,11 @@ from nsml.content.packing import Packed, pack_files
 from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
 from nsml.v1 import checkpoints_pb2 as pb
+from nsml.view.units import size_text
 
 _LARGEST = 16 << 40
+_SPARSE_BYTES = 4 << 30
+"""So much of a checkpoint may be holes, beside SPARSE_TIMES its data."""
 _LONGEST_NAME = 512
 _LONGEST_SEAL = 128
 _HELD_BYTES = 1 << 20
@@ -397,9 +401,35 @@ def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
     root = path_of(found.descriptor)
     most = min(_LARGEST, shutil.disk_usage(root).used)
     _check_seal(found, checkpoint)
+    _refuse_sparse(root, checkpoint.files)
     packed = pack_files(root, checkpoint.files, max_bytes=most, owner=owner)
     _check_seal(found, checkpoint)
     return packed
+
+
+def _refuse_sparse(root: Path, files: Iterable[str]) -> None:
+    """Raise ValueError for files that are nearly all holes, or the same one under many names; OSError."""
+    size = held = 0
+    seen: set[int] = set()
+    with beneath(root) as folder:
+        for path in files:
+            facts = folder.lstat(native_parts(path))
+            size += facts.st_size
+            if facts.st_ino in seen:
+                continue
+            seen.add(facts.st_ino)
+            if not may_be_sparse(facts):
+                held += facts.st_size
+                continue
+            file = folder.open_file(native_parts(path))
+            try:
+                held += data_bytes(file)
+            finally:
+                os.close(file)
+    if size > _SPARSE_BYTES + SPARSE_TIMES * held:
+        raise ValueError(
+            f"its files have {size_text(size)}, and {size_text(held)} of data: the rest is holes or repeated"
+        )
 
 
 def _check_seal(place: Opened, checkpoint: SavedCheckpoint) -> None:

@@ -23,6 +23,7 @@ import structlog
 from nodeagent.collect.pace import CountedLog, Pace, Patience
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.safe_paths import open_file, open_folder, path_of
+from nodeagent.storage.holes import SPARSE_TIMES, data_bytes, may_be_sparse
 from nodeagent.storage.transfer import is_passing, put_tree, uninterrupted
 from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
@@ -41,6 +42,8 @@ _BURST_S: Final = 10.0
 _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
+_SPARSE_BYTES: Final = 1 << 20
+"""Smaller files may have holes."""
 
 log = structlog.get_logger()
 
@@ -285,6 +288,11 @@ def _checked(name: str, folder: int, owner: int) -> int:
             raise ValueError("it is no regular file of the program's")
         if facts.st_size > MOST_BYTES:
             raise ValueError(f"{facts.st_size} bytes are more than the {MOST_BYTES} of one file")
+        # A file that costs its program nothing is not read as often as it has names, or for its holes.
+        if facts.st_nlink != 1:
+            raise ValueError("it has more than one name")
+        if facts.st_size > _SPARSE_BYTES and _is_sparse(descriptor, facts):
+            raise ValueError("nearly all of it is holes")
         digest, left = hashlib.sha256(), MOST_BYTES
         while left > 0 and (part := os.read(descriptor, min(_READ_BYTES, left))):
             digest.update(part)
@@ -294,6 +302,10 @@ def _checked(name: str, folder: int, owner: int) -> int:
     if digest.hexdigest() != name[:64]:
         raise ValueError("its bytes are not those that were shown")
     return facts.st_size
+
+
+def _is_sparse(file: int, facts: os.stat_result) -> bool:
+    return may_be_sparse(facts) and facts.st_size > SPARSE_TIMES * data_bytes(file)
 
 
 def _packed(descriptor: int, names: Sequence[str], owner: int) -> Packed:

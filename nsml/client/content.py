@@ -314,15 +314,31 @@ async def download(
     """Lay out the tree that `root` names as the new folder `target`: whole or not at all.
 
     Every chunk is held against its digest; `shown_by` as for `read_blobs`. Raises ClientError and ContentError (TargetExists when
-    the folder is there).
+    the folder is there, ExtractRefused when the disk has no room for all of it).
     """
     from nsml.content.extract import extract_stream
 
     manifest = await read_manifest(client, root, shown_by=shown_by)
+    _refuse_without_room(manifest, target)
     chunks = _chunks(client, root, manifest, progress, shown_by)
     async with aclosing(chunks):
         await extract_stream(manifest, chunks, target)
     return manifest
+
+
+def _refuse_without_room(manifest: Manifest, target: Path) -> None:
+    """Raise ExtractRefused before the first byte: a few kilobytes of somebody else's may be laid out as terabytes."""
+    from shutil import disk_usage
+
+    from nsml.content.errors import ExtractRefused
+    from nsml.view.units import size_text
+
+    place = next(one for one in target.absolute().parents if one.is_dir())
+    free = disk_usage(place).free
+    if manifest.size > free:
+        raise ExtractRefused(
+            f"there is no room for {size_text(manifest.size)} in {place}: {size_text(free)} are free"
+        )
 
 
 async def _chunks(

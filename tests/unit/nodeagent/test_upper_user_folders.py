@@ -27,6 +27,7 @@ from nodeagent.safe_paths import open_folder
 from nodeagent.storage import checkpoints
 from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.storage.datasets import Trees
+from nodeagent.storage.holes import data_bytes
 from nodeagent.storage.reservations import Reservation, Room, Size
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread, inline
@@ -192,6 +193,44 @@ async def test_a_checkpoint_larger_than_the_disk_is_not_read(bench: Bench) -> No
     os.truncate(bench.folder.checkpoints / "1-best" / "model" / "w", 8 << 40)
     await bench.send(hollow, bench.save("other", 2, w="2"))
     assert [commit.name for commit in bench.platform.commits] == ["other"]
+
+
+async def test_a_checkpoint_of_holes_is_lost_at_once(bench: Bench) -> None:
+    """20 GB of them, which no limit of the session counts, took the agent 47 s of its core, each time."""
+    hollow = bench.save("best", 1, w="1")
+    os.truncate(bench.folder.checkpoints / "1-best" / "model" / "w", 5 << 30)
+    some = bench.save("other", 2, w="2")
+    os.truncate(bench.folder.checkpoints / "2-other" / "model" / "w", 16 << 20)
+    await bench.send(hollow, some)
+    assert [commit.name for commit in bench.platform.commits] == ["other"]
+    (loss,) = bench.platform.losses
+    assert loss.why_lost.startswith("its files have 5.4 GB, and ")
+    assert loss.why_lost.endswith("of data: the rest is holes or repeated")
+
+
+async def test_a_file_under_many_names_counts_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.checkpoints._SPARSE_BYTES", 0)
+    files = {f"w{number}": "x" * 5000 for number in range(9)}
+    same, other = bench.save("same", 1, **files), bench.save("other", 2, **files)
+    place = bench.folder.checkpoints / "1-same" / "model"
+    for name in list(files)[1:]:
+        (place / name).unlink()
+        (place / name).hardlink_to(place / "w0")
+    await bench.send(same, other)
+    assert [commit.name for commit in bench.platform.commits] == ["other"]
+    assert bench.platform.losses[0].why_lost.endswith("of data: the rest is holes or repeated")
+
+
+def test_data_is_told_from_holes_where_no_blocks_are_counted(tmp_path: Path) -> None:
+    with (tmp_path / "w").open("wb+") as file:
+        for at in (0, 8 << 20, 24 << 20):
+            file.seek(at)
+            file.write(b"x" * (1 << 20))
+        file.truncate(64 << 20)
+        file.flush()
+        assert data_bytes(file.fileno()) == 3 << 20
 
 
 async def test_many_notes_at_once_leave_the_last_one(bench: Bench) -> None:

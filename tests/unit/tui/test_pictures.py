@@ -56,9 +56,30 @@ def bomb(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
+def scans(count, side=2_000):
+    """A progressive JPEG whose last scan comes `count` times more: fifty bytes, for which all of it is gone over."""
+    out = io.BytesIO()
+    Image.new("L", (side, side)).save(out, "JPEG", progressive=True)
+    whole = out.getvalue()
+    tables = whole.rindex(b"\xff\xc4", 0, whole.rindex(b"\xff\xda"))
+    return whole[:-2] + whole[tables:-2] * count + whole[-2:]
+
+
+def exif(count):
+    whole = encoded((9, 7), kind="JPEG")
+    return whole[:2] + b"\xff\xe1\x00\x0aExif\0\0xx" * count + whole[2:]
+
+
+def test_a_jpeg_of_a_few_scans_and_segments_is_drawn():
+    assert decoded(scans(4)).size == decoded(scans(4, 600)).size == (MOST_SIDE, MOST_SIDE)
+    assert decoded(exif(20)).size == (9, 7)
+
+
 @pytest.mark.parametrize(
     "data",
     [
+        scans(1_000),
+        exif(2_000),
         bomb(8_000, 8_000),
         bomb(10_000, 10_000),
         bomb(2**31 - 1, 2**31 - 1),

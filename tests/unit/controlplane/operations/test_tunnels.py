@@ -31,7 +31,8 @@ from controlplane.operations.agent_connections import (
     AgentConnections,
     TunnelOrder,
 )
-from controlplane.operations.tunnels import Tunnels
+from controlplane.operations.tunnels import OPENED_AT_ONCE, OPENED_PER_S, Tunnels
+from nsml.clock import SystemClock
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
 
@@ -65,6 +66,13 @@ class Nodes:
         return self.links[name].tunnels.pop(0)
 
 
+class VirtualClock(SystemClock):
+    """The loop's."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 Test = Callable[[Tunnels, Nodes], Coroutine[Any, Any, None]]
 
 
@@ -74,6 +82,7 @@ def on_virtual_time(test: Test, *, most_open: int = 64) -> None:
         tunnels = Tunnels(
             contacts=cast("AgentConnections", nodes),
             random_bytes=random.Random(1).randbytes,
+            clock=VirtualClock(),
             most_open=most_open,
         )
         async with asyncio.timeout(60):
@@ -231,6 +240,32 @@ def test_a_user_has_so_many_and_no_more() -> None:
                 task.cancel()
 
     on_virtual_time(test, most_open=2)
+
+
+def test_who_opens_them_without_end_waits_and_nobody_else() -> None:
+    """An agent dials each: 190 a second took three quarters of its core, and everybody's sessions started late."""
+
+    async def opened(tunnels: Tunnels, nodes: Nodes, caller: UserCaller) -> None:
+        opening = asyncio.create_task(held_open(tunnels, caller))
+        tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        for _ in range(OPENED_AT_ONCE):
+            await opened(tunnels, nodes, KIM)
+        assert now() - began < 1
+        began = now()
+        for _ in range(100):
+            await opened(tunnels, nodes, KIM)
+        assert now() - began > 100 / OPENED_PER_S - 1
+        began = now()
+        await opened(tunnels, nodes, ROOT)
+        assert now() - began < 1 / OPENED_PER_S
+
+    on_virtual_time(test)
 
 
 @pytest.mark.parametrize(

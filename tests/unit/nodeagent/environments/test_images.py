@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import StoredImage
+from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import PullFailed, PullProblem, PullProgress
 from nodeagent.environments.errors import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings, pinned_name
@@ -29,6 +29,7 @@ class Engines:
         self.pulled: list[str] = []
         self.refusal: PullFailed | None = None
         self.size_bytes = 0
+        self.configuration_bytes = 0
 
     def find(self, _engine: Engine, reference: str) -> StoredImage | None:
         return self.here.get(reference)
@@ -42,6 +43,7 @@ class Engines:
             id=f"sha256:{number}",
             sources=[f"{parts_of(reference)[0]}@sha256:{number:064}"],
             size_bytes=self.size_bytes,
+            configuration_bytes=self.configuration_bytes,
         )
         yield PullProgress()
 
@@ -180,6 +182,20 @@ def test_an_image_that_is_too_large_does_not_stay(
     with pytest.raises(EnvironmentFailed, match=r"has 200\.0 GB: at most 100\.0 GB on this"):
         asks(tmp_path, "lab/huge:1", "*")
     assert removed == ["lab/huge:1"]
+
+
+def test_an_image_that_says_too_much_of_itself_does_not_stay(
+    engine: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines repeat it in each answer: of 5 MB shims said that the engine did not answer, and the node was blamed."""
+    removed: list[str] = []
+    monkeypatch.setattr(
+        "nodeagent.environments.images.remove_image", lambda _, name: removed.append(name)
+    )
+    engine.configuration_bytes = MOST_CONFIGURATION_BYTES + 1
+    with pytest.raises(EnvironmentFailed, match="variables, labels and ports"):
+        provided(tmp_path, always=False)
+    assert removed == [REFERENCE]
 
 
 def test_names_of_one_image_are_one(engine: Engines, tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from typing import Any, Self, cast
 
 import pytest
 
+from nodeagent.collect.pace import BURST_S, Pace
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.replica import user_sockets
 from nodeagent.replica.requests import Loads, RequestServer
 from nodeagent.replica.user_sockets import UserConnection, close_user_listener, close_user_socket
+from nsml.clock import SystemClock
 from tests.scripted_platform import session_id
 
 REPLICA = ReplicaId(session_id=session_id(1), attempt=1, rank=0)
@@ -200,3 +202,33 @@ async def test_a_connection_that_was_given_up_is_closed() -> None:
         connection.give_up()
         assert await asyncio.to_thread(theirs.recv, 1) == b""
         await connection.close()
+
+
+class Standing(SystemClock):
+    """Time that stands still until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    def monotonic(self) -> float:
+        return 1_000.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.is_waited_for.set()
+        await self.goes_on.wait()
+
+
+async def test_a_flood_of_connections_waits_in_the_kernel(folder: ReplicaFolder) -> None:
+    """Each costs the agent a thread: a session that opened them as fast as it could took most of a core from it."""
+    clock = Standing()
+    four = Pace(4 / BURST_S, clock)
+    server = RequestServer(REPLICA, folder, cast("Loads", None), connections=four)
+    async with server.listening():
+        for _ in range(4):
+            assert (await ask(folder))["error"] == "INVALID"
+        fifth = asyncio.create_task(ask(folder))
+        await clock.is_waited_for.wait()
+        assert not fifth.done()
+        clock.goes_on.set()
+        assert (await fifth)["error"] == "INVALID"

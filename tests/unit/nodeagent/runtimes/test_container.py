@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nodeagent.engine.client import EngineRefused
-from nodeagent.engine.images import StoredImage
+from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.network.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
@@ -254,6 +254,19 @@ def test_no_device_is_given_that_is_not_granted() -> None:
     assert found["HostConfig"]["PidsLimit"] == 0, "who orders it sets the limits"
 
 
+@pytest.mark.parametrize("by", ["image", "session"])
+def test_no_variable_has_nvidias_runtime_give_further_devices(by: str) -> None:
+    """InfiniBand adapters, disks, switches: the program has its variables, the engine's programs do not."""
+    asked = {"NVIDIA_MOFED": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_IMEX_CHANNELS": "0,1"}
+    kept = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    spec = replace(SPEC, env={**asked, **kept} if by == "session" else {})
+    image = StoredImage(id="i", environment={**asked, **kept} if by == "image" else {})
+    found = container_config(spec, FOLDER, PLACE, image=image)["Env"]
+    assert {f"{name}=" for name in asked} <= set(found)
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in found
+    assert asked.items() <= late_variables(spec, FOLDER, image)[0].items()
+
+
 def test_a_session_with_a_user_of_its_own_runs_as_that() -> None:
     spec = replace(SPEC, uid=70001, gid=70001, groups=[70002])
     found = container_config(spec, FOLDER, PLACE, image=StoredImage(id="i"))
@@ -343,6 +356,13 @@ def test_each_volume_of_an_image_is_a_folder_that_counts_as_the_replicas() -> No
 def test_an_image_with_volumes_that_no_program_could_run_with_is_refused(volume: str) -> None:
     with pytest.raises(EngineRefused, match="the image declares"):
         mounted(StoredImage(id="i", volumes=[volume]))
+
+
+def test_an_image_that_says_too_much_of_itself_is_refused() -> None:
+    most = MOST_CONFIGURATION_BYTES
+    mounted(StoredImage(id="i", configuration_bytes=most))
+    with pytest.raises(EngineRefused, match="variables, labels and ports"):
+        mounted(StoredImage(id="i", configuration_bytes=most + 1))
 
 
 def test_an_image_with_very_many_volumes_is_refused() -> None:

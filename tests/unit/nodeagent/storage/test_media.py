@@ -228,6 +228,23 @@ async def test_what_a_program_lies_about_is_lost_and_said(bench: Bench) -> None:
     assert len(bench.shown.commits) == count
 
 
+async def test_files_that_cost_their_program_nothing_are_not_read(bench: Bench) -> None:
+    """One of holes, and one under many names: the agent would read 64 MiB for each."""
+    size = 4 << 20
+    hollow = bench.put(b"", name=f"{hashlib.sha256(bytes(size)).hexdigest()}-h")
+    os.truncate(bench.media / hollow, size)
+    one = bench.put(b"one")
+    another = f"{one}-b"
+    (bench.media / another).hardlink_to(bench.media / one)
+    whole = bench.put(bytes(size))
+    await bench.send()
+    assert bench.sent() == {whole: bytes(size)}
+    assert bench.lost() == {
+        hollow: "nearly all of it is holes",
+        **dict.fromkeys((one, another), "it has more than one name"),
+    }
+
+
 @pytest.mark.parametrize("kind", ["link", "file"])
 async def test_a_folder_that_is_none_leads_nowhere(bench: Bench, kind: str) -> None:
     elsewhere = bench.folder.path / "elsewhere"

@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from nsml.clock import inline
 from nsml.content.errors import (
     BlobCorrupt,
     ChangedWhilePacking,
+    ExtractRefused,
     ManifestRefused,
     Unreadable,
 )
@@ -40,6 +42,16 @@ async def test_there_and_back(client, server, folder, tmp_path):
     for name in files:
         assert (target / name).read_bytes() == (folder / name).read_bytes()
         assert (target / name).stat().st_mode & 0o100 == (folder / name).stat().st_mode & 0o100
+
+
+async def test_what_has_no_room_is_not_begun(client, server, folder, tmp_path, monkeypatch):
+    """A few kilobytes of somebody else's may be laid out as more than the disk of whoever fetches them has."""
+    sent = await upload(client, pack(folder), run=inline)
+    few = shutil.disk_usage(tmp_path)._replace(free=5 << 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: few)
+    with pytest.raises(ExtractRefused, match=r"no room for 5\.2 MB"):
+        await download(client, sent.digest, tmp_path / "back" / "model")
+    assert not (tmp_path / "back").exists()
 
 
 async def test_only_what_is_missing_travels(client, server, folder):
