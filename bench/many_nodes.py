@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 from bench.agents import AgentProcess
 from bench.platform import Platform
 from bench.report import percentile
-from controlplane.operations.records import ALLOCATIONS
+from controlplane.operations.etcd_codec import ALLOCATIONS
 from controlplane.store.etcd_process import CLIENT_SOCKET
 from controlplane.store.open import open_store
 from controlplane.stored.v1.records_pb2 import AllocationRecord

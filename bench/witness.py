@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from controlplane.operations.records import ALLOCATIONS
+from controlplane.operations.etcd_codec import ALLOCATIONS
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.etcd_members import Tls
 from controlplane.store.open import open_store

@@ -18,7 +18,7 @@ from controlplane.backends import (
 )
 from controlplane.domain.errors import NsmlError
 from controlplane.gateway.readers import SHORTEST_TOKEN
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.warnings import FILE_WARNING_S, file_end
 from controlplane.ownership import StartRefused
 from controlplane.store.filelock import FileLock
@@ -192,11 +192,11 @@ async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -
 async def _coordination(settings: Settings, standing: BackendSettings, clock: Clock) -> str:
     """What is not as it should be with an etcd that answers."""
     async with reached_store(settings, standing, clock) as store:
-        item = await store.get(records.CLUSTER)
+        item = await store.get(etcd_codec.CLUSTER)
         away = await store.members_away()
     if away:
         return "; ".join(f"{member} does not answer: {reason}" for member, reason in away.items())
-    cluster = records.decode_cluster(item.value) if item else None
+    cluster = etcd_codec.decode_cluster(item.value) if item else None
     if cluster is not None and cluster.is_shared and not key_file_of(settings).exists():
         raise StartRefused(
             f"the platform {cluster.id} is there, and its key is not: copy platform.key from another "

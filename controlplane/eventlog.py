@@ -20,7 +20,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.etcd_members import Tls
 from controlplane.store.interface import StoreError
@@ -66,15 +66,15 @@ def _allocation(value: bytes) -> dict[str, Any]:
 
 
 def _pointer(value: bytes) -> dict[str, Any]:
-    return {"session": records.decode_pointer(value)}
+    return {"session": etcd_codec.decode_pointer(value)}
 
 
 _SHOWN: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
     LEADER_KEY: _leader,
-    records.SESSIONS: _session,
-    records.ALLOCATIONS: _allocation,
-    records.NAMES: _pointer,
-    records.REQUESTS: _pointer,
+    etcd_codec.SESSIONS: _session,
+    etcd_codec.ALLOCATIONS: _allocation,
+    etcd_codec.NAMES: _pointer,
+    etcd_codec.REQUESTS: _pointer,
 }
 """What is told of a value, by its key or what that begins with."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.loops.probing import ProbedStore
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.store_health import (
     HISTORY_KINDS,
@@ -71,7 +71,7 @@ class Health:
 
     async def touch(self) -> None:
         """Write a few bytes to the store, to see whether it takes writes."""
-        await self.store.commit(records.PROBE)
+        await self.store.commit(etcd_codec.PROBE)
 
     def parts(self) -> tuple[ProbedStore, ...]:
         """What is asked where nobody calls."""
@@ -80,7 +80,7 @@ class Health:
             ProbedStore(
                 name="store",
                 gauge=self._store_gauge,
-                read=lambda: self.store.get(records.CLUSTER),
+                read=lambda: self.store.get(etcd_codec.CLUSTER),
                 write=self.touch,
             ),
             ProbedStore(

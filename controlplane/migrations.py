@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.cluster import DATA_VERSION
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.members import MEMBERS
 from controlplane.ownership import StartRefused
 from controlplane.store.interface import Put, Transaction, unchanged
@@ -41,10 +41,10 @@ async def look_at(store: KeyValueStore) -> KeyValueStore:
             "a restore into this store was broken off, so a part of the platform is missing: empty "
             "it (the keys under etcd_root, or the data folder), and restore again"
         )
-    item = await store.get(records.CLUSTER)
+    item = await store.get(etcd_codec.CLUSTER)
     if item is None:
         return store
-    cluster = records.decode_cluster(item.value)
+    cluster = etcd_codec.decode_cluster(item.value)
     if cluster.data_version > DATA_VERSION:
         raise StartRefused(
             f"the store was written by a newer nsml: {cluster.written_by}, data version "
@@ -87,16 +87,16 @@ async def bring_forward(store: KeyValueStore) -> None:
     Raises:
         StoreError: the store does not answer.
     """
-    item = await store.get(records.CLUSTER)
+    item = await store.get(etcd_codec.CLUSTER)
     if item is None:
         return
-    cluster = records.decode_cluster(item.value)
+    cluster = etcd_codec.decode_cluster(item.value)
     now = replace(cluster, data_version=DATA_VERSION, written_by=VERSION)
     if now == cluster:
         return
     await store.commit(
         Transaction(
             compares=(unchanged(item.key, item.mod_revision),),
-            success=(Put(key=item.key, value=records.encode_cluster(now)),),
+            success=(Put(key=item.key, value=etcd_codec.encode_cluster(now)),),
         )
     )

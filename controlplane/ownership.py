@@ -30,7 +30,7 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.vault import KEY_BYTES
 from controlplane.domain.cluster import Cluster
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.plane import new_cluster_id
 from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
@@ -203,13 +203,13 @@ class _Claim:
         # The marks first: whoever makes a platform writes its record before it marks anything.
         marks = await self._on.history.mark(), await self._on.objects.mark()
         known = _read(self._data / "cluster")
-        item = await self._on.store.get(records.CLUSTER)
+        item = await self._on.store.get(etcd_codec.CLUSTER)
         if item is None:
             if known:
                 raise StartRefused(self._not_here(known, ""))
             self._refuse_marked(*marks)
             item = await self._found()
-        cluster = records.decode_cluster(item.value)
+        cluster = etcd_codec.decode_cluster(item.value)
         if known and cluster.id != known:
             raise StartRefused(self._not_here(known, cluster.id))
         if not known:
@@ -233,19 +233,21 @@ class _Claim:
             objects=standing.objects_kind,
             written_by=VERSION,
         )
-        puts = [Put(key=records.CLUSTER, value=records.encode_cluster(cluster))]
+        puts = [Put(key=etcd_codec.CLUSTER, value=etcd_codec.encode_cluster(cluster))]
         is_key_made_now = False
         if standing.is_shared:
             key, is_key_made_now = self._key_made_if_need_be()
             keys = first_keys(self._data, on.clock, on.random_bytes)
-            puts.append(Put(key=records.PLATFORM_KEYS, value=key.seal(keys, draft)))
+            puts.append(Put(key=etcd_codec.PLATFORM_KEYS, value=key.seal(keys, draft)))
         # Written before the store has it: a crash in between must not leave a store without a folder.
         write_private(self._data / "cluster.new", draft.encode() + b"\n")
-        await on.store.commit(Transaction(compares=(absent(records.CLUSTER),), success=tuple(puts)))
-        item = await on.store.get(records.CLUSTER)
+        await on.store.commit(
+            Transaction(compares=(absent(etcd_codec.CLUSTER),), success=tuple(puts))
+        )
+        item = await on.store.get(etcd_codec.CLUSTER)
         if item is None:
             raise StartRefused("the store does not keep what is written: is somebody emptying it?")
-        if is_key_made_now and records.decode_cluster(item.value).id != draft:
+        if is_key_made_now and etcd_codec.decode_cluster(item.value).id != draft:
             self._key_file.unlink()  # another one was quicker: this key is nobody's
         return item
 
@@ -323,7 +325,7 @@ class _Claim:
                 "0600, of the user that runs this one), or say where a copy is and stays: "
                 "nsml up --platform-key FILE (platform_key in a file of settings)"
             )
-        item = await self._on.store.get(records.PLATFORM_KEYS)
+        item = await self._on.store.get(etcd_codec.PLATFORM_KEYS)
         if item is None:
             raise StartRefused(
                 f"the store has the platform {cluster.id} without its keys: it is damaged; nsml admin "
@@ -355,18 +357,18 @@ class _Claim:
             now = replace(cluster, history_mark=history, objects_mark=objects)
             if now == cluster:
                 return cluster
-            item = await on.store.get(records.CLUSTER)
-            if item is None or records.decode_cluster(item.value).id != cluster.id:
+            item = await on.store.get(etcd_codec.CLUSTER)
+            if item is None or etcd_codec.decode_cluster(item.value).id != cluster.id:
                 raise StartRefused(self._not_here(cluster.id, ""))
-            if records.decode_cluster(item.value) == cluster:
+            if etcd_codec.decode_cluster(item.value) == cluster:
                 await on.store.commit(
                     Transaction(
                         compares=(unchanged(item.key, item.mod_revision),),
-                        success=(Put(key=item.key, value=records.encode_cluster(now)),),
+                        success=(Put(key=item.key, value=etcd_codec.encode_cluster(now)),),
                     )
                 )
-                item = await on.store.get(records.CLUSTER) or item
-            cluster = records.decode_cluster(item.value)
+                item = await on.store.get(etcd_codec.CLUSTER) or item
+            cluster = etcd_codec.decode_cluster(item.value)
 
     def _check_mark(
         self, cluster: Cluster, found: str, what: Literal["history", "objects"]

@@ -30,6 +30,7 @@ from controlplane.health import Health
 from controlplane.loops.archiving import Archiving
 from controlplane.loops.audit_retention import Trimming
 from controlplane.loops.compaction import Compacting, Reclaiming
+from controlplane.loops.device_usage import Measuring
 from controlplane.loops.dispatch import Ordering
 from controlplane.loops.downsampling import Folding
 from controlplane.loops.export import Exporting
@@ -37,12 +38,11 @@ from controlplane.loops.idle_detection import Wasting
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.leader_eviction import Deposing
 from controlplane.loops.liveness import Liveness
-from controlplane.loops.measuring import Measuring
+from controlplane.loops.node_maintenance import Upkeep
 from controlplane.loops.object_gc import Collecting, Forgetting
 from controlplane.loops.probing import Probing
 from controlplane.loops.retention import Thinning
 from controlplane.loops.scheduling import Scheduling
-from controlplane.loops.upkeep import Upkeep
 from controlplane.loops.upload_expiry import Settling
 from controlplane.loops.usage_ledger import Accounting
 from controlplane.loops.user_storage import CountingKept

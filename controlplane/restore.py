@@ -22,7 +22,7 @@ from controlplane.access.vault import KEY_BYTES
 from controlplane.backends import key_file_of, opened_ground, standing_of
 from controlplane.domain.cluster import DATA_VERSION, Restore, next_offset
 from controlplane.migrations import RESTORING
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.backups import batches_in, records_in
 from controlplane.ownership import StartRefused
 from controlplane.store.filelock import FileLock
@@ -107,7 +107,7 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
     backup.refuse_foreign()
     backup.check(with_blobs=False)
     stored = dict(records_in(backup.pieces("store")))
-    is_sealed = records.PLATFORM_KEYS in stored
+    is_sealed = etcd_codec.PLATFORM_KEYS in stored
     private = _private_files(backup, keys, key_file_of(settings), is_sealed=is_sealed)
     data = settings.data
     _check_empty(data)
@@ -162,24 +162,27 @@ class _Restoring:
             StartRefused: something is there already.
             BackupError: there is no platform in the backup.
         """
-        made = self._stored.get(records.CLUSTER)
+        made = self._stored.get(etcd_codec.CLUSTER)
         if made is None:
             raise BackupError(f"{self._backup.path / 'store'} has no platform in it")
-        cluster = records.decode_cluster(made)
+        cluster = etcd_codec.decode_cluster(made)
         return cluster, await self._check_empty(cluster)
 
     async def run(self, cluster: Cluster, objects_mark: str) -> Restored:
         on, backup = self._on, self._backup
         found = dict(self._stored)
-        del found[records.CLUSTER]
-        key_records = self._put_keys(cluster.id, found.pop(records.PLATFORM_KEYS, None))
+        del found[etcd_codec.CLUSTER]
+        key_records = self._put_keys(cluster.id, found.pop(etcd_codec.PLATFORM_KEYS, None))
         await on.store.commit(Transaction(success=(Put(key=RESTORING, value=b""),)))
         blobs = await _put_blobs(on.objects, backup)
         await on.history.load(batches_in(backup.pieces("history")))
         kept = await _still_live(on.history, found) | key_records
         await _put_records(on.store, kept)
         now = self._going_on(cluster, objects_mark)
-        end = (Put(key=records.CLUSTER, value=records.encode_cluster(now)), Delete(key=RESTORING))
+        end = (
+            Put(key=etcd_codec.CLUSTER, value=etcd_codec.encode_cluster(now)),
+            Delete(key=RESTORING),
+        )
         await on.store.commit(Transaction(success=end))
         return Restored(
             cluster_id=cluster.id,
@@ -225,7 +228,7 @@ class _Restoring:
                 write_private(self._key_file, platform_key or b"")
             keys = self._opened(sealed, cluster_id)
             if self._standing.is_shared:
-                return {records.PLATFORM_KEYS: sealed}
+                return {etcd_codec.PLATFORM_KEYS: sealed}
             vault = "".join(f"{one.hex()}\n" for one in keys.vault).encode()
             certificate, key = keys.authority
             self._private |= {"ca.pem": certificate, "ca.key": key, "secrets.key": vault}
@@ -240,7 +243,7 @@ class _Restoring:
             write_private(self._key_file, random_bytes(KEY_BYTES).hex().encode() + b"\n")
         sealing = self._platform_key()
         keys = first_keys(self._data, self._on.clock, random_bytes)
-        return {records.PLATFORM_KEYS: sealing.seal(keys, cluster_id)}
+        return {etcd_codec.PLATFORM_KEYS: sealing.seal(keys, cluster_id)}
 
     def _opened(self, sealed: bytes, cluster_id: str) -> PlatformKeys:
         try:
@@ -357,8 +360,8 @@ async def _still_live(history: History, found: dict[str, bytes]) -> dict[str, by
     """
     exported: dict[str, Session] = {}
     for key, value in found.items():
-        if key.startswith(records.SESSIONS):
-            session = records.decode_session(value)
+        if key.startswith(etcd_codec.SESSIONS):
+            session = etcd_codec.decode_session(value)
             if await history.catalogue.session(session.id) is not None:
                 exported[session.id] = session
     if not exported:
@@ -367,18 +370,18 @@ async def _still_live(history: History, found: dict[str, bytes]) -> dict[str, by
         key
         for one in exported.values()
         for key in (
-            records.session_key(one.id),
-            records.name_key(one.name),
-            records.request_key(one.owner, one.request_id),
+            etcd_codec.session_key(one.id),
+            etcd_codec.name_key(one.name),
+            etcd_codec.request_key(one.owner, one.request_id),
         )
     }
     kept = {key: value for key, value in found.items() if key not in gone}
     for key, value in kept.items():
-        if key.startswith(records.ALLOCATIONS):
-            allocation = records.decode_allocation(value)
+        if key.startswith(etcd_codec.ALLOCATIONS):
+            allocation = etcd_codec.decode_allocation(value)
             left = tuple(one for one in allocation.replicas if one.session_id not in exported)
             if left != allocation.replicas:
-                kept[key] = records.encode_allocation(replace(allocation, replicas=left))
+                kept[key] = etcd_codec.encode_allocation(replace(allocation, replicas=left))
     return kept
 
 

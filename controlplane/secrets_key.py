@@ -15,7 +15,7 @@ from controlplane.access.platform_keys import (
 from controlplane.access.records import SECRETS
 from controlplane.access.vault import KEY_BYTES, Vault
 from controlplane.backends import key_file_of, opened_store, standing_of
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.ownership import StartRefused
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ async def change_secrets_key(settings: Settings, change: Change, clock: Clock) -
     if key is None:
         raise StartRefused(f"there is no platform key at {file}")
     async with opened_store(settings, standing, clock) as store:
-        item = await store.get(records.CLUSTER)
-        cluster_id = records.decode_cluster(item.value).id if item else ""
+        item = await store.get(etcd_codec.CLUSTER)
+        cluster_id = etcd_codec.decode_cluster(item.value).id if item else ""
         try:
             if change == "renew":
                 fresh = secrets.token_bytes(KEY_BYTES)
@@ -64,7 +64,7 @@ async def change_secrets_key(settings: Settings, change: Change, clock: Clock) -
 
 
 async def _refuse_while_used(store: KeyValueStore, key: PlatformKey, cluster_id: str) -> None:
-    item = await store.get(records.PLATFORM_KEYS)
+    item = await store.get(etcd_codec.PLATFORM_KEYS)
     if item is None:
         raise WrongPlatformKey("there are none in the store")
     first = Vault(key.open(item.value, cluster_id).vault[:1], secrets.token_bytes).key_id

@@ -18,7 +18,7 @@
         spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
         checkpoints/
         media/   what it shows: files that the agent sends and removes
-        notice.json, resumable.json, left.json   saving on notice: shim/notice.py
+        notice.json, resumable.json, left.json   saving on notice: shim/save_notice.py
         socket   the agent listens: requests only
         tunnel/  the program listens: one socket a service
 ```

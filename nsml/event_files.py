@@ -37,7 +37,7 @@ class EventFiles:
         session: of which points come.
         folder: in which the runs are.
         joined: attempts up to this one are one run; later ones have runs of their own. Of joined attempts there should
-            be no points that a later one supersedes (nsml/superseding.py).
+            be no points that a later one supersedes (nsml/attempt_points.py).
     """
 
     def __init__(self, session: Session, folder: Path, *, joined: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.domain.cluster import Cluster
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.plane import Backends, new_cluster_id
 from controlplane.store.interface import Get, KeyValueStore, Put, Transaction, absent
 from nsml._version import VERSION
@@ -17,19 +17,19 @@ async def ensure_cluster(on: Backends, coordination: str) -> str:
     made = Cluster(
         id=fresh, created_at=on.clock.time(), coordination=coordination, written_by=VERSION
     )
-    value = records.encode_cluster(made)
+    value = etcd_codec.encode_cluster(made)
     result = await on.store.commit(
         Transaction(
-            compares=(absent(records.CLUSTER),),
-            success=(Put(key=records.CLUSTER, value=value),),
-            failure=(Get(key=records.CLUSTER),),
+            compares=(absent(etcd_codec.CLUSTER),),
+            success=(Put(key=etcd_codec.CLUSTER, value=value),),
+            failure=(Get(key=etcd_codec.CLUSTER),),
         )
     )
     item = None if result.succeeded else result.responses[0].item
-    return records.decode_cluster(item.value).id if item else fresh
+    return etcd_codec.decode_cluster(item.value).id if item else fresh
 
 
 async def cluster_in(store: KeyValueStore) -> str:
     """The id of the platform that lives in a store; "" for an empty one."""
-    item = await store.get(records.CLUSTER)
-    return records.decode_cluster(item.value).id if item else ""
+    item = await store.get(etcd_codec.CLUSTER)
+    return etcd_codec.decode_cluster(item.value).id if item else ""

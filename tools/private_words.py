@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 ROOMS = ("controlplane", "nodeagent", "cli", "tui", "nsml", "chaos")
 _FILES = """
     answers behind beneath cells changing choosing claim closed companion contacts continued drafts ends extent fits folding
-    garbage given growing happenings held known leasts line looking looks mosts occupants ordering outlook parts passing_on
-    patience presenting production recent reclaiming redrawing sending settling silence single sought spent stillness stock
+    garbage given growing happenings held known leasts line looking looks mosts occupants occupied ordering outlook parts passing_on
+    patience presenting production recent reclaiming redrawing scarce sending settling silence single sought spent stillness stock
     supposing surroundings thinning told turns unfit wasting waiting ways whole words writes yielders
 """
 _CLASSES = """

@@ -36,7 +36,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import Role, User
 from controlplane.domain.names import check_node, check_user
-from controlplane.operations.records import project_key
+from controlplane.operations.etcd_codec import project_key
 from controlplane.operations.reserved_names import check_not_reserved
 from controlplane.store.interface import (
     Compare,

@@ -22,7 +22,7 @@ from controlplane.access.authority import load_authority, make_authority_pair
 from controlplane.access.files import read_private
 from controlplane.access.vault import KEY_BYTES, Vault, read_vault_keys
 from controlplane.access.vault import KEY_FILE as VAULT_FILE
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction, unchanged
 from controlplane.store.watched_key import follow_key
 from controlplane.stored.v1 import records_pb2 as pb
@@ -169,7 +169,7 @@ class SharedKeys:
         Raises:
             StoreReplaced, StoreRefused: nothing more can be followed.
         """
-        following = follow_key(self._store, records.PLATFORM_KEYS, clock=self._clock)
+        following = follow_key(self._store, etcd_codec.PLATFORM_KEYS, clock=self._clock)
         async with aclosing(following) as items:
             async for item in items:
                 self._take(item)
@@ -213,7 +213,7 @@ async def _change(
     changed: Callable[[tuple[bytes, ...]], tuple[bytes, ...]],
 ) -> None:
     while True:
-        item = await store.get(records.PLATFORM_KEYS)
+        item = await store.get(etcd_codec.PLATFORM_KEYS)
         if item is None:
             raise WrongPlatformKey("there are none in the store")
         keys = key.open(item.value, cluster_id)

@@ -14,7 +14,7 @@ from controlplane.access.vault import NotOpened
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.access.vault import Vault
     from controlplane.domain.identity import User
     from controlplane.domain.values import SecretUse, Session
-    from controlplane.operations.orders import Assignment, Orders
+    from controlplane.operations.desired_replicas import Assignment, Orders
     from controlplane.store.interface import Compare, Delete, KeyValue, KeyValueStore, Put
     from controlplane.store.tables import Stored
     from nsml.clock import Clock
@@ -241,7 +241,7 @@ class UserSecrets:
     async def _opened(self, session: Session) -> tuple[OpenedSecret, ...]:
         """The secrets of a session, read in one step."""
         uses = session.spec.secrets
-        reads = [USERS.read(session.owner), Get(key=records.session_key(session.id))]
+        reads = [USERS.read(session.owner), Get(key=etcd_codec.session_key(session.id))]
         reads += [SECRETS.read(secret_key(session.owner, use.name)) for use in uses]
         result = await self._store.commit(Transaction(compares=(), success=tuple(reads)))
         user, live, *found = (response.item for response in result.responses)

@@ -7,8 +7,8 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from controlplane.gateway.extras import shows_dashboards
 from controlplane.gateway.guard import networks
+from controlplane.gateway.optional_packages import shows_dashboards
 from nsml import serving
 from nsml.connections import Connections, Limits
 from nsml.hosts import is_loopback, is_within

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from controlplane.domain.errors import StateConflict
-from controlplane.gateway.extras import shows_dashboards
+from controlplane.gateway.optional_packages import shows_dashboards
 from controlplane.operations.views import Kind
 
 if TYPE_CHECKING:

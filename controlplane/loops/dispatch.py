@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.snapshot import AllocationChanged, SessionChanged
-from controlplane.operations.orders import replicas_of
+from controlplane.operations.desired_replicas import replicas_of
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change

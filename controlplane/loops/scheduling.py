@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Explanation, Placement, Plan, Preemption
     from controlplane.domain.snapshot import Change
     from controlplane.operations.committer import Committer
-    from controlplane.operations.draft import Draft
     from controlplane.operations.live_state import LiveState
+    from controlplane.operations.pending_writes import Draft
     from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from controlplane.operations.live_state import LiveState
-    from controlplane.operations.reports import Report
+    from controlplane.operations.replica_reports import Report
     from nsml.clock import Clock
 
 

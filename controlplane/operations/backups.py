@@ -20,7 +20,7 @@ from controlplane.domain.errors import NotFound, NsmlError, TooLarge
 from controlplane.domain.names import check_digest
 from controlplane.history.portable import Batch
 from controlplane.objects.errors import BlobDamaged
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
@@ -87,11 +87,11 @@ class Backups:
         """Which platform, and then its parts in their order."""
         listing = await self._store.list("")
         kept = [item for item in listing.items if item.lease is None]
-        cluster = next((item for item in kept if item.key == records.CLUSTER), None)
+        cluster = next((item for item in kept if item.key == etcd_codec.CLUSTER), None)
         if cluster is None:
             raise NotFound("there is no platform in the store")
         yield Taken(
-            cluster_id=records.decode_cluster(cluster.value).id,
+            cluster_id=etcd_codec.decode_cluster(cluster.value).id,
             data_version=DATA_VERSION,
             revision=listing.revision,
             taken_at=self._clock.time(),

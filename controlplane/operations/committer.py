@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import structlog
 
 from controlplane.domain.errors import NotLeader
-from controlplane.operations import records
-from controlplane.operations.draft import Draft
+from controlplane.operations import etcd_codec
+from controlplane.operations.pending_writes import Draft
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
@@ -242,7 +242,7 @@ class Committer:
         """After a lost answer: everything up to now. Whether we lead still, the fence tells."""
         while True:
             try:
-                revision = (await self._store.list(records.CLUSTER)).revision
+                revision = (await self._store.list(etcd_codec.CLUSTER)).revision
                 break
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_S)

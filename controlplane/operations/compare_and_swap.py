@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import (
     CommitUnknown,
     Get,
@@ -85,7 +85,7 @@ class SessionWriter:
             LimitReached: that is more than the owner may write.
             Unavailable: the store does not answer, and the change may or may not be made.
         """
-        key = records.session_key(session_id)
+        key = etcd_codec.session_key(session_id)
         for _ in range(TRIES):
             stored = self._state.sessions.get(session_id)
             if stored is None:
@@ -93,7 +93,7 @@ class SessionWriter:
             session = decide(stored.value)
             if session == stored.value:
                 return session
-            put = Put(key=key, value=records.encode_session(session))
+            put = Put(key=key, value=etcd_codec.encode_session(session))
             if is_counted and self._admission is not None:
                 self._admission.write(session.owner, len(put.value))
             compares = [unchanged(key, stored.revision)]

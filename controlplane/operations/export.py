@@ -11,7 +11,7 @@ import structlog
 from controlplane.domain.errors import NsmlError
 from controlplane.history.errors import HistoryFenced
 from controlplane.history.values import AttemptCharge, SessionRecord
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.committer import Deposed
 from controlplane.operations.session_listing import searched_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.committer import Committer
-    from controlplane.operations.draft import Draft
+    from controlplane.operations.pending_writes import Draft
     from controlplane.operations.usage import Usages
 
 _log = structlog.get_logger("operations.export")
@@ -89,7 +89,7 @@ def row_of(session: Session) -> SessionRecord:
         state=session.state.value,
         created_at=session.created_at,
         ended_at=session.ended_at,
-        record=records.encode_session(session),
+        record=etcd_codec.encode_session(session),
         project=session.project,
         team=session.team,
         visibility=session.visibility,

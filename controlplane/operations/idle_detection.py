@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
     from controlplane.operations.committer import Committer
-    from controlplane.operations.draft import Draft
     from controlplane.operations.live_state import LiveState
+    from controlplane.operations.pending_writes import Draft
     from controlplane.operations.usage import Usages
     from nsml.clock import Clock
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.snapshot import SessionChanged
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.state_cache import StateCache
 from controlplane.operations.subscriptions import EVERYTHING, VIEWED
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -67,7 +67,7 @@ class LiveState(StateCache):
         session = self.session(session_id)
         if session is not None:
             change = SessionChanged(session=session)
-            self.subscriptions.tell_only(VIEWED, records.session_key(session_id), change)
+            self.subscriptions.tell_only(VIEWED, etcd_codec.session_key(session_id), change)
 
     def reach(self, revision: int) -> None:
         """Note that the watch has reported everything up to a revision."""
@@ -92,12 +92,12 @@ class LiveState(StateCache):
             async with asyncio.timeout(ON_ITS_WAY_S):
                 await self.reached(revision)
         except TimeoutError:
-            if revision > (await self._store.list(records.CLUSTER)).revision:
+            if revision > (await self._store.list(etcd_codec.CLUSTER)).revision:
                 return False
             # Others may write to the same etcd, and our watch does not report their revisions.
             # It reports what we write now after them.
             with contextlib.suppress(NoSpace):
-                await self._store.commit(records.PROBE)
+                await self._store.commit(etcd_codec.PROBE)
             await self.reached(revision)
         return True
 
@@ -115,7 +115,7 @@ class LiveState(StateCache):
         Raises:
             StoreError: the store does not answer.
         """
-        item = await self._store.get(records.session_key(session_id))
+        item = await self._store.get(etcd_codec.session_key(session_id))
         if item is None:
             return None
         self.put(item.key, item.value, item.mod_revision)
@@ -123,8 +123,8 @@ class LiveState(StateCache):
 
     async def renewed_by_name(self, name: str) -> Session | None:
         """Like `renewed`, by full name."""
-        item = await self._store.get(records.name_key(name))
-        return None if item is None else await self.renewed(records.decode_pointer(item.value))
+        item = await self._store.get(etcd_codec.name_key(name))
+        return None if item is None else await self.renewed(etcd_codec.decode_pointer(item.value))
 
     async def follow(self) -> None:
         """List, then watch, for ever; a listing now and then repairs what a watch lost.

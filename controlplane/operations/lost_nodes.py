@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Exit, Node
-from controlplane.operations.reports import Report, apply_report, follow_replicas
+from controlplane.operations.replica_reports import Report, apply_report, follow_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.domain.values import Replica, Session
-    from controlplane.operations.draft import Draft
     from controlplane.operations.live_state import LiveState
+    from controlplane.operations.pending_writes import Draft
 
 LOST_AFTER_MARGIN_S: Final = 30.0
 """Added to lost_after and grace: the shim counts from the agent's own last contact, which may have

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.operations.reports import SETTLED_WITHIN_S
+from controlplane.operations.replica_reports import SETTLED_WITHIN_S
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session

@@ -1,7 +1,7 @@
 """What administrators decide about nodes: drain, resume, fence, remove; and carrying it out.
 
 The word is written first, in the node's own record; what follows from it for sessions are further
-decisions, one a session, which whoever leads next makes up for (`loops/upkeep.py`).
+decisions, one a session, which whoever leads next makes up for (`loops/node_maintenance.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import drained_words, fenced_words
 from controlplane.domain.values import Cause, Drain, Fence
 from controlplane.operations import lost_nodes as silence
-from controlplane.operations.draft import Draft
-from controlplane.operations.orders import replicas_of
+from controlplane.operations.desired_replicas import replicas_of
+from controlplane.operations.pending_writes import Draft
 from controlplane.operations.preempt import leaving
 from controlplane.operations.validation import check_reason
 from controlplane.scheduler import NOTICE_S

@@ -37,7 +37,7 @@ from google.protobuf.message import DecodeError
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.history.values import KeptKind, Reference
 from controlplane.objects.errors import BlobDamaged
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.counting import Counting, listed
 from controlplane.operations.lru import LruDict
 from nsml.clock import inline
@@ -334,7 +334,7 @@ async def read_root(objects: ObjectStore, root: str) -> bytes:
 def _roots_in(found: Iterable[bytes]) -> list[Reference]:
     """The code that records of ended sessions refer to. Their datasets are kept by their versions, as long as there are any."""
     try:
-        sessions = [records.decode_session(record) for record in found]
+        sessions = [etcd_codec.decode_session(record) for record in found]
     except (DecodeError, ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
     return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner) for one in sessions]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Holdings:
             StoreError, HistoryUnavailable: it cannot be looked up.
         """
         # Another control plane may have written the newest of it.
-        await self._state.catch_up((await self._store.list(records.CLUSTER)).revision)
+        await self._state.catch_up((await self._store.list(etcd_codec.CLUSTER)).revision)
         live = [one for one in self._state.sessions.values() if one.value.owner == name]
         nodes = [one for one in self._state.nodes.values() if one.value.owner == name]
         # A session that ends meanwhile is in the catalogue before it leaves the store.

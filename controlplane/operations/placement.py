@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Placement, ReplicaPlacement
     from controlplane.domain.snapshot import NodeCapacity
     from controlplane.domain.values import Session
-    from controlplane.operations.draft import Draft
+    from controlplane.operations.pending_writes import Draft
 
 
 def place(draft: Draft, placement: Placement, now: float) -> bool:

@@ -1,7 +1,7 @@
 """Giving way: a running session saves, leaves what it holds, and goes on later from what it saved.
 
 It is told to stop with the cause PREEMPTED: its program is given notice, then SIGTERM, then its grace.
-`reports.py` queues it again once its replicas are gone, whatever its `--retry` says.
+`replica_reports.py` queues it again once its replicas are gone, whatever its `--retry` says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controlplane.scheduler.explain import REQUEUED_BY
 if TYPE_CHECKING:
     from controlplane.domain.plan import Preemption
     from controlplane.operations.compare_and_swap import SessionWriter
-    from controlplane.operations.draft import Draft
+    from controlplane.operations.pending_writes import Draft
     from nsml.clock import Clock
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.values import Progress
 
 if TYPE_CHECKING:
-    from controlplane.operations.draft import Draft
+    from controlplane.operations.pending_writes import Draft
 
 SAVING_RANK: Final = 0
 """The replica that saves for its gang."""

@@ -26,7 +26,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.compare_and_swap import TRIES, commit_at
 from controlplane.operations.reserved_names import check_not_reserved
 from controlplane.scheduler import request_of
@@ -132,7 +132,7 @@ class Projects:
             compares = [await self._users.there(one) for one in sorted(made.members)]
             if made.owner != name:
                 compares.append(await self._users.nobody(name))
-            if await self._write(made, [absent(records.project_key(name)), *compares]):
+            if await self._write(made, [absent(etcd_codec.project_key(name)), *compares]):
                 _log.info("project.created", project=name, owner=made.owner)
                 return made
         raise _busy(name)
@@ -197,7 +197,7 @@ class Projects:
             StoreError: the store does not answer.
         """
         # Who submits compares the project's record alone: what was submitted before is to be seen here.
-        await self._state.catch_up((await self._store.list(records.CLUSTER)).revision)
+        await self._state.catch_up((await self._store.list(etcd_codec.CLUSTER)).revision)
         for _ in range(TRIES):
             known, revision = self._stored(name)
             live = [
@@ -210,7 +210,7 @@ class Projects:
                     f"project {name} has sessions that wait or run: {len(live)}",
                     attempt=f"nsml project show {name}\nnsml stop SESSION",
                 )
-            key = records.project_key(name)
+            key = etcd_codec.project_key(name)
             if await self._commit([unchanged(key, revision)], Delete(key=key), key):
                 _log.info("project.deleted", project=name)
                 return
@@ -223,13 +223,13 @@ class Projects:
             StoreError: the store does not answer.
         """
         # From the store: who was made a member a moment ago is one, whether the watch told or not.
-        for item in (await self._store.list(records.PROJECTS)).items:
+        for item in (await self._store.list(etcd_codec.PROJECTS)).items:
             self._state.put(item.key, item.value, item.mod_revision)
         for project in list(self._state.projects):
             await self._forget(project, name)
 
     async def _forget(self, project: str, user: str) -> None:
-        key = records.project_key(project)
+        key = etcd_codec.project_key(project)
         for _ in range(TRIES):
             stored = self._state.projects.get(project)
             if stored is None or user not in stored.value.members:
@@ -239,7 +239,9 @@ class Projects:
             left = replace(known, members=known.members - {user}, owner=owner)
             is_theirs = project == user and not left.members
             write = (
-                Delete(key=key) if is_theirs else Put(key=key, value=records.encode_project(left))
+                Delete(key=key)
+                if is_theirs
+                else Put(key=key, value=etcd_codec.encode_project(left))
             )
             if await self._commit([unchanged(key, stored.revision)], write, key):
                 _log.info("project.changed", project=project)
@@ -299,14 +301,14 @@ class Projects:
                 return made
             strangers = sorted({*new} - known.members)
             there = [await there_for(asked_by, self._users, one) for one in strangers]
-            if await self._write(made, [unchanged(records.project_key(name), revision), *there]):
+            if await self._write(made, [unchanged(etcd_codec.project_key(name), revision), *there]):
                 _log.info("project.changed", project=name)
                 return made
         raise _busy(name)
 
     async def _write(self, project: Project, compares: Sequence[Compare]) -> bool:
-        key = records.project_key(project.name)
-        put = Put(key=key, value=records.encode_project(project))
+        key = etcd_codec.project_key(project.name)
+        put = Put(key=key, value=etcd_codec.encode_project(project))
         return await self._commit(compares, put, key)
 
     async def _commit(self, compares: Sequence[Compare], write: Put | Delete, key: str) -> bool:
@@ -465,7 +467,7 @@ def check_entitled(
         raise OverQuota(
             "this can never start in its project", why=refusal, attempt=nearest.words(request)
         )
-    return unchanged(records.project_key(name), stored.revision)
+    return unchanged(etcd_codec.project_key(name), stored.revision)
 
 
 def within_quota(state: LiveState, name: str, request: Request) -> Request:

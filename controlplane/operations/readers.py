@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotFound, Unavailable
 from controlplane.domain.identity import may_see
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.concurrency_limits import Turns
 from controlplane.operations.session_listing import Matcher
 from controlplane.operations.subscriptions import VIEWED
@@ -108,7 +108,7 @@ class Readers:
 
     @contextlib.contextmanager
     def _noticed(self, session_id: str) -> Iterator[Notice]:
-        key = records.session_key(session_id)
+        key = etcd_codec.session_key(session_id)
         with (
             self._history.streams.changed(session_id) as commits,
             self._state.subscribed(key) as changes,

@@ -9,7 +9,7 @@ from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
 from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change, may_see
 from controlplane.domain.names import SessionReference, parse_reference
 from controlplane.history.values import SessionQuery, SessionRecord
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +182,7 @@ def _age(one: Session | SessionRecord) -> tuple[float, str]:
 
 def _decoded(found: Session | SessionRecord) -> Session:
     """A row is decoded when it is the one that is meant: of a thousand that would keep all waiting."""
-    return records.decode_session(found.record) if isinstance(found, SessionRecord) else found
+    return etcd_codec.decode_session(found.record) if isinstance(found, SessionRecord) else found
 
 
 def _not_found(text: str) -> NotFound:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Device, Fence, Node
     from controlplane.operations.agent_connections import AgentConnection, AgentConnections
     from controlplane.operations.committer import Committer
-    from controlplane.operations.draft import Draft
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.nodes import NodeKeeper
+    from controlplane.operations.pending_writes import Draft
+    from controlplane.operations.replica_reports import Report
     from controlplane.operations.replica_rights import Rights
-    from controlplane.operations.reports import Report
     from nsml.clock import Clock
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NotFound, StillLive, Unavailable
 from controlplane.domain.lifecycle import SessionState
-from controlplane.operations.records import session_key
+from controlplane.operations.etcd_codec import session_key
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session

@@ -14,7 +14,7 @@ from controlplane.domain.identity import may_see
 from controlplane.domain.names import fits_glob, parse_reference
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Listings:
         page = await self._history.catalogue.sessions(query, after=after, limit=size)
         # Some are large, and a page has up to a thousand: others must not wait for that.
         return await to_its_end(
-            self._run(lambda: [records.decode_session(row.record) for row in page.sessions])
+            self._run(lambda: [etcd_codec.decode_session(row.record) for row in page.sessions])
         )
 
 

@@ -29,7 +29,7 @@ from controlplane.domain.snapshot import (
     UsedChanged,
 )
 from controlplane.domain.values import Allocation, Node, Project, Session, Stock
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.hold_times import HoldTimes
 from controlplane.operations.live_usage import LiveUsage
 from controlplane.operations.lru import LruDict
@@ -208,13 +208,13 @@ class StateCache:
     def keys(self) -> Iterator[tuple[str, int]]:
         """Every key that is known, with its revision."""
         for session_id, session in self.sessions.items():
-            yield records.session_key(session_id), session.revision
+            yield etcd_codec.session_key(session_id), session.revision
         for name, node in self.nodes.items():
-            yield records.node_key(name), node.revision
+            yield etcd_codec.node_key(name), node.revision
         for name, allocation in self.allocations.items():
-            yield records.allocation_key(name), allocation.revision
+            yield etcd_codec.allocation_key(name), allocation.revision
         for name, project in self.projects.items():
-            yield records.project_key(name), project.revision
+            yield etcd_codec.project_key(name), project.revision
         for key, counter in self.counters.items():
             yield key, counter.revision
 
@@ -245,11 +245,11 @@ class StateCache:
             case "alloc" if self._is_news(self.allocations.get(rest), revision):
                 is_taken = self.put_allocation(self._allocation_of(value), revision)
             case "node" if self._is_news(self.nodes.get(rest), revision):
-                is_taken = self.put_node(records.decode_node(value), revision)
+                is_taken = self.put_node(etcd_codec.decode_node(value), revision)
             case "project" if self._is_news(self.projects.get(rest), revision):
-                is_taken = self.put_project(records.decode_project(value), revision)
+                is_taken = self.put_project(etcd_codec.decode_project(value), revision)
             case "counter" if self._is_news(self.counters.get(key), revision):
-                is_taken = self.put_counter(key, records.decode_counter(value), revision)
+                is_taken = self.put_counter(key, etcd_codec.decode_counter(value), revision)
         return is_taken
 
     @contextlib.contextmanager
@@ -264,11 +264,11 @@ class StateCache:
 
     def _session_of(self, value: bytes) -> Session:
         known = self._expected.get(value)
-        return known if isinstance(known, Session) else records.decode_session(value)
+        return known if isinstance(known, Session) else etcd_codec.decode_session(value)
 
     def _allocation_of(self, value: bytes) -> Allocation:
         known = self._expected.get(value)
-        return known if isinstance(known, Allocation) else records.decode_allocation(value)
+        return known if isinstance(known, Allocation) else etcd_codec.decode_allocation(value)
 
     def put_counter(self, key: str, number: int, revision: int) -> bool:
         """Take a counter that was written at `revision`."""
@@ -295,7 +295,7 @@ class StateCache:
         self.newest = max(self.newest, revision)
         self._names[session.name] = session.id
         self._requests[session.owner, session.request_id] = session.id
-        self.subscriptions.tell(records.session_key(session.id), SessionChanged(session=session))
+        self.subscriptions.tell(etcd_codec.session_key(session.id), SessionChanged(session=session))
         return True
 
     def put_allocation(self, allocation: Allocation, revision: int) -> bool:
@@ -305,7 +305,7 @@ class StateCache:
         self.allocations[allocation.node] = Stored(allocation, revision)
         self.newest = max(self.newest, revision)
         change = AllocationChanged(allocation=allocation)
-        self.subscriptions.tell(records.allocation_key(allocation.node), change)
+        self.subscriptions.tell(etcd_codec.allocation_key(allocation.node), change)
         return True
 
     def put_node(self, node: Node, revision: int) -> bool:
@@ -315,7 +315,7 @@ class StateCache:
         self.nodes[node.name] = Stored(node, revision)
         self.node_changes += 1
         self.newest = max(self.newest, revision)
-        self.subscriptions.tell(records.node_key(node.name), NodeChanged(node=node))
+        self.subscriptions.tell(etcd_codec.node_key(node.name), NodeChanged(node=node))
         return True
 
     def put_project(self, project: Project, revision: int) -> bool:
@@ -331,7 +331,7 @@ class StateCache:
     def retell_project(self, name: str) -> None:
         """Let everybody look at a project again: it changed, or what is known of it did."""
         if project := self.project(name):
-            self.subscriptions.tell(records.project_key(name), ProjectChanged(project=project))
+            self.subscriptions.tell(etcd_codec.project_key(name), ProjectChanged(project=project))
 
     def set_contact(self, node: str, *, is_silent: bool) -> None:
         """Take the word whether an agent is connected: nothing is placed where none is."""
@@ -396,7 +396,7 @@ class StateCache:
         self._gone.keep(session_id, revision)
         self._left.keep((session.owner, session.request_id), revision)
         self.subscriptions.tell(
-            records.session_key(session_id), SessionRemoved(session_id=session_id)
+            etcd_codec.session_key(session_id), SessionRemoved(session_id=session_id)
         )
 
     def _move(self, session_id: str, before: Iterable[Replica], after: Iterable[Replica]) -> None:

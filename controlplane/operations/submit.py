@@ -23,7 +23,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import NO_DATASET
 from controlplane.domain.values import Session, SessionSpec
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.admission import Batch
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.infeasible import Alternatives, refusal_of
@@ -195,7 +195,7 @@ class Submitter:
         session = self._state.by_request(wish.owner.name, wish.request_id)
         if session is None:
             row = await self._history.catalogue.session_by_request(wish.owner.name, wish.request_id)
-            session = records.decode_session(row.record) if row else None
+            session = etcd_codec.decode_session(row.record) if row else None
         if session is not None and session.request_digest != wish.digest:
             raise AlreadyExists(
                 f"request id {wish.request_id} was used for {session.name}",
@@ -332,7 +332,7 @@ class Submitter:
         last: dict[str, int] = {}
         sessions: dict[tuple[str, str], Session] = {}
         for key, pending in fresh.items():
-            counter = records.counter_key(pending.wish.owner.name, _dataset(pending.spec))
+            counter = etcd_codec.counter_key(pending.wish.owner.name, _dataset(pending.spec))
             if counter not in last:
                 known = self._state.counters.get(counter)
                 last[counter] = known.value if known else 0
@@ -358,18 +358,20 @@ class Submitter:
         compares = [
             unchanged(key, known.revision if known else 0) for key, known in counters.items()
         ]
-        compares += [absent(records.request_key(*key)) for key in sessions]
+        compares += [absent(etcd_codec.request_key(*key)) for key in sessions]
         compares += sorted(entitled, key=lambda one: (one.key, str(one.operand)))
-        puts = [Put(key=key, value=records.encode_counter(number)) for key, number in last.items()]
+        puts = [
+            Put(key=key, value=etcd_codec.encode_counter(number)) for key, number in last.items()
+        ]
         written: dict[bytes, Session | Allocation] = {}
         for key, session in sessions.items():
-            pointer = records.encode_pointer(session.id)
-            value = records.encode_session(session)
+            pointer = etcd_codec.encode_pointer(session.id)
+            value = etcd_codec.encode_session(session)
             written[value] = session
             puts += [
-                Put(key=records.session_key(session.id), value=value),
-                Put(key=records.name_key(session.name), value=pointer),
-                Put(key=records.request_key(*key), value=pointer),
+                Put(key=etcd_codec.session_key(session.id), value=value),
+                Put(key=etcd_codec.name_key(session.name), value=pointer),
+                Put(key=etcd_codec.request_key(*key), value=pointer),
             ]
         transaction = Transaction(
             compares=tuple(compares),

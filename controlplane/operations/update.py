@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NotFound, Unavailable
 from controlplane.operations.compare_and_swap import TRIES
+from controlplane.operations.etcd_codec import decode_session
 from controlplane.operations.export import row_of
-from controlplane.operations.records import decode_session
 from controlplane.operations.validation import check_memo, check_visibility
 
 if TYPE_CHECKING:

@@ -37,12 +37,12 @@ from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.explain import MOVES_FOR
 from controlplane.scheduler.fit import asked_by, refusal
 from controlplane.scheduler.moves import HeldPlacement
-from controlplane.scheduler.order import expected_s
 from controlplane.scheduler.preemption import cheapest, name_for
 from controlplane.scheduler.preemption_candidates import Giving, Running
 from controlplane.scheduler.preemption_policy import DUE, Preemptor
 from controlplane.scheduler.queue_classes import demand_of
 from controlplane.scheduler.release_times import ends_by
+from controlplane.scheduler.session_rank import expected_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

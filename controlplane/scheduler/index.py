@@ -14,8 +14,8 @@ from controlplane.domain.values import Priority
 from controlplane.scheduler import defragmentation
 from controlplane.scheduler.cluster import Cluster, Kept
 from controlplane.scheduler.defragmentation import LOOK_AGAIN_S, Defragmentation
+from controlplane.scheduler.fair_queue import Turn, Turns, is_owed
 from controlplane.scheduler.feasibility import fits_of
-from controlplane.scheduler.order import MOST_PATIENCE_S, patience_s
 from controlplane.scheduler.preemption import (
     AGAIN_S,
     sacrifice,
@@ -27,7 +27,7 @@ from controlplane.scheduler.preemption_policy import RULES, Rules
 from controlplane.scheduler.queue_classes import DUE
 from controlplane.scheduler.queue_order import Order
 from controlplane.scheduler.reservations import REVIEW_S, Candidate
-from controlplane.scheduler.service_order import Turn, Turns, is_owed
+from controlplane.scheduler.session_rank import MOST_PATIENCE_S, patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator

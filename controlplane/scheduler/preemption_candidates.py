@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE, Cause
 from controlplane.scheduler import preemption_policy as giving_way
-from controlplane.scheduler.order import level_lasts_s, level_of
 from controlplane.scheduler.preemption_policy import DUE, InClass, ground, may_give_way
 from controlplane.scheduler.queue_classes import demand_of
+from controlplane.scheduler.session_rank import level_lasts_s, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

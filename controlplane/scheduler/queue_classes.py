@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Priority
 from controlplane.scheduler.entitlement import claim_of
 from controlplane.scheduler.fit import Request, asked_by
-from controlplane.scheduler.order import Demand, expected_s, level_of
+from controlplane.scheduler.session_rank import Demand, expected_s, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Age = tuple[float, str]
 """When a session was submitted, and its id: the oldest is the smallest."""
 Rank = tuple[int, float, str]
-"""The precedence, or `DUE`, and the age: the smallest goes first (see order.py)."""
+"""The precedence, or `DUE`, and the age: the smallest goes first (see session_rank.py)."""
 DUE: Final = 0
 """The precedence of whoever is due."""
 _WIDEST: Final = 1 << 40
@@ -112,7 +112,7 @@ class QueueClass:
         project: of the key, as the next four are: each placement asks for them.
         owner: whose they are.
         priority: their class.
-        level: of the service that they need (see order.py).
+        level: of the service that they need (see session_rank.py).
         count: replicas of each.
         shape: what they ask for without what makes no difference to where it fits.
         account: who they count for.

@@ -1,4 +1,4 @@
-"""The queue as a list, in the very order in which the decision serves it (service_order.py).
+"""The queue as a list, in the very order in which the decision serves it (fair_queue.py).
 
 Whenever there is room, the first session of this list with enough of it starts, and the list is made anew: the account
 of that session holds more then. A session without room, or that a quota bars, is passed over and changes the place of
@@ -17,16 +17,16 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.service_order import is_owed
+from controlplane.scheduler.fair_queue import is_owed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
+    from controlplane.scheduler.fair_queue import Turn
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.queue_classes import Queue, QueueClass, Rank, Waiting
-    from controlplane.scheduler.service_order import Turn
 
 _first = itemgetter(0)
 

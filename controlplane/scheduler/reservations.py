@@ -9,7 +9,7 @@ There is one at a time. More hold nodes back that others could use: on ten weeks
 wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00 and 0.89 times that of EASY;
 traces without time limits see no difference.
 
-Where no limits promise an end, only who is *due* (see order.py) gets nodes: those where least has to leave, of that
+Where no limits promise an end, only who is *due* (see session_rank.py) gets nodes: those where least has to leave, of that
 without a limit the least. Nothing new that takes of what is reserved starts there, whatever its own limit.
 
 Classes go first even so: where neither helps, the first that is blocked in the highest class has its nodes held against

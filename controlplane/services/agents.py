@@ -13,9 +13,9 @@ from controlplane.domain.errors import Denied, InvalidRequest, NotLeader, NsmlEr
 from controlplane.domain.identity import NodeCaller, PeerCaller
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_node
-from controlplane.operations.orders import orders_for
+from controlplane.operations.desired_replicas import orders_for
 from controlplane.operations.progress import apply_progress
-from controlplane.operations.reports import apply_report
+from controlplane.operations.replica_reports import apply_report
 from controlplane.services.convert.agents import (
     OrdersMessages,
     acknowledged_message,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from controlplane.history.values import StreamKey
     from controlplane.operations.agent_connections import AgentConnection, AgentConnections
     from controlplane.operations.committer import Committer
+    from controlplane.operations.desired_replicas import Orders
     from controlplane.operations.ingest import Ingestor
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.node_images import NodeImages
-    from controlplane.operations.orders import Orders
     from controlplane.operations.progress import ProgressReport
     from controlplane.operations.registration import Registrar
-    from controlplane.operations.reports import Report
+    from controlplane.operations.replica_reports import Report
     from controlplane.operations.tunnels import Tunnels
     from controlplane.services.convert.agents import Secrets
     from controlplane.services.leader_forwarding import Relay

@@ -53,7 +53,7 @@ from nodeagent.runtimes.shims import is_alive
 from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
 from nodeagent.safe_paths import remove_tree
 from nodeagent.shim.cgroups import BUILDS, parent_group
-from nodeagent.shim.occupied import Measurement
+from nodeagent.shim.disk_usage import Measurement
 from nodeagent.storage.eviction import NoRoom
 from nsml.view.units import size_text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nodeagent.safe_paths import open_folder
-from nodeagent.shim import notice
+from nodeagent.shim import save_notice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,6 @@ def read_progress(run: Path) -> Progress:
     Another attempt can go on from what is saved on notice, or was saved, and what it loads.
     """
     with open_folder(run, []) as folder:
-        saves, loads = notice.bound(folder)
-        saved_at = notice.saved_at(folder)
+        saves, loads = save_notice.bound(folder)
+        saved_at = save_notice.saved_at(folder)
     return Progress(is_resumable=loads and (saves or saved_at > 0), saved_at=saved_at)

@@ -11,7 +11,7 @@ import structlog
 
 from nodeagent.folders import write_atomically
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
-from nodeagent.shim import reserve
+from nodeagent.shim import disk_reserve as reserve
 
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaFolder

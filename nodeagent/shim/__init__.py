@@ -2,7 +2,7 @@
 
 `shim.py` is a process of its own for each replica, forked by `zygote.py`. It runs the program as a process
 (`forked.py`, in a root made by `namespaces.py`) or as a container (`contained.py`; `keeper.py` waits for
-the engine beside it), and keeps its limits: by the kernel's control groups (`cgroups.py`) or by looking (`watch.py`, `occupied.py`; `activity.py` says when there is nothing to see).
+the engine beside it), and keeps its limits: by the kernel's control groups (`cgroups.py`) or by looking (`watch.py`, `disk_usage.py`; `activity.py` says when there is nothing to see).
 Standard library only and little of it, because all of this is in memory once for each replica; of the
 agent's other rooms it knows only `engine/wire.py`.
 """

@@ -9,7 +9,7 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
   agent frees devices on its word.
 - SIGTERM with `stop.json` beside it: SIGTERM to the program's group, then after `grace_s` SIGKILL
   to everything. With `notice_s` a program that can save is told to first, and gets SIGTERM so much
-  later, if it has not left (`notice.py`). A second order may only shorten the first.
+  later, if it has not left (`save_notice.py`). A second order may only shorten the first.
 - While it waits for a container engine it obeys and keeps limits as while the program runs.
 - The time limit is kept on the monotonic clock; a program that can save is told so `warning_s` before,
   and with `leaves_at_limit` may leave then. `lost_after_s` is the silence of `contact`, measured
@@ -35,7 +35,7 @@ import signal
 import sys
 import time
 
-from nodeagent.shim import namespaces, notice, reserve
+from nodeagent.shim import disk_reserve, namespaces, save_notice
 from nodeagent.shim.activity import Stillness
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.files import content_of
@@ -156,7 +156,7 @@ class Shim:
 
     def start(self) -> None:
         """Start the program, which may go on while it is supervised."""
-        reserve.take(self.folder)
+        disk_reserve.take(self.folder)
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-shim")
         if os.path.exists(os.path.join(self.folder, "stop.json")):
@@ -224,7 +224,7 @@ class Shim:
     def _is_written(self, record: dict[str, object]) -> bool:
         """Write the record, into the room that was taken or, without it, a new file; whether that worked."""
         with contextlib.suppress(OSError):
-            reserve.spend(self.folder, "exit.json", record)
+            disk_reserve.spend(self.folder, "exit.json", record)
             return True
         with contextlib.suppress(OSError):
             _replace(self.folder, "exit.json", record, durable=True)
@@ -234,7 +234,7 @@ class Shim:
     def _exit_record(self) -> dict[str, object]:
         code, number, verdict = self._program.outcome()
         is_noticed = self._terminate_at is not None and self._kill_at is None
-        if is_noticed and code == 0 and not notice.has_left(self._run):
+        if is_noticed and code == 0 and not save_notice.has_left(self._run):
             self.why, self.message = "EXITED", ""  # it came to its own end in time
         if verdict is not None and self.why == "EXITED":
             self.why, self.message = verdict
@@ -286,7 +286,7 @@ class Shim:
         grace_s = max(grace_s, 0.0)
         if self._terminate_at is None:
             self.why, self.message, self._grace_s = why, message, grace_s
-            if not (notice_s > 0 and notice.post(self._run, goes=True, reason=message)):
+            if not (notice_s > 0 and save_notice.post(self._run, goes=True, reason=message)):
                 notice_s = 0.0
             self._terminate_at = time.monotonic() + notice_s
         self._terminate_at = min(self._terminate_at, time.monotonic() + notice_s)
@@ -307,7 +307,7 @@ class Shim:
         if self._terminate_at is not None:
             return
         goes = bool(self.spec.get("leaves_at_limit"))
-        if notice.post(self._run, goes=goes, reason=words) and goes:
+        if save_notice.post(self._run, goes=goes, reason=words) and goes:
             self.why, self.message, self._grace_s = "TIME_LIMIT", words, self.spec["grace_s"]
             self._terminate_at = self._limit_at
 
@@ -422,7 +422,7 @@ def _replace(folder: str, name: str, content: dict[str, object], *, durable: boo
     _write(staged, content, durable=durable)
     os.rename(staged, os.path.join(folder, name))
     if durable:
-        reserve.flush_names(folder)
+        disk_reserve.flush_names(folder)
 
 
 def _write(path: str, content: dict[str, object], *, durable: bool) -> None:

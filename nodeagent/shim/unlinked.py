@@ -20,7 +20,7 @@ import struct
 import time
 
 from nodeagent.shim import namespaces
-from nodeagent.shim.occupied import BLOCK, FILE_BYTES
+from nodeagent.shim.disk_usage import BLOCK, FILE_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import contextlib
 import os
 import time
 
-from nodeagent.shim.occupied import FILE_BYTES, MOST_PENDING, Measurement
-from nodeagent.shim.scarce import Scarce
+from nodeagent.shim.disk_usage import FILE_BYTES, MOST_PENDING, Measurement
+from nodeagent.shim.machine_limits import Scarce
 from nodeagent.shim.unlinked import Holding, disk_of
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import math
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsml.superseding import FirstSteps, place_of
+from nsml.attempt_points import FirstSteps, place_of
 from nsml.view.elements import elements_of
 from nsml.view.metrics import lines_in_order
 from nsml.view.series import Axis, Series
@@ -16,7 +16,7 @@ from nsml.view.times import seconds_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsml.superseding import PointKey
+    from nsml.attempt_points import PointKey
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_POINTS = 8192
@@ -82,7 +82,7 @@ class GrowingCharts:
     """The numeric points of some sessions as they come, as `series.collect` would group them.
 
     `most_series` are kept of all, and `most_points` of each. An attempt that begins takes away the points that it
-    supersedes (nsml/superseding.py), unless attempts are drawn apart.
+    supersedes (nsml/attempt_points.py), unless attempts are drawn apart.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ def collect(
 ) -> dict[str, list[Series]]:
     """The numeric points of one session by metric name, one series a replica and element.
 
-    They are those that count (nsml/superseding.py), or those of all attempts, which are then lines of their own.
+    They are those that count (nsml/attempt_points.py), or those of all attempts, which are then lines of their own.
     Points that went back are put in order, the later report last.
     """
     found: dict[_Key, list[tuple[float, float]]] = {}

@@ -34,8 +34,8 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
+from nsml.attempt_points import superseded_from
 from nsml.clock import SystemClock, in_thread, inline
-from nsml.superseding import superseded_from
 from tests.examples import examples
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_process import running_in
 from nsml.clock import SystemClock
@@ -503,11 +503,11 @@ def keys_left(platform: Platform, sessions: dict[str, Any]) -> list[str]:
     async def listed_keys() -> list[str]:
         async with EtcdStore([f"unix://{socket}"], clock=SystemClock()) as store:
             found = []
-            for prefix in (records.SESSIONS, records.NAMES, records.REQUESTS):
+            for prefix in (etcd_codec.SESSIONS, etcd_codec.NAMES, etcd_codec.REQUESTS):
                 found += [item.key for item in (await store.list(prefix)).items]
             nodes = [
-                records.decode_allocation(item.value)
-                for item in (await store.list(records.ALLOCATIONS)).items
+                etcd_codec.decode_allocation(item.value)
+                for item in (await store.list(etcd_codec.ALLOCATIONS)).items
             ]
             return found + [str(held) for node in nodes for held in node.replicas]
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.backups import batches_in, records_in
 from nsml.content.backups import Backup, backups_in
 from tests.etcd import etcd_in, require_etcd
@@ -88,7 +88,7 @@ def kept(path: Path) -> dict[str, bytes]:
     return {
         key: value
         for key, value in records_in(Backup(path).pieces("store"))
-        if not key.startswith((records.NODES, "access/token"))
+        if not key.startswith((etcd_codec.NODES, "access/token"))
     }
 
 

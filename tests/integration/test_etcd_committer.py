@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import KeyValue, KeyValueStore
 from nsml.clock import SystemClock
@@ -108,14 +108,14 @@ async def two_members(
 
 
 async def stored(store: KeyValueStore, record: str) -> KeyValue:
-    item = await store.get(records.node_key(record))
+    item = await store.get(etcd_codec.node_key(record))
     assert item is not None
     return item
 
 
 async def stored_count(store: KeyValueStore, record: str) -> int:
     item = await stored(store, record)
-    return records.decode_node(item.value).capacity.cpu_thousandths
+    return etcd_codec.decode_node(item.value).capacity.cpu_thousandths
 
 
 async def test_when_the_leader_is_killed_the_other_decides_within_the_lease_and_a_second(

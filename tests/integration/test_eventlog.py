@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare
-from controlplane.operations import records
-from controlplane.operations.draft import Draft
+from controlplane.operations import etcd_codec
 from controlplane.operations.live_state import LiveState
+from controlplane.operations.pending_writes import Draft
 from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store
@@ -39,7 +39,7 @@ async def test_every_change_is_told_with_the_term_that_decided_it(etcd_server):
             assert (await store.commit(draft.transaction(leadership.fence))).succeeded
             secret = Put(key="secret/kim/KEY", value=b"hidden")
             await store.commit(Transaction(success=(secret,)))
-            await store.commit(Transaction(success=(Delete(key=records.allocation_key("n1")),)))
+            await store.commit(Transaction(success=(Delete(key=etcd_codec.allocation_key("n1")),)))
             term = leadership.term
     elected, placed, hidden, gone, left = lines(etcd_server.endpoint, root)
     assert elected == {

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE, read_platform_key
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.etcd_process import EtcdProcess
 from controlplane.store.open import open_store
 from nsml.client.trust import (
@@ -57,7 +57,7 @@ async def make_old(shared: Shared, data: Path, files: NodeFiles) -> None:
     key = read_platform_key(data / KEY_FILE, secrets.token_bytes)
     root, where = shared.settings["etcd_root"], shared.settings["coordination"]
     async with open_store(where, clock=SystemClock(), root=root) as store:
-        item = await store.get(records.PLATFORM_KEYS)
+        item = await store.get(etcd_codec.PLATFORM_KEYS)
     keys = key.open(item.value, (data / "cluster").read_text().strip())
     signed = keys.open_authority(LongAgo()).sign_node("gpu-7", signing_request(files.key, "gpu-7"))
     files.certificate.write_bytes(signed.certificate)

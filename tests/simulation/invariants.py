@@ -35,7 +35,7 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.hold_times import MOST_LATE_S
 from controlplane.operations.logs import Logs
 from controlplane.store.election import LEADER_KEY
@@ -411,20 +411,20 @@ class Referee:
         touched: set[tuple[str, int]] = set()
         for operation in writes:
             match operation:
-                case Put(key=key, value=value) if key.startswith(records.ALLOCATIONS):
-                    touched |= self._allocated(records.decode_allocation(value))
+                case Put(key=key, value=value) if key.startswith(etcd_codec.ALLOCATIONS):
+                    touched |= self._allocated(etcd_codec.decode_allocation(value))
                     self._check_term(commit, key)
-                case Put(key=key, value=value) if key.startswith(records.NODES):
-                    node = records.decode_node(value)
+                case Put(key=key, value=value) if key.startswith(etcd_codec.NODES):
+                    node = etcd_codec.decode_node(value)
                     self._nodes[node.name] = node
                     self._check_term(commit, key)
-                case Put(key=key, value=value) if key.startswith(records.SESSIONS):
-                    self._written(records.decode_session(value))
-                case Put(key=key, value=value) if key.startswith(records.REQUESTS):
-                    self._requested(key, records.decode_pointer(value))
-                case Delete(key=key) if key.startswith(records.SESSIONS):
+                case Put(key=key, value=value) if key.startswith(etcd_codec.SESSIONS):
+                    self._written(etcd_codec.decode_session(value))
+                case Put(key=key, value=value) if key.startswith(etcd_codec.REQUESTS):
+                    self._requested(key, etcd_codec.decode_pointer(value))
+                case Delete(key=key) if key.startswith(etcd_codec.SESSIONS):
                     self._check_term(commit, key)
-                    self._left(key.removeprefix(records.SESSIONS))
+                    self._left(key.removeprefix(etcd_codec.SESSIONS))
         for attempt in sorted(touched):
             self._check_gang(attempt)
 

@@ -20,13 +20,13 @@ from controlplane.domain import snapshot
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.history.sql.appending import Appending
 from controlplane.loops.liveness import Liveness
-from controlplane.operations import export, reports
+from controlplane.operations import export, replica_reports
 from controlplane.operations import live_state as state
 from controlplane.operations import placement as placing
 from controlplane.operations.content import Content
-from controlplane.operations.draft import Draft
 from controlplane.operations.hold_times import HoldTimes
 from controlplane.operations.ingest import Ingestor
+from controlplane.operations.pending_writes import Draft
 from controlplane.operations.readers import SessionWatch
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
@@ -181,12 +181,12 @@ def without_counting_what_is_held(patch: Patch) -> None:
 
 
 def without_stopping_the_others(patch: Patch) -> None:
-    patch.setattr(reports, "_stop_others", lambda session, *_: session)
+    patch.setattr(replica_reports, "_stop_others", lambda session, *_: session)
 
 
 def without_attempt_numbers(patch: Patch) -> None:
     """A report counts for whatever attempt there is."""
-    sound = reports.apply_report
+    sound = replica_reports.apply_report
 
     def apply(draft: Draft, report: Any, silent: Any, now: float) -> bool:
         session = draft.session(report.session_id)

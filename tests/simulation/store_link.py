@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import (
     DEFAULT_DEADLINE_S,
@@ -84,11 +84,11 @@ def kind_of(transaction: Transaction) -> str:
     deletes = [one for one in writes if isinstance(one, Delete)]
     for kind, prefix, among in (
         ("elect", LEADER_KEY, puts),
-        ("submit", records.REQUESTS, puts),
-        ("export", records.SESSIONS, deletes),
-        ("allocate", records.ALLOCATIONS, puts),
-        ("node", records.NODES, puts),
-        ("session", records.SESSIONS, puts),
+        ("submit", etcd_codec.REQUESTS, puts),
+        ("export", etcd_codec.SESSIONS, deletes),
+        ("allocate", etcd_codec.ALLOCATIONS, puts),
+        ("node", etcd_codec.NODES, puts),
+        ("session", etcd_codec.SESSIONS, puts),
     ):
         if any(one.key.startswith(prefix) for one in among):
             return kind

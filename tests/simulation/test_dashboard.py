@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.services.convert.sessions import session_message
 from nodeagent.runtimes.fake import Act
 from nsml.client.streams import ENDED_STATES, watch_sessions
@@ -111,7 +111,7 @@ class Screen:
 
     async def follow(self) -> None:
         """Learn for ever what becomes of sessions."""
-        async with aclosing(self.cluster.durable.store.watch(records.SESSIONS, 1)) as commits:
+        async with aclosing(self.cluster.durable.store.watch(etcd_codec.SESSIONS, 1)) as commits:
             async for _ in commits:
                 await self.learn()
 
@@ -145,8 +145,8 @@ def was(seen: Facts | None, thens: list[Facts | None]) -> bool:
 
 async def truth(cluster: Cluster) -> dict[str, Facts]:
     """The live sessions of the user, as store and history have them."""
-    listing = await cluster.durable.store.list(records.SESSIONS)
-    found = [records.decode_session(item.value) for item in listing.items]
+    listing = await cluster.durable.store.list(etcd_codec.SESSIONS)
+    found = [etcd_codec.decode_session(item.value) for item in listing.items]
     mine = [one for one in found if one.owner == USERS[0]]
     summaries = await cluster.durable.history.streams.summaries([one.id for one in mine])
     told = {}

@@ -31,7 +31,7 @@ from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
 from controlplane.history.sql.retention import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
-from nsml.superseding import superseded_from
+from nsml.attempt_points import superseded_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -591,7 +591,7 @@ class _Reading:
         return [key for key in known if key.name in names and key not in wanted]
 
     def _counting(self, given: Mapping[Key, _Given]) -> dict[Key, _Counting]:
-        """Which points count of metrics that several attempts reported: see nsml/superseding.py."""
+        """Which points count of metrics that several attempts reported: see nsml/attempt_points.py."""
         found: dict[Key, _Counting] = {}
         for _, of_name in groupby(given, key=itemgetter(0)):
             keys = list(of_name)

@@ -28,7 +28,7 @@ from controlplane.history.values import (
 from controlplane.operations.agent_connections import Ability, ImageAction
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedOffer, Registration
-from controlplane.operations.reports import Report
+from controlplane.operations.replica_reports import Report
 from controlplane.services.chunking import parts_of
 from controlplane.services.convert.resources import to_isolation, to_kept, to_networks
 from controlplane.services.convert.sessions import CAUSES, spec_message
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.user_secrets import OpenedSecret
     from controlplane.operations.agent_connections import ImageOrder, TunnelOrder
-    from controlplane.operations.orders import Assignment, Orders
+    from controlplane.operations.desired_replicas import Assignment, Orders
 
 Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
 """By session, attempt and rank."""

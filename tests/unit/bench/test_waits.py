@@ -26,7 +26,7 @@ from bench.scheduler.simulator import Arrival, Cluster, Floor, replay
 from bench.scheduler.traces import TRACES, BadTrace
 from bench.scheduler.waits import PREEMPTION_S, PUBLISHED, measure_file
 from controlplane.domain.lifecycle import SessionState
-from controlplane.scheduler import QueueQueries, order
+from controlplane.scheduler import QueueQueries, session_rank
 from controlplane.scheduler.preemption_policy import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
 from tests.examples import examples
@@ -120,7 +120,7 @@ def test_ours_runs_everything_whole_and_never_loops(arrivals: list[Arrival]) -> 
     # each preemption costs PREEMPTION_S of an attempt that had MIN_RUN_S at least
     assert waits.lost_gpu_pct <= 100 * PREEMPTION_S / MIN_RUN_S
     # one gives way at most once for each level of each of those that pass it
-    levels = 1 + order.level_of(order.Demand(12, attained_s=40_000.0))
+    levels = 1 + session_rank.level_of(session_rank.Demand(12, attained_s=40_000.0))
     stops = [number for _, what, number in cluster.log if what == "preempt"]
     assert all(stops.count(number) <= levels * len(arrivals) for number in set(stops))
 

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.cluster import DATA_VERSION, LIFE, Cluster, Restore, is_lost, next_offset
 from controlplane.migrations import RESTORING, bring_forward, look_at, wait_for_one_version
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.members import MEMBERS, Member
 from controlplane.ownership import StartRefused
 from controlplane.plane import Backends
@@ -30,14 +30,14 @@ async def put(store: KeyValueStore, *puts: Put) -> None:
 
 
 async def cluster(store: KeyValueStore) -> Cluster:
-    item = await store.get(records.CLUSTER)
+    item = await store.get(etcd_codec.CLUSTER)
     assert item is not None
-    return records.decode_cluster(item.value)
+    return etcd_codec.decode_cluster(item.value)
 
 
 async def write(store: KeyValueStore, **changes: object) -> None:
     changed = replace(await cluster(store), **changes)  # type: ignore[arg-type]
-    await put(store, Put(key=records.CLUSTER, value=records.encode_cluster(changed)))
+    await put(store, Put(key=etcd_codec.CLUSTER, value=etcd_codec.encode_cluster(changed)))
 
 
 async def test_older_data_become_ours_and_newer_ones_are_refused_by_name(on: Backends) -> None:

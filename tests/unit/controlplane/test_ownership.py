@@ -16,7 +16,7 @@ from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
 from controlplane.config import SettingsError, read_settings
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.ownership import (
     BackendSettings,
     Claimed,
@@ -168,7 +168,7 @@ async def test_control_planes_share_a_platform_with_a_copy_of_its_key(
 
 async def test_the_store_alone_says_nothing_of_the_keys(on: Backends, tmp_path: Path) -> None:
     made = await claimed(on, folder(tmp_path, "first"), SHARED)
-    item = await on.store.get(records.PLATFORM_KEYS)
+    item = await on.store.get(etcd_codec.PLATFORM_KEYS)
     assert made.keys.authority[1] not in item.value
     assert not any(key in item.value for key in made.keys.vault)
     assert "PRIVATE" not in repr(made)

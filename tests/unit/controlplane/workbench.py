@@ -11,12 +11,12 @@ from typing import Any
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.plan import Placement, ReplicaPlacement
 from controlplane.domain.values import Cause, DeviceShare, Exit, Node, Resources, Session
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.committer import Committer, Deposed
-from controlplane.operations.draft import Draft
 from controlplane.operations.live_state import LiveState
+from controlplane.operations.pending_writes import Draft
 from controlplane.operations.placement import place
-from controlplane.operations.reports import Report, apply_report
+from controlplane.operations.replica_reports import Report, apply_report
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import (
     CommitUnknown,
@@ -112,9 +112,11 @@ class Bench:
         """Put records as if others had."""
         for thing in things:
             if isinstance(thing, Node):
-                put = Put(key=records.node_key(thing.name), value=records.encode_node(thing))
+                put = Put(key=etcd_codec.node_key(thing.name), value=etcd_codec.encode_node(thing))
             else:
-                put = Put(key=records.session_key(thing.id), value=records.encode_session(thing))
+                put = Put(
+                    key=etcd_codec.session_key(thing.id), value=etcd_codec.encode_session(thing)
+                )
             await self.store._store.commit(Transaction(success=(put,)))
 
     async def settled(self, *states: LiveState) -> None:

@@ -19,7 +19,7 @@ from controlplane.access.platform_keys import (
     renew_vault_key,
 )
 from controlplane.access.vault import NotOpened, Vault
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import KeyValue, Listing, Put, Transaction
 from nsml.clock import SystemClock, inline
@@ -66,7 +66,7 @@ async def test_a_new_key_of_secrets_is_known_before_it_seals(
     key, keys, fresh = a_key(), first_keys(tmp_path, CLOCK, os.urandom), os.urandom(32)
     record = key.seal(keys, "c1")
     await store.commit(
-        Transaction(compares=(), success=(Put(key=records.PLATFORM_KEYS, value=record),))
+        Transaction(compares=(), success=(Put(key=etcd_codec.PLATFORM_KEYS, value=record),))
     )
     vaults = [Vault(keys.vault, os.urandom) for _ in range(2)]
     following = [
@@ -90,7 +90,7 @@ async def test_a_new_key_of_secrets_is_known_before_it_seals(
         vaults[1].open(old, owner="kim", name="A")
     # What nobody can read changes nothing, and is no reason to end.
     await store.commit(
-        Transaction(compares=(), success=(Put(key=records.PLATFORM_KEYS, value=b"rubbish"),))
+        Transaction(compares=(), success=(Put(key=etcd_codec.PLATFORM_KEYS, value=b"rubbish"),))
     )
     with pytest.raises(WrongPlatformKey):
         await renew_vault_key(store, key, "c1", fresh, clock=CLOCK)
@@ -124,7 +124,7 @@ async def test_keys_older_than_what_the_store_remembers_are_followed(tmp_path: P
     """The store forgets its past every few minutes, and the keys were written long before."""
     key, keys, fresh = a_key(), first_keys(tmp_path, CLOCK, os.urandom), os.urandom(32)
     async with OftenAsked(":memory:", clock=CLOCK, run=inline) as store:
-        for written in (records.PLATFORM_KEYS, "other", "other", "other"):
+        for written in (etcd_codec.PLATFORM_KEYS, "other", "other", "other"):
             put = Put(key=written, value=key.seal(keys, "c1"))
             result = await store.commit(Transaction(success=(put,)))
         await store.compact(result.revision)
@@ -132,7 +132,7 @@ async def test_keys_older_than_what_the_store_remembers_are_followed(tmp_path: P
         following = asyncio.create_task(SharedKeys(store, key, "c1", vault, clock=CLOCK).run())
         await until(lambda: store.reads)
         changed = replace(keys, vault=(*keys.vault, fresh))
-        put = Put(key=records.PLATFORM_KEYS, value=key.seal(changed, "c1"))
+        put = Put(key=etcd_codec.PLATFORM_KEYS, value=key.seal(changed, "c1"))
         await store.commit(Transaction(success=(put,)))
         await until(lambda: vault.has_older_keys or following.done())
         assert not following.done(), following.exception()

@@ -26,7 +26,8 @@ from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import take_port
 from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role
-from controlplane.gateway import extras, login, proxy, viewers, viewing
+from controlplane.gateway import login, proxy, viewers, viewing
+from controlplane.gateway import optional_packages as extras
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
 from controlplane.web import Web

@@ -18,19 +18,19 @@ from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.loops.dispatch import Ordering
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
+from controlplane.loops.node_maintenance import GATHER_S, Upkeep
 from controlplane.loops.scheduling import AGAIN_S, PLACED_AT_ONCE, Scheduling
-from controlplane.loops.upkeep import GATHER_S, Upkeep
 from controlplane.operations.agent_connections import AgentConnections
 from controlplane.operations.committer import Deposed
+from controlplane.operations.etcd_codec import decode_session, session_key
 from controlplane.operations.export import Exporter
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.lost_nodes import LOST_AFTER_MARGIN_S
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.operations.records import decode_session, session_key
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar, Registration
+from controlplane.operations.replica_reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.replica_rights import Rights
-from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.usage import Usages
 from nsml.clock import SteadyClock, inline
 from tests.unit.controlplane.builders import node, session

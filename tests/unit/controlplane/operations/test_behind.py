@@ -25,8 +25,8 @@ from controlplane.domain.values import (
 from controlplane.history.sqlite import SqliteHistory, open_history
 from controlplane.history.values import Channel, Chunk, LogPage, SessionRecord, StreamKey
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations import etcd_codec
 from controlplane.operations import readers as following
-from controlplane.operations import records
 from controlplane.operations.compare_and_swap import SessionWriter
 from controlplane.operations.export import row_of
 from controlplane.operations.ingest import Ingestor
@@ -69,8 +69,8 @@ class Behind:
     async def write(self, session: Session) -> int:
         """As another control plane does."""
         puts = (
-            Put(key=records.session_key(session.id), value=records.encode_session(session)),
-            Put(key=records.name_key(session.name), value=records.encode_pointer(session.id)),
+            Put(key=etcd_codec.session_key(session.id), value=etcd_codec.encode_session(session)),
+            Put(key=etcd_codec.name_key(session.name), value=etcd_codec.encode_pointer(session.id)),
         )
         return (await self.store.commit(Transaction(success=puts))).revision
 
@@ -230,12 +230,12 @@ async def test_a_session_that_ended_just_now_is_removed_once_it_is_recorded() ->
         remover = Remover(state=plane.state, history=plane.history)
         removing = asyncio.create_task(remover.remove(ENDED))
         await asyncio.sleep(0)
-        assert plane.state.subscriptions.has(records.session_key(ENDED.id)), (
+        assert plane.state.subscriptions.has(etcd_codec.session_key(ENDED.id)), (
             "of no other is it told"
         )
         await plane.history.catalogue.put_session(row_of(ENDED), term=1)
         plane.state.put_session(replace(ENDED, memo="of the last moment"), 6)
-        plane.state.delete(records.session_key(ENDED.id), 7)
+        plane.state.delete(etcd_codec.session_key(ENDED.id), 7)
         await asyncio.wait_for(removing, 60)
         assert await plane.history.catalogue.session(ENDED.id) is None
 

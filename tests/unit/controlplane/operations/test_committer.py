@@ -9,9 +9,9 @@ import pytest
 
 from controlplane.domain.errors import NotLeader
 from controlplane.domain.lifecycle import SessionState
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.placement import place
-from controlplane.operations.reports import apply_report
+from controlplane.operations.replica_reports import apply_report
 from controlplane.store.interface import MAX_OPERATIONS, Put, Transaction
 from tests.unit.controlplane.builders import held, node, session
 from tests.unit.controlplane.workbench import bench, placement, report
@@ -27,8 +27,8 @@ def reporting(one, phase, rank=0, **told):
 
 
 async def stored(made, one):
-    item = await made.store.get(records.session_key(one.id))
-    return records.decode_session(item.value)
+    item = await made.store.get(etcd_codec.session_key(one.id))
+    return etcd_codec.decode_session(item.value)
 
 
 async def test_what_waits_together_is_one_transaction() -> None:
@@ -42,7 +42,7 @@ async def test_what_waits_together_is_one_transaction() -> None:
         await asyncio.sleep(0)
         done = await asyncio.gather(*[committer.decide(placing(one, ("a", "a-0"))) for one in many])
         assert (all(done), made.store.commits) == (True, 1)
-        held = records.decode_allocation((await made.store.get("alloc/a")).value)
+        held = etcd_codec.decode_allocation((await made.store.get("alloc/a")).value)
         assert len(held.replicas) == 8
 
 
@@ -156,10 +156,10 @@ async def test_a_conflict_is_decided_again_on_what_is_there(what: str) -> None:
         await asyncio.wait([made.tasks[0]])
         if what == "session":
             stopped = replace(one, state=SessionState.STOPPED)
-            put = Put(key=records.session_key(one.id), value=records.encode_session(stopped))
+            put = Put(key=etcd_codec.session_key(one.id), value=etcd_codec.encode_session(stopped))
         else:
             taken = held("a", ("a-0", 1000))
-            put = Put(key="alloc/a", value=records.encode_allocation(taken))
+            put = Put(key="alloc/a", value=etcd_codec.encode_allocation(taken))
         await made.store._store.commit(Transaction(success=(put,)))
         assert await committer.decide(placing(one, ("a", "a-0"))) is False
         assert made.store.commits == 1
@@ -184,7 +184,7 @@ async def test_a_lost_answer_has_one_effect(fault: str) -> None:
         await committer.decide(reporting(one, "FINALIZED", cause="COMPLETED"))
         ended = await stored(made, one)
         assert (ended.state, len(ended.attempts)) == ("SUCCEEDED", 1)
-        held = records.decode_allocation((await made.store.get("alloc/a")).value)
+        held = etcd_codec.decode_allocation((await made.store.get("alloc/a")).value)
         assert not held.replicas
 
 
@@ -215,7 +215,7 @@ async def test_a_crash_between_two_ends_loses_neither() -> None:
         for one in ones:
             ended = await stored(made, one)
             assert (ended.state, len(ended.attempts)) == ("SUCCEEDED", 1)
-        held = records.decode_allocation((await made.store.get("alloc/a")).value)
+        held = etcd_codec.decode_allocation((await made.store.get("alloc/a")).value)
         assert not held.replicas
 
 

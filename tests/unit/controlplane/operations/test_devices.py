@@ -19,9 +19,9 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
 )
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Session
-from controlplane.operations.draft import Draft
+from controlplane.operations.etcd_codec import decode_node, encode_node
+from controlplane.operations.pending_writes import Draft
 from controlplane.operations.placement import place
-from controlplane.operations.records import decode_node, encode_node
 from controlplane.scheduler import schedule
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session

@@ -19,9 +19,9 @@ from controlplane.domain.values import (
 )
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample
+from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.operations.idle_detection import IdleDetector
 from controlplane.operations.live_state import LiveState
-from controlplane.operations.records import decode_session, encode_session
 from controlplane.operations.usage import Usages
 from nsml.clock import inline
 from tests.unit.controlplane.builders import node, session

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import ClusterSnapshot
 from controlplane.domain.values import Allocation, Replica
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.live_state import RELIST_EVERY_S, LiveState
 from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
 from tests.examples import examples
@@ -52,11 +52,11 @@ def test_a_snapshot_kept_by_changes_is_a_fresh_one(steps, flushes: list[int]) ->
                     ended = replace(sessions[which], state=SessionState.RUNNING)
                     state.put_session(ended, revision)
                 case "forget":
-                    state.delete(records.session_key(sessions[which].id), revision)
+                    state.delete(etcd_codec.session_key(sessions[which].id), revision)
                 case "node":
                     state.put_node(node(f"n{which}", which), revision)
                 case "drop":
-                    state.delete(records.node_key(f"n{which}"), revision)
+                    state.delete(etcd_codec.node_key(f"n{which}"), revision)
                 case "alloc":
                     shares = [(f"n{which}-0", 500)] if position % 2 else []
                     allocation = held(f"n{which}", *shares)
@@ -98,7 +98,7 @@ def test_the_sessions_of_a_node_are_those_with_a_replica_there(places) -> None:
     for revision, (which, nodes, leaves) in enumerate(places, start=2):
         one = sessions[which]
         if leaves:
-            state.delete(records.session_key(one.id), revision)
+            state.delete(etcd_codec.session_key(one.id), revision)
         else:
             replicas = tuple(Replica(rank=rank, node=f"n{at}") for rank, at in enumerate(nodes))
             state.put_session(replace(one, replicas=replicas), revision)
@@ -113,7 +113,7 @@ async def test_every_member_sees_the_same() -> None:
         first, second = await made.member(), await made.member()
         one, other = session(), session()
         await made.write(node("a"), one, other, node("b"))
-        delete = Delete(key=records.session_key(other.id))
+        delete = Delete(key=etcd_codec.session_key(other.id))
         await made.store.commit(Transaction(success=(delete,)))
         await made.settled(first, second)
         fresh = await made.member()
@@ -130,18 +130,18 @@ async def test_own_writes_are_ahead_of_the_watch_and_never_undone() -> None:
     old, new = session(), None
     new = replace(old, memo="new")
     assert state.put_session(new, 9)
-    assert not state.put("session/" + old.id, records.encode_session(old), 7)
+    assert not state.put("session/" + old.id, etcd_codec.encode_session(old), 7)
     assert state.session(old.id) == new
-    state.delete(records.session_key(old.id), 12)
-    assert not state.put("session/" + old.id, records.encode_session(old), 11)
+    state.delete(etcd_codec.session_key(old.id), 12)
+    assert not state.put("session/" + old.id, etcd_codec.encode_session(old), 11)
     assert state.session(old.id) is None
-    assert state.put("session/" + old.id, records.encode_session(old), 13)
+    assert state.put("session/" + old.id, etcd_codec.encode_session(old), 13)
 
 
 async def test_a_late_answer_does_not_bring_back_what_has_left() -> None:
     state = LiveState(None, HandClock())  # type: ignore[arg-type]
     one = session()
-    state.put("session/" + one.id, records.encode_session(one), 5)
+    state.put("session/" + one.id, etcd_codec.encode_session(one), 5)
     state.delete("session/" + one.id, 6)
     state.reach(6)
     assert not state.put_session(one, 5)
@@ -162,9 +162,9 @@ async def test_compaction_is_answered_by_a_listing() -> None:
         assert state.accounts.unread(0.0, 0.0) is None
         # Not a turn of the loop between: the watch falls behind what is kept.
         for number in range(5):
-            put = Put(key=records.node_key("a"), value=records.encode_node(node("a", number)))
+            put = Put(key=etcd_codec.node_key("a"), value=etcd_codec.encode_node(node("a", number)))
             await made.store.commit(Transaction(success=(put,)))
-        await made.store.commit(Transaction(success=(Delete(key=records.session_key(one.id)),)))
+        await made.store.commit(Transaction(success=(Delete(key=etcd_codec.session_key(one.id)),)))
         listing = await made.store.list("")
         await made.store.compact(listing.revision)
         await made.settled(state)
@@ -207,7 +207,7 @@ async def test_between_a_watch_and_the_next_nothing_is_skipped(why: str) -> None
     async def meanwhile() -> None:
         store.breaks.clear()
         await made.write(ended)
-        await made.store.commit(Transaction(success=(Delete(key=records.session_key(one.id)),)))
+        await made.store.commit(Transaction(success=(Delete(key=etcd_codec.session_key(one.id)),)))
         store.happened.set()
 
     async with bench() as made:
@@ -263,7 +263,7 @@ async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
     one = session()
     with (
         state.subscribed() as everything,
-        state.subscribed(records.session_key(one.id)) as its,
+        state.subscribed(etcd_codec.session_key(one.id)) as its,
         state.subscribed("session/other") as others,
     ):
         for revision in range(2, 50):
@@ -281,7 +281,7 @@ async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
 
 async def test_what_was_deleted_is_brought_back_by_nothing_older() -> None:
     state = LiveState(None, HandClock())  # type: ignore[arg-type]
-    key, value = records.counter_key("kim", "None"), records.encode_counter(3)
+    key, value = etcd_codec.counter_key("kim", "None"), etcd_codec.encode_counter(3)
     state.put(key, value, 5)
     state.delete(key, 9)
     assert not state.put(key, value, 8)

@@ -24,7 +24,7 @@ from controlplane.history.values import (
 )
 from controlplane.operations.ingest import Ingestor
 from controlplane.operations.lost_uploads import Overdue, why_lost
-from controlplane.operations.reports import SETTLED_WITHIN_S
+from controlplane.operations.replica_reports import SETTLED_WITHIN_S
 from nsml.clock import SystemClock, inline
 from tests.unit.controlplane.builders import session as made
 

@@ -30,8 +30,8 @@ from controlplane.history.values import (
 from controlplane.loops.object_gc import FIRST_AFTER_S, LOOK_EVERY_S, Collecting
 from controlplane.objects.errors import BlobNotFound, ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations import etcd_codec
 from controlplane.operations import object_gc as collecting
-from controlplane.operations import records
 from controlplane.operations.content import FOUND_FOR_S, PERIOD_S, Content
 from controlplane.operations.logs import Logs
 from controlplane.operations.object_gc import Collected, Collector, Marks, ReferencesUnread
@@ -159,7 +159,7 @@ class World:
                 state="SUCCEEDED",
                 created_at=1.0,
                 ended_at=2.0,
-                record=records.encode_session(session),
+                record=etcd_codec.encode_session(session),
                 request_id=session_id,
             ),
             term=1,

@@ -9,10 +9,10 @@ import pytest
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Preemption
 from controlplane.domain.values import Cause, Device, Priority, Progress, Session, Stop
+from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.operations.preempt import give_way
 from controlplane.operations.progress import ProgressReport, apply_progress
-from controlplane.operations.records import decode_session, encode_session
-from controlplane.operations.reports import BACKOFF_S, SETTLED_WITHIN_S
+from controlplane.operations.replica_reports import BACKOFF_S, SETTLED_WITHIN_S
 from controlplane.operations.stop import stopped_by
 from controlplane.scheduler import schedule
 from controlplane.scheduler.explain import moved_words

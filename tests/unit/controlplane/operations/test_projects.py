@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.domain.errors import StillLive
 from controlplane.domain.values import Project
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.projects import Projects
 from controlplane.store.interface import Delete, Put, Transaction
@@ -45,13 +45,13 @@ def projects_of(made: Bench, state: LiveState, store: Any = None) -> Projects:
 
 async def write(made: Bench, *projects: Project) -> None:
     for one in projects:
-        put = Put(key=records.project_key(one.name), value=records.encode_project(one))
+        put = Put(key=etcd_codec.project_key(one.name), value=etcd_codec.encode_project(one))
         await made.store.commit(Transaction(success=(put,)))
 
 
 async def stored(made: Bench) -> list[Project]:
-    items = (await made.store.list(records.PROJECTS)).items
-    return [records.decode_project(item.value) for item in items]
+    items = (await made.store.list(etcd_codec.PROJECTS)).items
+    return [etcd_codec.decode_project(item.value) for item in items]
 
 
 async def test_who_is_removed_is_no_member_though_the_watch_has_not_told_of_it() -> None:
@@ -73,7 +73,7 @@ async def test_who_is_removed_is_no_member_of_what_others_change_meanwhile(
 
         async def others() -> None:
             if is_removed:
-                keys = [Delete(key=records.project_key(one)) for one in ("kim", "vision")]
+                keys = [Delete(key=etcd_codec.project_key(one)) for one in ("kim", "vision")]
                 await made.store.commit(Transaction(success=tuple(keys)))
             else:
                 await write(made, replace(OWN, weight=2.0), replace(VISION, weight=2.0))
@@ -90,7 +90,7 @@ async def test_a_project_with_a_session_that_was_just_submitted_stays() -> None:
         await write(made, VISION)
         await made.settled(state)
         one = session(project="vision")
-        put = Put(key=records.session_key(one.id), value=records.encode_session(one))
+        put = Put(key=etcd_codec.session_key(one.id), value=etcd_codec.encode_session(one))
         await made.store.commit(Transaction(success=(put,)))
         assert state.session(one.id) is None
         with pytest.raises(StillLive):

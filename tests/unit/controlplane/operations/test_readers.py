@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import SessionRemoved
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations import state_cache as known
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.readers import SessionWatch
@@ -62,7 +62,7 @@ def ended(one: Session) -> Session:
 def end(state: StateCache, one: Session, revision: int) -> None:
     """It ends, and is exported before anybody looks."""
     state.put_session(ended(one), revision)
-    state.delete(records.session_key(one.id), revision + 1)
+    state.delete(etcd_codec.session_key(one.id), revision + 1)
     state.reach(revision + 1)
 
 
@@ -106,7 +106,7 @@ async def test_an_end_is_sent_once() -> None:
         await anext(steps)
         state.put_session(ended(one), 3)
         assert (await anext(steps)).changed == (ended(one),)
-        state.delete(records.session_key(one.id), 4)
+        state.delete(etcd_codec.session_key(one.id), 4)
         step = await anext(steps)
         assert (step.changed, step.removed) == ((), (one.id,))
         end(state, other, 5)  # nothing that left before comes again
@@ -152,7 +152,9 @@ async def test_after_a_gap_in_what_the_control_plane_knows_all_is_sent_anew() ->
             revision = (await anext(steps)).revision
             # Not a turn of the loop between: the watch falls behind what is kept.
             await made.write(ended(one))
-            await made.store.commit(Transaction(success=(Delete(key=records.session_key(one.id)),)))
+            await made.store.commit(
+                Transaction(success=(Delete(key=etcd_codec.session_key(one.id)),))
+            )
             await made.store.compact((await made.store.list("leader")).revision)
             step = await anext(steps)
             assert (step.is_reset, step.changed) == (True, (stays,))
@@ -166,7 +168,7 @@ async def test_after_an_end_that_its_watch_lost_all_is_sent_anew() -> None:
     state = live(one, stays)
     async with watching(state) as steps:
         told = (await anext(steps)).revision
-        state.delete(records.session_key(one.id), 4)
+        state.delete(etcd_codec.session_key(one.id), 4)
         state.reach(4)
         step = await anext(steps)
         assert (step.is_reset, step.changed, step.removed) == (True, (stays,), ())
@@ -186,7 +188,7 @@ class Lives:
             return
         now = self._left[session_id].pop(0)
         if now is None:
-            self._state.delete(records.session_key(session_id), revision)
+            self._state.delete(etcd_codec.session_key(session_id), revision)
         else:
             self._state.put_session(now, revision)
 

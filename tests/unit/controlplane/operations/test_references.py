@@ -10,7 +10,7 @@ from controlplane.domain.errors import AmbiguousReference, NotFound
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.history.sqlite import open_history
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.export import row_of
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.references import References
@@ -71,11 +71,11 @@ async def test_a_number_means_the_only_one_that_has_it() -> None:
 async def test_only_the_record_that_is_meant_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
 
-    def decode(record: bytes, original=records.decode_session):
+    def decode(record: bytes, original=etcd_codec.decode_session):
         decoded.append(original(record).name)
         return original(record)
 
-    monkeypatch.setattr(records, "decode_session", decode)
+    monkeypatch.setattr(etcd_codec, "decode_session", decode)
     async with references(*SESSIONS) as found:
         await found.find(KIM, "@5")
         await found.find(KIM, "2")

@@ -32,7 +32,7 @@ from controlplane.domain.values import Isolation, Limits, Project, Resources, Vi
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.content import Content, Part
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import row_of
@@ -132,7 +132,7 @@ async def test_who_is_removed_while_a_submission_is_written_submits_nothing() ->
 
 
 def project_put(project: Project) -> Put:
-    return Put(key=records.project_key(project.name), value=records.encode_project(project))
+    return Put(key=etcd_codec.project_key(project.name), value=etcd_codec.encode_project(project))
 
 
 async def test_a_request_of_an_exported_session_gives_it() -> None:

@@ -24,8 +24,8 @@ from controlplane.history.sqlite.tally import Tally, TallyFailed
 from controlplane.history.values import Checkpoint, CheckpointState, SessionRecord
 from controlplane.loops.user_storage import FAILED_REST_S, LEAST_REST_S, CountingKept
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations import etcd_codec
 from controlplane.operations import object_gc as collecting
-from controlplane.operations import records
 from controlplane.operations.admission import Admission
 from controlplane.operations.admitted_objects import AdmittedObjects
 from controlplane.operations.content import Content
@@ -164,7 +164,7 @@ class World:
                 state="SUCCEEDED",
                 created_at=1.0,
                 ended_at=2.0,
-                record=records.encode_session(session),
+                record=etcd_codec.encode_session(session),
                 request_id=session_id,
             ),
             term=self.term,

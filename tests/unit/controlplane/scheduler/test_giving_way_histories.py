@@ -32,7 +32,6 @@ from controlplane.domain.values import (
     Stop,
 )
 from controlplane.scheduler import Cluster, ClusterIndex, QueueQueries
-from controlplane.scheduler.order import LEAST_PATIENCE_S
 from controlplane.scheduler.preemption_policy import (
     IDLE_LEAST_RUN_S,
     LEAST_RUN_S,
@@ -40,6 +39,7 @@ from controlplane.scheduler.preemption_policy import (
     InClass,
     Rules,
 )
+from controlplane.scheduler.session_rank import LEAST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW

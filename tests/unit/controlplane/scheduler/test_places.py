@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from controlplane.domain.snapshot import PastChanged
 from controlplane.domain.values import Cause, EndedAttempt, Priority
 from controlplane.scheduler import ClusterIndex, QueueQueries
-from controlplane.scheduler.order import (
+from controlplane.scheduler.queue_classes import demand_of
+from controlplane.scheduler.session_rank import (
     LEAST_PATIENCE_S,
     MOST_PATIENCE_S,
     Demand,
@@ -16,7 +17,6 @@ from controlplane.scheduler.order import (
     level_of,
     patience_s,
 )
-from controlplane.scheduler.queue_classes import demand_of
 from tests.unit.controlplane.builders import cluster, session
 
 if TYPE_CHECKING:

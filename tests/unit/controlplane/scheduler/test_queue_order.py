@@ -20,12 +20,12 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import Priority, Project, Quota, Session
 from controlplane.scheduler import ClusterIndex, QueueQueries
-from controlplane.scheduler.order import MOST_PATIENCE_S
+from controlplane.scheduler.session_rank import MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, node, session
 from tests.unit.controlplane.scheduler.test_index import World
-from tests.unit.controlplane.scheduler.test_order import running
 from tests.unit.controlplane.scheduler.test_schedule import NOW
+from tests.unit.controlplane.scheduler.test_session_rank import running
 
 OWNERS = ("kim", "lee", "park")
 PROJECTS = ("", "", "vision", "speech")

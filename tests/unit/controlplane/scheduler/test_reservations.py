@@ -23,8 +23,8 @@ from controlplane.domain.snapshot import (
 from controlplane.domain.values import Priority, Replica
 from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.node_capacity import HELD
-from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from controlplane.scheduler.reservations import REVIEW_S, STARTING_S
+from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_index import World

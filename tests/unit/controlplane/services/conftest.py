@@ -2,10 +2,10 @@
 
 import pytest
 
-from controlplane.operations import reports
+from controlplane.operations import replica_reports
 
 
 @pytest.fixture(autouse=True)
 def _retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long they wait is tried where the clock is a test's own."""
-    monkeypatch.setattr(reports, "BACKOFF_S", 0.1)
+    monkeypatch.setattr(replica_reports, "BACKOFF_S", 0.1)

@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, EndedAttempt, Session
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction
 from nsml.clock import SystemClock
 from nsml.v1 import nodes_pb2
@@ -92,7 +92,7 @@ async def test_a_leader_whose_clock_is_behind_goes_on_from_what_is_written() -> 
 
 
 async def _write(store, one: Session) -> None:  # type: ignore[no-untyped-def]
-    put = Put(key=records.session_key(one.id), value=records.encode_session(one))
+    put = Put(key=etcd_codec.session_key(one.id), value=etcd_codec.encode_session(one))
     await store.commit(Transaction(success=(put,)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Device, Node, Resources, Visibility
 from controlplane.history.values import Channel, Chunk, Dataset, StreamKey
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction
 from nsml.client.calls import Client
 from nsml.client.errors import InvalidRequest
@@ -70,7 +70,7 @@ async def test_many_nodes_are_all_listed(rig: Rig) -> None:
     ]
     for start in range(0, COUNT, 100):
         puts = [
-            Put(key=records.node_key(one.name), value=records.encode_node(one))
+            Put(key=etcd_codec.node_key(one.name), value=etcd_codec.encode_node(one))
             for one in nodes[start : start + 100]
         ]
         await rig.on.store.commit(Transaction(success=tuple(puts)))

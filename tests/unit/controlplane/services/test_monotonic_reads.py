@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.services import monotonic_reads as freshness
 from nsml.client.calls import Client
 from nsml.client.endpoints import Endpoints
@@ -143,4 +143,4 @@ async def test_nobody_unknown_has_the_store_asked() -> None:
         for metadata, asked in ((newest, 0), ((*newest, *client.rpc._metadata()), 1)):
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(accounts_pb2.JoinNodeRequest(), metadata=metadata, timeout=3)
-            assert read.count(records.CLUSTER) == asked
+            assert read.count(etcd_codec.CLUSTER) == asked

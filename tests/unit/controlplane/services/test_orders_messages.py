@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.access.user_secrets import OpenedSecret
 from controlplane.domain.values import AllocatedReplica, Cause, DeviceShare, Session, Stop
-from controlplane.operations.orders import Assignment, Orders
+from controlplane.operations.desired_replicas import Assignment, Orders
 from controlplane.services.convert import agents as convert
 from controlplane.services.convert.agents import OrdersMessages
 from tests.unit.controlplane.builders import session

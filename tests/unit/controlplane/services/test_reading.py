@@ -25,7 +25,7 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.operations.concurrency_limits import Turns
 from controlplane.services import chunking as parts
 from nsml.v1 import audit_pb2, checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, telemetry_pb2
@@ -194,7 +194,7 @@ async def _store(rig: Rig, session: pb.Session, term: int) -> None:
             state="SUCCEEDED",
             created_at=now,
             ended_at=now,
-            record=records.encode_session(ended),
+            record=etcd_codec.encode_session(ended),
         ),
         term=term,
     )

@@ -20,7 +20,7 @@ from controlplane.access.user_secrets import (
 from controlplane.access.vault import Vault, make_vault
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
-from controlplane.operations.records import decode_session, encode_session
+from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.plane import Backends
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim import reserve, shim
+from nodeagent.shim import disk_reserve as reserve
+from nodeagent.shim import shim
 
 ROOT = Path(__file__).parents[4]
 LOADED = (

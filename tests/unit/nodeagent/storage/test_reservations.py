@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nodeagent.shim.occupied import FILE_BYTES
+from nodeagent.shim.disk_usage import FILE_BYTES
 from nodeagent.storage import reservations as rooms
 from nodeagent.storage.eviction import NoRoom
 from nodeagent.storage.reservations import Claim, Disk, Kept, Room, Size, plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim import reserve
+from nodeagent.shim import disk_reserve as reserve
 
 
 @pytest.mark.parametrize(

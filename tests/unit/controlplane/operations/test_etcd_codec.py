@@ -23,7 +23,7 @@ from controlplane.domain.values import (
     Resources,
     Resume,
 )
-from controlplane.operations.records import (
+from controlplane.operations.etcd_codec import (
     decode_allocation,
     decode_node,
     decode_project,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.snapshot import NodeRemoved
 from controlplane.domain.values import Allocation
-from controlplane.operations import records
+from controlplane.operations import etcd_codec
 from controlplane.store.interface import (
     Compare,
     Delete,
@@ -142,41 +142,43 @@ class Draft:
     def _compares(self) -> Iterator[Compare]:
         for session_id in self._sessions:
             stored = self.state.sessions.get(session_id)
-            yield unchanged(records.session_key(session_id), stored.revision if stored else 0)
+            yield unchanged(etcd_codec.session_key(session_id), stored.revision if stored else 0)
         for name in self._allocations:
             held = self.state.allocations.get(name)
-            yield unchanged(records.allocation_key(name), held.revision if held else 0)
+            yield unchanged(etcd_codec.allocation_key(name), held.revision if held else 0)
         for name in self._nodes:
             node = self.state.nodes.get(name)
-            yield unchanged(records.node_key(name), node.revision if node else 0)
+            yield unchanged(etcd_codec.node_key(name), node.revision if node else 0)
 
     def _operations(self, term: int) -> Iterator[Operation]:
         for session_id, entry in self._sessions.items():
             if isinstance(entry, Removed):
-                yield Delete(key=records.session_key(session_id))
-                yield Delete(key=records.name_key(entry.session.name))
-                yield Delete(key=records.request_key(entry.session.owner, entry.session.request_id))
+                yield Delete(key=etcd_codec.session_key(session_id))
+                yield Delete(key=etcd_codec.name_key(entry.session.name))
+                yield Delete(
+                    key=etcd_codec.request_key(entry.session.owner, entry.session.request_id)
+                )
             else:
-                value = records.encode_session(entry, term=term)
+                value = etcd_codec.encode_session(entry, term=term)
                 self.written[value] = entry
-                yield Put(key=records.session_key(session_id), value=value)
+                yield Put(key=etcd_codec.session_key(session_id), value=value)
         for name, allocation in self._allocations.items():
-            value = records.encode_allocation(allocation, term=term)
+            value = etcd_codec.encode_allocation(allocation, term=term)
             self.written[value] = allocation
-            yield Put(key=records.allocation_key(name), value=value)
+            yield Put(key=etcd_codec.allocation_key(name), value=value)
         for name, node in self._nodes.items():
-            key = records.node_key(name)
+            key = etcd_codec.node_key(name)
             if isinstance(node, NodeRemoved):
                 yield Delete(key=key)
             else:
-                yield Put(key=key, value=records.encode_node(node))
+                yield Put(key=key, value=etcd_codec.encode_node(node))
 
     def applied(self, revision: int) -> None:
         """Tell what is live that the transaction was committed at `revision`."""
         # Sessions first: orders are made of allocations and look their sessions up.
         for session_id, entry in self._sessions.items():
             if isinstance(entry, Removed):
-                self.state.delete(records.session_key(session_id), revision)
+                self.state.delete(etcd_codec.session_key(session_id), revision)
             else:
                 self.state.put_session(entry, revision)
         for session_id, attempt in self._placed:
@@ -185,6 +187,6 @@ class Draft:
             self.state.put_allocation(allocation, revision)
         for name, node in self._nodes.items():
             if isinstance(node, NodeRemoved):
-                self.state.delete(records.node_key(name), revision)
+                self.state.delete(etcd_codec.node_key(name), revision)
             else:
                 self.state.put_node(node, revision)

@@ -20,7 +20,7 @@ from controlplane.domain.values import (
     Session,
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
-from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
+from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW

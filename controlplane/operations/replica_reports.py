@@ -21,7 +21,7 @@ from controlplane.operations.progress import SAVING_RANK
 from controlplane.scheduler import can_ever_fit, request_of
 
 if TYPE_CHECKING:
-    from controlplane.operations.draft import Draft
+    from controlplane.operations.pending_writes import Draft
 
 BAD_ATTEMPTS: Final = 3
 """So many bad attempts in a row make a session HELD."""

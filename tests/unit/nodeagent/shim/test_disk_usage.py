@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nodeagent.shim.occupied import Measurement
+from nodeagent.shim.disk_usage import Measurement
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Drain, Node, Session, Stop
 from controlplane.operations import lost_nodes as silence
-from controlplane.operations.records import decode_session, encode_session
-from controlplane.operations.reports import BACKOFF_S, Report
+from controlplane.operations.etcd_codec import decode_session, encode_session
+from controlplane.operations.replica_reports import BACKOFF_S, Report
 from controlplane.operations.stop import stopped_by
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.superseding import FirstSteps, PointKey
+from nsml.attempt_points import FirstSteps, PointKey
 
 
 def kept(*points: tuple[int, float | None]) -> list[tuple[int, float | None]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim import scarce
-from nodeagent.shim.scarce import Scarce
+from nodeagent.shim import machine_limits
+from nodeagent.shim.machine_limits import Scarce
 
 IO_SETUP, IO_DESTROY = {"x86_64": (206, 207), "aarch64": (0, 1)}[os.uname().machine]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -63,8 +63,8 @@ def test_who_took_the_last_asynchronous_requests_is_ended(machine: Machine, requ
 def test_who_has_many_locks_while_memory_goes_is_ended(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scarce, "_MOST_LOCKS", 50)
-    monkeypatch.setattr(scarce, "_COUNT_S", 60.0)
+    monkeypatch.setattr(machine_limits, "_MOST_LOCKS", 50)
+    monkeypatch.setattr(machine_limits, "_COUNT_S", 60.0)
     found = Scarce(str(machine.folder))
     with (tmp_path / "locked").open("wb") as file:
         for number in range(100):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from controlplane.operations.usage import Usages
     from nsml.clock import Clock
 
-_log = structlog.get_logger("loops.measuring")
+_log = structlog.get_logger("loops.device_usage")
 
 
 class Measuring:
