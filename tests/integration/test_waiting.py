@@ -25,7 +25,7 @@ WITHIN_S = 60.0
 def told(plane: ControlPlaneProcess) -> list[tuple[str, str]]:
     """What it says of its waiting: event and part."""
     lines = [json.loads(line) for line in plane.said().splitlines() if line.startswith("{")]
-    events = ("controlplane.startup_retry", "controlplane.waited")
+    events = ("controlplane.waiting", "controlplane.waited")
     return [(one["event"], one["part"]) for one in lines if one["event"] in events]
 
 
@@ -67,7 +67,7 @@ async def test_started_before_everything_it_serves_once_all_of_it_is_there(
                 await asyncio.to_thread(plane.ready)
             assert not (plane.data / "starting.json").exists()
             parts = ("etcd", "objects", "history")
-            events = ("controlplane.startup_retry", "controlplane.waited")
+            events = ("controlplane.waiting", "controlplane.waited")
             assert told(plane) == [(event, part) for part in parts for event in events]
             assert postgres.password not in plane.said()
     finally:
@@ -109,7 +109,7 @@ async def test_it_can_be_stopped_while_it_waits(tmp_path: Path) -> None:
     ):
         await awaits(plane, f"127.0.0.1:{port}")
         await ends(plane)
-        assert told(plane) == [("controlplane.startup_retry", "etcd")]
+        assert told(plane) == [("controlplane.waiting", "etcd")]
 
 
 @pytest.mark.parametrize("part", ["history", "objects"])

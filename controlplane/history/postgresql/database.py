@@ -263,8 +263,9 @@ class PostgresDatabase:
         return line, True
 
     def _is_writer(self, pid: int) -> bool:
+        # One that broke has a number that the server may have given to another control plane since.
         line = self._writer
-        return line is not None and line.pid == pid
+        return line is not None and not line.is_broken and line.pid == pid
 
     def _take_reader(self) -> tuple[Line, bool]:
         try:

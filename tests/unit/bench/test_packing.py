@@ -34,7 +34,8 @@ machines = st.lists(
         Machine,
         st.just(""),
         st.integers(0, 64_000),
-        st.integers(0, 64 * MEBIBYTE),
+        # nodes that take all the replicas of a case (controlplane.scheduler.fit.MEMORY_FOR_EACH)
+        st.integers(4096 * MEBIBYTE, 4160 * MEBIBYTE),
         st.integers(0, 8),
         st.sampled_from(["T4", "A100"]),
     ),

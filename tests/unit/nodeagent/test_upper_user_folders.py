@@ -211,7 +211,7 @@ async def test_a_checkpoint_of_holes_is_lost_at_once(bench: Bench) -> None:
 async def test_a_file_under_many_names_counts_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.checkpoints._SPARSE_BYTES", 0)
+    monkeypatch.setattr("nodeagent.storage.checkpoints._SPARSE_BYTES", 0)
     files = {f"w{number}": "x" * 5000 for number in range(9)}
     same, other = bench.save("same", 1, **files), bench.save("other", 2, **files)
     place = bench.folder.checkpoints / "1-same" / "model"

@@ -42,7 +42,7 @@ async def test_a_dataset_is_shown_with_its_files_and_opens_its_sessions(dashboar
         await shows(pilot, "3 of 3 sessions")
         await pilot.press("4", *"/split", "enter")
         await shows(pilot, "1 of 2 datasets", "filter: split", "kim/mnist", "labels.csv  0 Bytes")
-        await shows(pilot, "used by   2 live sessions", "read on   n1, n2", "train/  1 file")
+        await shows(pilot, "used by     2 live sessions", "on nodes    n1, n2", "train/  1 file")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
         await shows(pilot, "2 of 3 sessions · filter: ds:kim/mnist", "lee/mnist/1")

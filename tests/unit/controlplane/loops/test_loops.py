@@ -213,7 +213,7 @@ async def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter(by_s: flo
 
 
 async def test_what_others_decide_waits_for_no_whole_plan() -> None:
-    many = [session(0, cpu=1, memory=1) for _ in range(4 * PLACED_AT_ONCE)]
+    many = [session(0, cpu=1, memory=1) for _ in range(3 * PLACED_AT_ONCE)]
     async with led(node("a"), *many) as at:
         at.run(scheduling(at))
         await turns()
