@@ -92,6 +92,10 @@ def _not_requeued(session: Session) -> ClientError | None:
     """The same of one that is to be queued again, which is submitted anew."""
     if (error := _ended(session)) is not None:
         error.advice = f"nsml command {session.name}    for the line that runs it again"
+        error.why = (
+            "a new session begins at step 0, unless its program loads a checkpoint of this one:"
+            f" nsml.load(NAME, session={session.name!r})"
+        )
     return error
 
 

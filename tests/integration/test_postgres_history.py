@@ -204,6 +204,7 @@ async def test_the_same_streams_through_three_control_planes_are_stored_once(url
     await load(url, ranks=2, end=100, meanwhile=None)
 
 
+@pytest.mark.variant  # at a load of 20 one in thirty took minutes: a writer that came last was not seen to be starved
 async def test_kill_9_of_the_server_under_load_loses_and_doubles_nothing(
     server: PostgresServer, url: str
 ) -> None:
