@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from controlplane.history.errors import (
@@ -100,18 +101,33 @@ class Line:
 
     @contextlib.contextmanager
     def transaction(self, kind: str = "") -> Iterator[None]:
-        """A transaction around the body: committed at its end, undone when it raises."""
-        self.run(f"BEGIN {kind}")
+        """A transaction around the body: committed at its end, undone when it raises.
+
+        A connection on which that cannot be undone is closed. One that was lost in the middle of many rows may stay in
+        libpq's pipeline mode: it is not lost by libpq's word, and refuses every statement from then on.
+        """
         try:
+            self.run(f"BEGIN {kind}")
             yield
             ended = self.run("COMMIT").statusmessage
         except BaseException:
             with contextlib.suppress(psycopg.Error):
                 if not self.is_broken:
                     self.run("ROLLBACK")
+            if not self._is_idle:
+                self.close()
             raise
         if ended != "COMMIT":
             raise HistoryUnavailable("the history did not take a transaction")
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether a transaction can begin."""
+        status = self._connection.pgconn
+        return (
+            status.transaction_status == TransactionStatus.IDLE
+            and status.pipeline_status == PipelineStatus.OFF
+        )
 
     def notices(self, timeout_s: float) -> Iterator[psycopg.Notify]:
         """What others notify us of, for so long."""
