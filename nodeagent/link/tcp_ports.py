@@ -162,7 +162,9 @@ def _brought(network: int, family: socket.AddressFamily) -> socket.socket:
     """A socket that a process of one thread makes, which alone may enter a user namespace."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        command = shim_command("namespace_sockets", str(network), str(theirs.fileno()), str(int(family)))
+        command = shim_command(
+            "namespace_sockets", str(network), str(theirs.fileno()), str(int(family))
+        )
         done = subprocess.run(
             command,
             pass_fds=(network, theirs.fileno()),
