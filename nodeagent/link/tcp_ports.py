@@ -63,7 +63,8 @@ def listener_on(folder: ReplicaFolder, replica_id: ReplicaId, port: int) -> Visi
     boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
     if claim is None or not is_alive(claim, boot_id):
         raise NoListener("its program does not run here")
-    pid = claim.child or claim.pid
+    # Its shim notes the program a moment after that has begun.
+    pid = claim.child or _process_of(replica_id, claim.pid) or claim.pid
     found = listeners(port, *(_table(pid, kind) for kind in ("tcp", "tcp6")))
     if not found:
         raise NoListener(f"no program of it listens on TCP port {port}")
@@ -125,6 +126,19 @@ def _table(pid: int, kind: str) -> str:
 def _network_of(pid: int) -> tuple[int, int]:
     facts = (_PROC / str(pid) / "ns/net").stat()
     return facts.st_dev, facts.st_ino
+
+
+def _process_of(replica_id: ReplicaId, shim: int) -> int | None:
+    """A process of the replica that is in another network than ours; None: there is none."""
+    own = _network_of(os.getpid())
+    replicas = Replicas(marks=frozenset({str(replica_id)}), pids=frozenset({shim}))
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit() and int(entry.name) != shim:
+            pid = int(entry.name)
+            with suppress(OSError):  # gone, or not ours to see
+                if _network_of(pid) != own and belongs(read_process(_PROC, pid), replicas, _PROC):
+                    return pid
+    return None
 
 
 def _holds_all(found: Iterable[TcpListener], replica_id: ReplicaId, shim: int) -> bool:
