@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-_SHOWN = 3
 _IGNORE_FILES = (".gitignore", ".dockerignore", ".gcloudignore", ".amlignore", ".skyignore")
 """Where other tools are told what not to send."""
 

@@ -9,8 +9,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from controlplane.domain.errors import (
     InvalidRequest,
     LimitReached,
@@ -40,8 +38,6 @@ MOST_ASKED: Final = 64
 """Orders of one user that wait for their answers."""
 MOST_WORDS: Final = 500
 _LONGEST_IMAGE: Final = 600
-
-_log = structlog.get_logger("operations.node_images")
 
 
 @dataclass(slots=True)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Entry = tuple[Rank, "Order", "Tie"]
 
-_MOST_KNOWN = 100_000
-_NONE: tuple[int, Rank] = (0, ())
 _ACROSS = ""
 """In place of a pod: all that is alike, wherever it stands."""
 

@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,26 +131,31 @@ def _network_of(pid: int) -> tuple[int, int]:
 def _process_of(replica_id: ReplicaId, shim: int) -> int | None:
     """A process of the replica that is in another network than ours; None: there is none."""
     own = _network_of(os.getpid())
-    replicas = Replicas(marks=frozenset({str(replica_id)}), pids=frozenset({shim}))
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit() and int(entry.name) != shim:
-            pid = int(entry.name)
-            with suppress(OSError):  # gone, or not ours to see
-                if _network_of(pid) != own and belongs(read_process(_PROC, pid), replicas, _PROC):
-                    return pid
+    for pid in _processes():
+        with suppress(OSError):  # gone, or not ours to see
+            if _network_of(pid) != own and _is_of(pid, replica_id, shim):
+                return pid
     return None
+
+
+def _processes() -> Iterator[int]:
+    return (int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit())
+
+
+def _is_of(pid: int, replica_id: ReplicaId, shim: int) -> bool:
+    replicas = Replicas(marks=frozenset({str(replica_id)}), pids=frozenset({shim}))
+    return belongs(read_process(_PROC, pid), replicas, _PROC)
 
 
 def _holds_all(found: Iterable[TcpListener], replica_id: ReplicaId, shim: int) -> bool:
     """Whether each listener is a socket of some process of the replica."""
     wanted = {f"socket:[{one.inode}]" for one in found}
-    replicas = Replicas(marks=frozenset({str(replica_id)}), pids=frozenset({shim}))
-    for entry in os.scandir(_PROC):
-        if not entry.name.isdigit() or not wanted:
-            continue
-        held = _sockets_of(entry.path) & wanted
-        if held and belongs(read_process(_PROC, int(entry.name)), replicas, _PROC):
+    for pid in _processes():
+        held = _sockets_of(f"{_PROC}/{pid}") & wanted
+        if held and _is_of(pid, replica_id, shim):
             wanted -= held
+        if not wanted:
+            break
     return not wanted
 
 
