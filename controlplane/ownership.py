@@ -29,9 +29,9 @@ from controlplane.access.platform_keys import (
     read_platform_key,
 )
 from controlplane.access.vault import KEY_BYTES
+from controlplane.core.ids import new_cluster_id
 from controlplane.domain.cluster import Cluster
 from controlplane.operations import etcd_codec
-from controlplane.plane import new_cluster_id
 from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
 from controlplane.store.interface import Put, Transaction, absent, unchanged

@@ -5,28 +5,20 @@ No sockets and no files here: `server.py` adds them, the simulation does without
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from controlplane.access.access_table import TABLE
-from controlplane.access.accounts import Accounts
-from controlplane.access.failed_attempts import FailureLimiter
-from controlplane.access.identities import Identities
 from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
-from controlplane.access.peers import Alone
 from controlplane.access.secret import Secret, new_secret
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.access.webhooks import Webhooks
+from controlplane.core.core import WAIT_TO_READ, Core
+from controlplane.core.ids import new_id
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import UserCaller
-from controlplane.domain.idle import WasteRule
-from controlplane.domain.limits import UserLimits
-from controlplane.health import Health
 from controlplane.loops.archiving import Archiving
 from controlplane.loops.audit_retention import Trimming
 from controlplane.loops.compaction import Compacting, Reclaiming
@@ -35,7 +27,6 @@ from controlplane.loops.dispatch import Ordering
 from controlplane.loops.downsampling import Folding
 from controlplane.loops.export import Exporting
 from controlplane.loops.idle_detection import Wasting
-from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.leader_eviction import Deposing
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.node_maintenance import Upkeep
@@ -48,37 +39,27 @@ from controlplane.loops.usage_ledger import Accounting
 from controlplane.loops.user_storage import CountingKept
 from controlplane.loops.warning import Warnings
 from controlplane.operations import warnings
-from controlplane.operations.admission import Admission
 from controlplane.operations.admitted_objects import AdmittedObjects
-from controlplane.operations.agent_connections import AgentConnections
-from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.checkpoints import Checkpoints
-from controlplane.operations.committer import Committer
 from controlplane.operations.compare_and_swap import SessionWriter
 from controlplane.operations.concurrency_limits import Turns
-from controlplane.operations.conditions import own_findings
 from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
-from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
 from controlplane.operations.idle_detection import IdleDetector
 from controlplane.operations.ingest import Ingestor
-from controlplane.operations.live_state import LiveState
 from controlplane.operations.log_search import Searches
 from controlplane.operations.logs import Logs
 from controlplane.operations.lost_uploads import Overdue
 from controlplane.operations.media import Shown
-from controlplane.operations.members import Member, Members
 from controlplane.operations.node_images import NodeImages
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.object_gc import Collector
-from controlplane.operations.owned_names import Holdings
 from controlplane.operations.preempt import Requeuer
 from controlplane.operations.projects import Projects
 from controlplane.operations.readers import Readers
-from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
 from controlplane.operations.replica_rights import Rights
@@ -90,11 +71,8 @@ from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
-from controlplane.operations.user_storage import Kept, KeptUsages
-from controlplane.operations.validation import NO_LIMITS, TimeLimits
-from controlplane.operations.views import OPENS_HTTP, Views
-from controlplane.scheduler import NOTICE_S, RULES, Rules
-from controlplane.scheduler.fair_share import HALF_LIFE_S
+from controlplane.operations.user_storage import KeptUsages
+from controlplane.operations.views import Views
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
 from controlplane.services.audit import AuditServicer
@@ -116,8 +94,6 @@ from controlplane.services.telemetry import TelemetryServicer
 from controlplane.services.throttle import Throttle
 from controlplane.services.views import ViewServicer
 from controlplane.services.webhooks import WebhookServicer
-from controlplane.store.election import Candidate
-from nsml.clock import SteadyClock, inline
 from nsml.concurrency import TaskGroup
 from nsml.v1 import (
     accounts_pb2_grpc,
@@ -138,30 +114,14 @@ from nsml.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable
 
-    from controlplane.access.authority import Authority
-    from controlplane.access.peers import Peers
-    from controlplane.access.platform_keys import SharedKeys
-    from controlplane.access.vault import Vault
-    from controlplane.access.webhooks import Post
     from controlplane.access.wrapping import Wrapper
-    from controlplane.domain.cluster import Restore
-    from controlplane.history.interface import History, Telemetry
-    from controlplane.objects.interface import ObjectStore
-    from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock, Offload
+    from controlplane.core.dependencies import Backends, MemberConfig
 
-_READING: Final = 4
-"""Pages that are read from the history and made into messages at one time,"""
-_READING_EACH: Final = 2
-"""how many of these for one user,"""
 _READING_LOGS: Final = 8
 _READING_LOGS_EACH: Final = 4
 """The same of logs, which may come from the object store: waiting for that holds up nothing else."""
-_WAIT_TO_READ: Final = 1_000
-"""and calls of a user that wait to read: a dashboard follows hundreds of sessions."""
 _TOLD_WITHIN_S: Final = 0.2
 """How long agents have to take in where the next leader is."""
 _SUCCESSOR_WITHIN_S: Final = 0.3
@@ -170,114 +130,8 @@ _SUCCESSOR_FIRST_S: Final = 0.2
 """How long the successor is left alone to decide, before all who read and all agents come to it."""
 _DISMISSED_WITHIN_S: Final = 0.3
 """How long it takes to send all who read there, one after the other."""
-ARCHIVE_LOGS_AFTER_S: Final = 3600.0
-COLLECT_AFTER_S: Final = 86_400.0
 LEADERLESS_S: Final = 3.0
 """So long nobody leads before that is a condition."""
-
-_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backends:
-    """What a control plane stands on; the simulation gives other ones than production.
-
-    Attributes:
-        keys: of a shared platform: follows them in the store.
-        elapsed: seconds that go by also while the machine sleeps; None: those of `clock`.
-        random_bytes: so many unpredictable bytes.
-        restores: those that the platform has behind it, as its record says.
-        run: for what takes long; nothing else may wait for it.
-        disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
-            that of an etcd of our own.
-        folders: where store, history and objects keep their files, those of them that do.
-        peers: the other control planes.
-        post: calls users' webhooks; None: nobody is called.
-    """
-
-    store: KeyValueStore
-    history: History
-    objects: ObjectStore
-    authority: Authority
-    vault: Vault
-    clock: Clock
-    random_bytes: Callable[[int], bytes]
-    elapsed: Callable[[], float] | None = None
-    run: Offload = inline
-    disks: Mapping[str, Path] = field(default_factory=dict)
-    folders: Mapping[str, Path] = field(default_factory=dict)
-    keys: SharedKeys | None = None
-    peers: Peers = field(default_factory=Alone)
-    restores: tuple[Restore, ...] = ()
-    post: Post | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberConfig:
-    """Who a control plane is.
-
-    Attributes:
-        member: unique among all control planes of one store.
-        address: where agents and other control planes reach it.
-        user_address: where other machines call with TLS; "" for nowhere.
-        agent_address: where joined agents dial with mutual TLS; "" for nowhere.
-        local_address: where programs of its own machine call; "" for nowhere.
-        instance: of its data folder: another one with the same `member` is refused.
-        coordination: "etcd" or "embedded", for display.
-        archive_logs_after_s: how long after its end a session's logs stay in the history.
-        collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
-        keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
-        rules: of giving way.
-        time_limits: of the classes of sessions.
-        waste: what sessions may make of their devices.
-        limits: what users, projects and sessions may take of the stores.
-        floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
-        history_bytes: how large the history's database may become where its disk is not known; 0: that is not known, either.
-        audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
-        settings: those that all control planes have in common, by name.
-        opens_http: what makes it answer over HTTP, as advice for its administrator.
-        certificates: files with certificates from elsewhere, by the setting that names each.
-    """
-
-    member: str
-    version: str
-    address: str = ""
-    user_address: str = ""
-    agent_address: str = ""
-    local_address: str = ""
-    instance: str = ""
-    coordination: str = "embedded"
-    heartbeat_s: float = 2.0
-    silent_after_s: float = 10.0
-    lease_s: float = 3.0
-    notice_s: float = NOTICE_S
-    half_life_s: float = HALF_LIFE_S
-    archive_logs_after_s: float = ARCHIVE_LOGS_AFTER_S
-    collect_after_s: float = COLLECT_AFTER_S
-    keep_points_s: float = 0.0
-    keep_levels_s: float = 0.0
-    rules: Rules = RULES
-    time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
-    waste: WasteRule = field(default_factory=WasteRule)
-    limits: UserLimits = field(default_factory=UserLimits)
-    floor_bytes: int | None = None
-    history_bytes: int = 0
-    audit_rows: int = 2_000_000
-    audit_bytes: int = 1 << 30
-    settings: Mapping[str, str] = field(default_factory=dict)
-    certificates: Mapping[str, Path] = field(default_factory=dict)
-    opens_http: str = OPENS_HTTP
-
-
-def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
-    """An id that no other platform has."""
-    return "c" + new_name(random_bytes)
-
-
-def new_name(random_bytes: Callable[[int], bytes]) -> str:
-    """16 characters of 80 random bits."""
-    number = int.from_bytes(random_bytes(10), "big")
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(0, 80, 5))
 
 
 class ControlPlane:
@@ -287,183 +141,106 @@ class ControlPlane:
         cluster_id: of the platform that lives in the store.
     """
 
-    def __init__(self, on: Backends, character: MemberConfig, cluster_id: str) -> None:
-        self._log = structlog.get_logger("controlplane").bind(member=character.member)
-        self.character = character
-        self.cluster_id = cluster_id
-        self._reading = Turns(
-            "to read", slots=_READING, each=_READING_EACH, most_waiting=_WAIT_TO_READ
-        )
-        self._led_at = on.clock.monotonic()
+    def __init__(self, on: Backends, config: MemberConfig, cluster_id: str) -> None:
+        self.core = core = Core(on, config, cluster_id)
+        self._led_at = core.clock.monotonic()
         # Each part is made of those before it.
-        self._make_ground(on)
         self._make_accounts()
-        self._make_admission()
         self._make_nodes()
         self._make_content()
         self._make_sessions()
         self._make_leading()
 
-    def _make_ground(self, on: Backends) -> None:
-        """Store, history and objects, observed, and the live state."""
-        character = self.character
-        self.health = Health(
-            store=on.store,
-            history=on.history,
-            objects=on.objects,
-            clock=on.clock,
-            disks=on.disks,
-            folders=on.folders,
-        )
-        # Token expiry uses the wall clock; scheduling uses the monotonic clock.
-        self._wall, self._steady = on.clock, SteadyClock(on.clock, on.elapsed)
-        self.space = FreeSpace(
-            # An etcd of our own has a disk of its own, of which the store says nothing.
-            folders={**on.folders, **on.disks},
-            store=on.store,
-            conditions=self.health.conditions,
-            clock=on.clock,
-            floor_bytes=character.floor_bytes,
-            database=Database(self.health.history.size, character.history_bytes),
-        )
-        self._on = replace(
-            on,
-            store=self.health.store,
-            history=self.health.history,
-            objects=self.health.objects,
-            clock=self._steady,
-        )
-        self.state = LiveState(self._on.store, self._steady, half_life_s=character.half_life_s)
-
     def _make_accounts(self) -> None:
-        """Accounts, their secrets, and the audit trail."""
-        on, wall = self._on, self._wall
-        store, history = on.store, on.history
-        self.identities = Identities(store, wall)
-        self.accounts = Accounts(
-            store,
-            self.identities,
-            clock=wall,
-            random_bytes=on.random_bytes,
-            owned=Holdings(store=store, state=self.state, history=history).of,
+        """Nodes that join, users' secrets and webhooks."""
+        core, on = self.core, self.core.backends
+        self._joining = Joining(
+            core.store, on.authority, clock=core.wall, random_bytes=on.random_bytes
         )
-        self._joining = Joining(store, on.authority, clock=wall, random_bytes=on.random_bytes)
-        self.secrets = UserSecrets(store, on.vault, clock=wall)
+        self.secrets = UserSecrets(core.store, on.vault, clock=core.wall)
         self.webhooks = Webhooks(self.secrets, on.post)
-        self.limiter = FailureLimiter(wall)
-        self._audit = Audit(
-            ledger=history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
-        )
-
-    def _make_admission(self) -> None:
-        """Limits of what users keep and submit."""
-        on, character, history = self._on, self.character, self._on.history
-        self.kept = Kept(
-            character.limits,
-            history,
-            on.clock,
-            capacity=partial(self.space.size_bytes, OBJECTS),
-            has_others=self.identities.has_others,
-            own_limit=self.identities.kept_limit,
-        )
-        self.admission = Admission(
-            character.limits,
-            usage=self.state.usage,
-            clock=on.clock,
-            space=self.space,
-            kept=self.kept,
-            has_others=self.identities.has_others,
-        )
 
     def _make_nodes(self) -> None:
         """Control planes, nodes, and connections to them."""
-        on, character, store, clock = self._on, self.character, self._on.store, self._steady
-        self.committer = Committer(
-            store=store, state=self.state, clock=clock, leader=self._leader_address
-        )
-        self.members = Members(
-            store,
-            self._member(),
-            clock=clock,
-            ttl_s=character.lease_s,
-            findings=lambda: own_findings(self.health.conditions.standing()),
-        )
-        self.contacts = AgentConnections(state=self.state, clock=clock)
+        on, character, clock = self.core.backends, self.core.config, self.core.clock
         self.keeper = NodeKeeper(
-            state=self.state,
-            committer=self.committer,
-            contacts=self.contacts,
+            state=self.core.state,
+            committer=self.core.committer,
+            contacts=self.core.contacts,
             clock=clock,
             notice_s=character.notice_s,
         )
         self.node_states = NodeStates(
-            state=self.state,
-            contacts=self.contacts,
-            leads=lambda: bool(self.leading.term),
+            state=self.core.state,
+            contacts=self.core.contacts,
+            leads=self.core.leads,
             silent_after_s=character.silent_after_s,
             clock=clock,
         )
-        self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes, clock=clock)
+        self.tunnels = Tunnels(
+            contacts=self.core.contacts, random_bytes=on.random_bytes, clock=clock
+        )
         self.node_images = NodeImages(
-            contacts=self.contacts, state=self.state, random_bytes=on.random_bytes
+            contacts=self.core.contacts, state=self.core.state, random_bytes=on.random_bytes
         )
 
     def _make_content(self) -> None:
         """Datasets and code."""
-        on, history, clock = self._on, self._on.history, self._steady
-        self.references = References(state=self.state, history=history)
-        self.admitted = AdmittedObjects(on.objects, self.admission, self.state)
+        on, history, clock = self.core.backends, self.core.history, self.core.clock
+        self.admitted = AdmittedObjects(on.objects, self.core.admission, self.core.state)
         self.content = Content(
             objects=self.admitted,
             history=history,
-            state=self.state,
+            state=self.core.state,
             clock=on.clock,
-            admission=self.admission,
-            run=on.run,
+            admission=self.core.admission,
+            run=self.core.offload,
         )
         self.datasets = Datasets(
-            history=history, content=self.content, clock=clock, users_of=self.state.users_of
+            history=history, content=self.content, clock=clock, users_of=self.core.state.users_of
         )
 
     def _make_sessions(self) -> None:
         """Sessions: submission, scheduling, and what is shown of them."""
-        on, character, clock = self._on, self.character, self._steady
+        on, character, clock = self.core.backends, self.core.config, self.core.clock
         store, history = on.store, on.history
         self.scheduling = Scheduling(
-            state=self.state,
-            committer=self.committer,
+            state=self.core.state,
+            committer=self.core.committer,
             clock=clock,
             rules=replace(character.rules, notice_s=character.notice_s),
         )
         self.submitter = Submitter(
             store=store,
-            state=self.state,
+            state=self.core.state,
             history=history,
             datasets=self.datasets,
             content=self.content,
             secrets=self.secrets,
             clock=clock,
-            new_id=lambda: "s" + new_name(on.random_bytes),
+            new_id=lambda: "s" + new_id(on.random_bytes),
             answers=self.scheduling.known,
             time_limits=character.time_limits,
-            admission=self.admission,
+            admission=self.core.admission,
         )
-        self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
-        self.logs = Logs(history=history, objects=on.objects, run=on.run)
+        self.projects = Projects(
+            store=store, state=self.core.state, users=self.core.accounts, clock=clock
+        )
+        self.logs = Logs(history=history, objects=on.objects, run=self.core.offload)
         self.usages = Usages(
-            state=self.state,
+            state=self.core.state,
             history=history,
             clock=clock,
             idle_percent=character.waste.percent,
         )
         self._reports = LastReports(
-            state=self.state, history=history, usages=self.usages, clock=clock
+            state=self.core.state, history=history, usages=self.usages, clock=clock
         )
         self.views = Views(
-            references=self.references,
+            references=self.core.references,
             clock=clock,
             still=self._still,
-            new_id=lambda: "v" + new_name(on.random_bytes),
+            new_id=lambda: "v" + new_id(on.random_bytes),
             new_secret=lambda: new_secret(on.random_bytes).text,
             fingerprint=lambda text: Secret(text).fingerprint,
             opens_http=character.opens_http,
@@ -471,56 +248,45 @@ class ControlPlane:
 
     def _make_leading(self) -> None:
         """Election, the leader's work, and calls that are passed on to it."""
-        on, character, store, clock = self._on, self.character, self._on.store, self._steady
+        on, character, store, clock = (
+            self.core.backends,
+            self.core.config,
+            self.core.store,
+            self.core.clock,
+        )
         history = on.history
-        self.process = new_name(on.random_bytes)
         self.collector = Collector(
             objects=on.objects,
             history=history,
-            state=self.state,
+            state=self.core.state,
             grace_s=character.collect_after_s,
-            may=lambda: bool(self.leading.term),
-            term=lambda: self.leading.term,
-            users=self.identities.ids,
-            run=on.run,
+            may=self.core.leads,
+            term=self.core.term,
+            users=self.core.identities.ids,
+            run=self.core.offload,
         )
-        self.leading = self._leader_loop()
-        self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
-        self._relay = Relay(leading=self.leading, peers=on.peers)
-        self._passing_on = PassingOn(leading=self.leading, peers=on.peers, clock=clock)
-
-    def _member(self) -> Member:
-        who = self.character
-        return Member(
-            name=who.member,
-            version=who.version,
-            user_address=who.user_address,
-            agent_address=who.agent_address,
-            local_address=who.local_address or ("" if who.agent_address else who.address),
-            started_at=self._on.clock.time(),
-            instance=who.instance,
-            settings=who.settings,
+        self._deposing = Deposing(
+            store=store, leading=self.core.leading, peers=on.peers, clock=clock
         )
+        self._relay = Relay(leading=self.core.leading, peers=on.peers)
+        self._passing_on = PassingOn(leading=self.core.leading, peers=on.peers, clock=clock)
 
     async def _still(self, token: str) -> UserCaller | None:
         """The user who stands behind a token now."""
-        who = await self.identities.of_secret(Secret(token), thorough=True)
+        who = await self.core.identities.of_secret(Secret(token), thorough=True)
         return who if isinstance(who, UserCaller) else None
 
-    def _leader_address(self) -> str:
-        return self.leading.leader_address()
-
-    def _leader_loop(self) -> LeaderLoop:
-        on, who = self._on, self.character
+    def _leader_loops(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        on, who = self.core.backends, self.core.config
         exporter = Exporter(
             history=on.history,
-            committer=self.committer,
+            committer=self.core.committer,
             usages=self.usages,
-            term=lambda: self.leading.term,
+            term=self.core.term,
         )
-        overdue = Overdue(history=on.history, references=self.references, clock=on.clock)
+        overdue = Overdue(history=on.history, references=self.core.references, clock=on.clock)
         compacting = Compacting(
-            store=on.store, revision=lambda: self.state.revision, clock=on.clock
+            store=on.store, revision=lambda: self.core.state.revision, clock=on.clock
         )
         loops = (
             # The embedded store forgets by itself.
@@ -530,12 +296,12 @@ class ControlPlane:
                 if who.collect_after_s
                 else ()
             ),
-            CountingKept(collector=self.collector, kept=self.kept, clock=on.clock),
+            CountingKept(collector=self.collector, kept=self.core.kept, clock=on.clock),
             Forgetting(content=self.content, clock=on.clock),
             self.scheduling,
-            Ordering(state=self.state, contacts=self.contacts),
-            Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
-            Exporting(state=self.state, exporter=exporter, clock=on.clock),
+            Ordering(state=self.core.state, contacts=self.core.contacts),
+            Upkeep(state=self.core.state, keeper=self.keeper, clock=on.clock),
+            Exporting(state=self.core.state, exporter=exporter, clock=on.clock),
             Settling(overdue=overdue, clock=on.clock),
             Archiving(
                 history=on.history,
@@ -557,114 +323,100 @@ class ControlPlane:
             ),
             Wasting(self._wastes(), self.webhooks, clock=on.clock),
             Liveness(
-                state=self.state,
-                committer=self.committer,
-                contacts=self.contacts,
+                state=self.core.state,
+                committer=self.core.committer,
+                contacts=self.core.contacts,
                 clock=on.clock,
                 silent_after_s=who.silent_after_s,
             ),
         )
-        return LeaderLoop(
-            store=on.store,
-            state=self.state,
-            committer=self.committer,
-            contacts=self.contacts,
-            clock=on.clock,
-            candidate=Candidate(
-                member=who.member,
-                address=who.address,
-                is_tls=bool(who.agent_address),
-                process=self.process,
-            ),
-            ttl_s=who.lease_s,
-            loops=[loop.run for loop in loops],
-            elected=self._go_on_from_what_is_written,
-        )
-
-    def _go_on_from_what_is_written(self) -> None:
-        """Nothing that a former leader did lies ahead of us, whatever its clock said."""
-        self._steady.reach(self.state.newest_instant())
+        return tuple(loop.run for loop in loops)
 
     async def run(self) -> None:
         """Follow the store, take submissions and lead when elected; until cancelled."""
         async with TaskGroup() as group:
-            group.create_task(self.identities.run(), name="identities")
-            group.create_task(self.state.follow(), name="state")
-            group.create_task(self.members.run(), name="members")
+            group.create_task(self.core.identities.run(), name="identities")
+            group.create_task(self.core.state.follow(), name="state")
+            group.create_task(self.core.members.run(), name="members")
             group.create_task(self.submitter.run(), name="submit")
-            group.create_task(self._audit.run(), name="audit")
+            group.create_task(self.core.audit.run(), name="audit")
             group.create_task(self.secrets.keep_renewed(), name="secrets")
-            if self._on.keys is not None:
-                group.create_task(self._on.keys.run(), name="keys")
+            if self.core.backends.keys is not None:
+                group.create_task(self.core.backends.keys.run(), name="keys")
             group.create_task(self._accounting().run(), name="accounting")
             group.create_task(self._folding().run(), name="folding")
             group.create_task(self._reports.run(), name="reports")
-            group.create_task(self.leading.run(), name="leader")
+            group.create_task(self.core.leading.run(self._leader_loops()), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
-            group.create_task(self.space.run(), name="space")
-            group.create_task(self.kept.run(), name="kept")
+            group.create_task(self.core.space.run(), name="space")
+            group.create_task(self.core.kept.run(), name="kept")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
             group.create_task(self._warnings().run(), name="warnings")
 
     def _wastes(self) -> IdleDetector:
         return IdleDetector(
-            state=self.state,
-            history=self._on.history,
+            state=self.core.state,
+            history=self.core.history,
             usages=self.usages,
-            committer=self.committer,
-            rule=self.character.waste,
-            clock=self._on.clock,
+            committer=self.core.committer,
+            rule=self.core.config.waste,
+            clock=self.core.clock,
         )
 
     def _measuring(self) -> Measuring:
-        on = self._on
-        leads = lambda: bool(self.leading.term)  # noqa: E731
-        return Measuring(self.usages, on.history, leads=leads, clock=on.clock)
+        on = self.core.backends
+        return Measuring(self.usages, on.history, leads=self.core.leads, clock=on.clock)
 
     def _accounting(self) -> Accounting:
-        on = self._on
-        return Accounting(state=self.state, history=on.history, clock=on.clock)
+        on = self.core.backends
+        return Accounting(state=self.core.state, history=on.history, clock=on.clock)
 
     def _folding(self) -> Folding:
-        return Folding(history=self._on.history, clock=self._on.clock)
+        return Folding(history=self.core.history, clock=self.core.clock)
 
     def _reclaiming(self) -> Reclaiming:
         return Reclaiming(
-            store=self._on.store,
-            conditions=self.health.conditions,
-            touch=self.health.touch,
+            store=self.core.store,
+            conditions=self.core.health.conditions,
+            touch=self.core.health.touch,
             turn=self._turn,
-            clock=self._on.clock,
+            clock=self.core.clock,
         )
 
     def _warnings(self) -> Warnings:
         joining = self._joining
         return Warnings(
-            self.health.conditions,
-            self._on.store,
+            self.core.health.conditions,
+            self.core.store,
             looks=(
                 (
                     ConditionName.SETTINGS_DIFFER,
-                    lambda: warnings.differing_settings(self.members.everyone()),
+                    lambda: warnings.differing_settings(self.core.members.everyone()),
                 ),
                 (
                     ConditionName.CLOCK_WRONG,
-                    lambda: warnings.wrong_clocks(self.contacts.clocks_ahead_s()),
+                    lambda: warnings.wrong_clocks(self.core.contacts.clocks_ahead_s()),
                 ),
                 (
                     ConditionName.JOIN_REFUSED,
                     lambda: warnings.refused_joins(
-                        joining.refused, joining.refused_at, joining.last_refusal, self._wall.time()
+                        joining.refused,
+                        joining.refused_at,
+                        joining.last_refusal,
+                        self.core.wall.time(),
                     ),
                 ),
             ),
-            ends=lambda: (self.certificate_ends(), {"authority": self._on.authority.expires_at}),
-            files=self.character.certificates,
-            run=self._on.run,
-            wall=self._wall,
-            clock=self._on.clock,
+            ends=lambda: (
+                self.certificate_ends(),
+                {"authority": self.core.backends.authority.expires_at},
+            ),
+            files=self.core.config.certificates,
+            run=self.core.offload,
+            wall=self.core.wall,
+            clock=self.core.clock,
         )
 
     @property
@@ -674,19 +426,21 @@ class ControlPlane:
 
     def certificate_ends(self) -> dict[str, float]:
         """Ends of nodes' certificates, by node, Unix seconds; 0 where that is not known."""
-        return {name: self.identities.certificate_ends(name) for name in self.state.nodes}
+        return {name: self.core.identities.certificate_ends(name) for name in self.core.state.nodes}
 
     def _turn(self) -> int:
         """How many control planes act before us where one is enough: the leader does first."""
-        if self.leading.term:
+        if self.core.leading.term:
             return 0
-        names = [one.name for one in self.members.everyone()]
-        others = [name for name in names if name < self.character.member]
-        return len(others) + (self.leading.leader is not None)
+        names = [one.name for one in self.core.members.everyone()]
+        others = [name for name in names if name < self.core.config.member]
+        return len(others) + (self.core.leading.leader is not None)
 
     def _probing(self) -> Probing:
         return Probing(
-            self.health.parts(), clock=self._on.clock, looks=(self.health.look_at_disks, self._look)
+            self.core.health.parts(),
+            clock=self.core.clock,
+            looks=(self.core.health.look_at_disks, self._look),
         )
 
     def _look(self) -> None:
@@ -694,8 +448,8 @@ class ControlPlane:
 
         Between two leaders there is always a moment without one, which is nothing to tell of.
         """
-        conditions, now = self.health.conditions, self._on.clock.monotonic()
-        if self.leading.leader is not None:
+        conditions, now = self.core.health.conditions, self.core.clock.monotonic()
+        if self.core.leading.leader is not None:
             self._led_at = now
         is_gone = conditions.stands(ConditionName.COORDINATION_GONE)
         stands = now - self._led_at >= LEADERLESS_S and not is_gone
@@ -703,7 +457,7 @@ class ControlPlane:
 
     def leave(self) -> None:
         """Lead no more from this moment on; `resign` does all the rest."""
-        self.leading.leave()
+        self.core.leading.leave()
 
     async def resign(self) -> None:
         """Have another one lead, and end all streams: their callers go on there.
@@ -711,56 +465,56 @@ class ControlPlane:
         May take as long as the store takes to answer. `run` goes on, for calls that are not over.
         """
         async with TaskGroup() as group:
-            group.create_task(self.leading.resign(), name="leader.resign")
+            group.create_task(self.core.leading.resign(), name="leader.resign")
             await self._successor_first()
-            has_successor = self.leading.elsewhere() is not None
+            has_successor = self.core.leading.elsewhere() is not None
             within_s = _DISMISSED_WITHIN_S if has_successor else 0.0
             await self._passing_on.dismiss(has_handed_over=False, within_s=within_s)
-        await self.leading.hand_over()
+        await self.core.leading.hand_over()
         # Agents that are told the successor's address go there; all others only hear that we stop.
-        until = self._on.clock.monotonic() + _TOLD_WITHIN_S
-        while any(self.contacts.links()) and self._on.clock.monotonic() < until:
-            await self._on.clock.sleep(_TOLD_WITHIN_S / 20)
+        until = self.core.clock.monotonic() + _TOLD_WITHIN_S
+        while any(self.core.contacts.links()) and self.core.clock.monotonic() < until:
+            await self.core.clock.sleep(_TOLD_WITHIN_S / 20)
         await self._passing_on.dismiss(has_handed_over=True)
 
     async def _successor_first(self) -> None:
         """Let streams go on until somebody else leads, if anybody is there who can."""
-        others = (one.name != self.character.member for one in self.members.everyone())
-        if self.leading.elsewhere() is None and any(others):
-            await self.leading.settled(_SUCCESSOR_WITHIN_S)
-            if self.leading.elsewhere() is not None:
-                await self._on.clock.sleep(_SUCCESSOR_FIRST_S)
+        others = (one.name != self.core.config.member for one in self.core.members.everyone())
+        if self.core.leading.elsewhere() is None and any(others):
+            await self.core.leading.settled(_SUCCESSOR_WITHIN_S)
+            if self.core.leading.elsewhere() is not None:
+                await self.core.clock.sleep(_SUCCESSOR_FIRST_S)
 
     def interceptors(self) -> tuple[Wrapper, ...]:
         """What every call passes, in this order; the first is the door."""
         door = AccessInterceptor(
-            self.identities,
+            self.core.identities,
             TABLE,
-            limiter=self.limiter,
+            limiter=self.core.limiter,
             refuse=refuse,
-            audit=self._audit,
-            arriving=Arriving(self.character.limits.request_bytes, self.admission.refused),
+            audit=self.core.audit,
+            arriving=Arriving(self.core.config.limits.request_bytes, self.core.admission.refused),
         )
-        return door, Throttle(self.admission), self._passing_on, Freshness(self.state)
+        return door, Throttle(self.core.admission), self._passing_on, Freshness(self.core.state)
 
     def add_services(self, server: Any) -> None:
         """Offer every service on a server, or on whatever takes generic handlers."""
-        on = self._on
+        on = self.core.backends
         presenter = Presenter(
-            state=self.state,
+            state=self.core.state,
             history=on.history,
             reports=self._reports,
             waiting=self.scheduling.waiting,
             usages=self.usages,
-            kept=self.kept,
+            kept=self.core.kept,
             clock=on.clock,
         )
-        rights = Rights(references=self.references, state=self.state)
+        rights = self.core.rights
         checkpoints = Checkpoints(
             history=on.history,
             content=self.content,
             rights=rights,
-            writer=SessionWriter(store=on.store, state=self.state),
+            writer=SessionWriter(store=on.store, state=self.core.state),
         )
         shown = Shown(history=on.history, content=self.content, rights=rights)
         services: list[tuple[Any, Any]] = [
@@ -776,15 +530,17 @@ class ControlPlane:
             ),
             (
                 datasets_pb2_grpc.add_DatasetServiceServicer_to_server,
-                DatasetServicer(self.datasets, self.content, self._reading),
+                DatasetServicer(self.datasets, self.content, self.core.reading),
             ),
             (
                 checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server,
-                CheckpointServicer(checkpoints, self.references, self.content, self._reading),
+                CheckpointServicer(
+                    checkpoints, self.core.references, self.content, self.core.reading
+                ),
             ),
             (
                 media_pb2_grpc.add_MediaServiceServicer_to_server,
-                MediaServicer(shown, self.references, self.content, self._reading),
+                MediaServicer(shown, self.core.references, self.content, self.core.reading),
             ),
             (accounts_pb2_grpc.add_AccountServiceServicer_to_server, self._accounts()),
             (
@@ -797,165 +553,158 @@ class ControlPlane:
             ),
             (
                 projects_pb2_grpc.add_ProjectServiceServicer_to_server,
-                ProjectServicer(self.projects, self.state, clock=on.clock),
+                ProjectServicer(self.projects, self.core.state, clock=on.clock),
             ),
             (telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, self._telemetry()),
             (views_pb2_grpc.add_ViewServiceServicer_to_server, ViewServicer(self.views)),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
             (
                 audit_pb2_grpc.add_AuditServiceServicer_to_server,
-                AuditServicer(self._audit, on.history.ledger, self._reading),
+                AuditServicer(self.core.audit, on.history.ledger, self.core.reading),
             ),
         ]
         for add, servicer in services:
             add(servicer, server)
 
-    @property
-    def telemetry(self) -> Telemetry:
-        """What was read of nodes and devices."""
-        return self._on.history.telemetry
-
-    @property
-    def clock(self) -> Clock:
-        """The one that what is decided goes by."""
-        return self._on.clock
-
     def _telemetry(self) -> TelemetryServicer:
         return TelemetryServicer(
-            state=self.state,
-            history=self._on.history,
-            references=self.references,
+            state=self.core.state,
+            history=self.core.history,
+            references=self.core.references,
             usages=self.usages,
-            clock=self._on.clock,
-            reading=self._reading,
+            clock=self.core.clock,
+            reading=self.core.reading,
         )
 
     def _backups(self) -> BackupServicer:
-        on = self._on
+        on = self.core.backends
         return BackupServicer(
             Backups(store=on.store, history=on.history, objects=on.objects, clock=on.clock)
         )
 
     def _session_operations(self) -> SessionOperations:
-        on = self._on
-        writer = SessionWriter(store=on.store, state=self.state, admission=self.admission)
+        on = self.core.backends
+        writer = SessionWriter(store=on.store, state=self.core.state, admission=self.core.admission)
         followers = Readers(
-            state=self.state,
+            state=self.core.state,
             history=on.history,
             logs=self.logs,
-            reading=self._reading,
+            reading=self.core.reading,
             reading_logs=Turns(
                 "to read logs",
                 slots=_READING_LOGS,
                 each=_READING_LOGS_EACH,
-                most_waiting=_WAIT_TO_READ,
+                most_waiting=WAIT_TO_READ,
             ),
         )
         return SessionOperations(
             submitter=self.submitter,
-            references=self.references,
-            listings=Listings(state=self.state, history=on.history, run=on.run),
+            references=self.core.references,
+            listings=Listings(state=self.core.state, history=on.history, run=self.core.offload),
             stopper=Stopper(writer=writer, clock=on.clock),
-            requeuer=Requeuer(writer, on.clock, notice_s=self.character.notice_s),
-            remover=Remover(state=self.state, history=on.history),
-            updater=Updater(writer=writer, references=self.references, history=on.history),
+            requeuer=Requeuer(writer, on.clock, notice_s=self.core.config.notice_s),
+            remover=Remover(state=self.core.state, history=on.history),
+            updater=Updater(writer=writer, references=self.core.references, history=on.history),
             followers=followers,
             reports=self._reports,
-            searches=Searches(followers=followers, run=on.run),
+            searches=Searches(followers=followers, run=self.core.offload),
             tunnels=self.tunnels,
             relay=self._relay,
             queue=QueueView(
-                state=self.state,
+                state=self.core.state,
                 clock=on.clock,
                 answers=self.scheduling.known,
                 projects=self.projects,
-                users=self.accounts,
-                time_limits=self.character.time_limits,
+                users=self.core.accounts,
+                time_limits=self.core.config.time_limits,
             ),
             history=on.history,
             content=self.content,
-            state=self.state,
+            state=self.core.state,
             clock=on.clock,
-            reading=self._reading,
+            reading=self.core.reading,
         )
 
     def _agents(self, rights: Rights) -> AgentServicer:
-        on, who = self._on, self.character
+        on, who = self.core.backends, self.core.config
         return AgentServicer(
-            state=self.state,
-            committer=self.committer,
-            contacts=self.contacts,
+            state=self.core.state,
+            committer=self.core.committer,
+            contacts=self.core.contacts,
             registrar=Registrar(
-                state=self.state,
-                committer=self.committer,
-                contacts=self.contacts,
+                state=self.core.state,
+                committer=self.core.committer,
+                contacts=self.core.contacts,
                 keeper=self.keeper,
                 rights=rights,
                 clock=on.clock,
-                cluster_id=self.cluster_id,
+                cluster_id=self.core.cluster_id,
                 restores=on.restores,
             ),
             ingestor=Ingestor(
-                history=on.history, rights=rights, rationing=Rationing(self.admission)
+                history=on.history, rights=rights, rationing=Rationing(self.core.admission)
             ),
             tunnels=self.tunnels,
             images=self.node_images,
             secrets=self.secrets,
             clock=on.clock,
-            cluster_id=self.cluster_id,
+            cluster_id=self.core.cluster_id,
             heartbeat_s=who.heartbeat_s,
             silent_after_s=who.silent_after_s,
-            term=lambda: self.leading.term,
-            leader_address=self._leader_address,
+            term=self.core.term,
+            leader_address=self.core.leading.leader_address,
             relay=self._relay,
             addresses=self._agent_addresses,
-            wall=self._wall.time,
+            wall=self.core.wall.time,
         )
 
     def _agent_addresses(self) -> tuple[str, ...]:
         """Where agents reach the control planes that serve them."""
-        own = self.character.agent_address
-        others = (one.agent_address for one in self.members.everyone())
+        own = self.core.config.agent_address
+        others = (one.agent_address for one in self.core.members.everyone())
         return tuple(dict.fromkeys(filter(None, (own, *others))))
 
     def _nodes(self) -> NodeServicer:
         facts = ClusterFacts(
-            version=self.character.version,
-            cluster_id=self.cluster_id,
-            coordination=self.character.coordination,
-            members=self.members,
-            leader=lambda: self.leading.leader,
-            leads=lambda: bool(self.leading.term),
-            conditions=self.health.conditions,
-            known_at=self.health.known_at,
-            wall=self._wall.time,
+            version=self.core.config.version,
+            cluster_id=self.core.cluster_id,
+            coordination=self.core.config.coordination,
+            members=self.core.members,
+            leader=lambda: self.core.leading.leader,
+            leads=self.core.leads,
+            conditions=self.core.health.conditions,
+            known_at=self.core.health.known_at,
+            wall=self.core.wall.time,
         )
         return NodeServicer(
-            state=self.state,
-            history=self._on.history,
-            contacts=self.contacts,
+            state=self.core.state,
+            history=self.core.history,
+            contacts=self.core.contacts,
             keeper=self.keeper,
             usages=self.usages,
             facts=facts,
             states=self.node_states,
             joining=self._joining,
-            identities=self.identities,
+            identities=self.core.identities,
             images=self.node_images,
         )
 
     def _accounts(self) -> AccountServicer:
         platform = Platform(
-            cluster_id=self.cluster_id,
-            user_address=self.character.user_address,
-            agent_address=self.character.agent_address,
+            cluster_id=self.core.cluster_id,
+            user_address=self.core.config.user_address,
+            agent_address=self.core.config.agent_address,
         )
         return AccountServicer(
-            self.accounts,
+            self.core.accounts,
             self._joining,
             self.projects,
             usages=KeptUsages(
-                kept=self.kept, history=self._on.history, state=self.state, users=self.accounts
+                kept=self.core.kept,
+                history=self.core.history,
+                state=self.core.state,
+                users=self.core.accounts,
             ),
             platform=platform,
-            limiter=self.limiter,
+            limiter=self.core.limiter,
         )

@@ -47,12 +47,13 @@ from controlplane.config import (
     SettingsError,
     read_settings,
 )
+from controlplane.core.dependencies import MemberConfig
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.idle import WasteRule
 from controlplane.domain.values import DAY_S
 from controlplane.operations.views import OPENS_HTTP
 from controlplane.ownership import StartRefused
-from controlplane.plane import ControlPlane, MemberConfig
+from controlplane.plane import ControlPlane
 from controlplane.python_gc import collect_seldom
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
@@ -75,8 +76,8 @@ if TYPE_CHECKING:
 
     from controlplane.access.authority import Authority
     from controlplane.access.wrapping import Handler
+    from controlplane.core.dependencies import Backends
     from controlplane.domain.cluster import Cluster
-    from controlplane.plane import Backends
     from controlplane.web import Web
 
 _log = structlog.get_logger("controlplane.server")
@@ -354,11 +355,11 @@ async def _serve(
     ready = settings.data / "ready.json"
     try:
         # The others find this very process by it.
-        await health_servicer.set(process_name(plane.process), _SERVING)
+        await health_servicer.set(process_name(plane.core.process), _SERVING)
         await _prepare(settings, plane, running, waiting)
         await server.start()
         await _set_health(health_servicer, _SERVING)
-        own = {"pid": os.getpid(), "cluster_id": plane.cluster_id, "member": member}
+        own = {"pid": os.getpid(), "cluster_id": plane.core.cluster_id, "member": member}
         write_private(ready, json.dumps({**own, **listeners.facts()}).encode() + b"\n")
         _log.info("controlplane.serving", **listeners.facts())
         started.set()
@@ -373,13 +374,13 @@ async def _serve(
             web.serves = False
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
         await _within(RESIGN_WITHIN_S, plane.resign())
-        plane.contacts.close_all(Unavailable("this control plane stops"))
+        plane.core.contacts.close_all(Unavailable("this control plane stops"))
         await server.stop(STOP_GRACE_S)
         running.cancel()
         if web:
             web.stop()
         await asyncio.wait({running, answering})
-        await _within(LEAVE_WITHIN_S, plane.members.leave())
+        await _within(LEAVE_WITHIN_S, plane.core.members.leave())
         await peers.close()
         for task in (running, answering):
             if not task.cancelled():
@@ -431,11 +432,15 @@ async def _prepare(
 
 
 async def _write_tokens(settings: Settings, plane: ControlPlane) -> None:
-    await plane.state.reached(1)
+    await plane.core.state.reached(1)
     if settings.admin:
-        await ensure_admin_file(settings.data, plane.accounts, plane.identities, settings.admin)
+        await ensure_admin_file(
+            settings.data, plane.core.accounts, plane.core.identities, settings.admin
+        )
     if settings.node:
-        await ensure_node_file(settings.data, plane.accounts, plane.identities, settings.node)
+        await ensure_node_file(
+            settings.data, plane.core.accounts, plane.core.identities, settings.node
+        )
 
 
 class _Door(Wrapper):

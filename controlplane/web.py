@@ -62,11 +62,11 @@ class Web:
     ) -> None:
         self.calls = CallCounts(unary_methods(TABLE), time.monotonic)
         self.serves = False
-        self._conditions = plane.health.conditions
+        self._conditions = plane.core.health.conditions
         known = known_of(plane)
-        callers = Callers(plane.identities, plane.limiter)
+        callers = Callers(plane.core.identities, plane.core.limiter)
         app = make_app(
-            scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.clock),
+            scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.core.clock),
             readers=Readers(callers, token_file=token_file),
             why_not_ready=self._why_not_ready,
             callers=callers,
@@ -100,22 +100,22 @@ class Web:
 def known_of(plane: ControlPlane) -> FigureSources:
     """What figures of a control plane are made of."""
     return FigureSources(
-        cluster_id=plane.cluster_id,
-        state=plane.state,
-        telemetry=plane.telemetry,
+        cluster_id=plane.core.cluster_id,
+        state=plane.core.state,
+        telemetry=plane.core.history.telemetry,
         usages=plane.usages,
         states=plane.node_states,
-        members=plane.members,
-        conditions=plane.health.conditions,
-        leader=lambda: plane.leading.leader,
-        leads=lambda: bool(plane.leading.term),
+        members=plane.core.members,
+        conditions=plane.core.health.conditions,
+        leader=lambda: plane.core.leading.leader,
+        leads=lambda: bool(plane.core.leading.term),
         scheduling=plane.scheduling,
-        committer=plane.committer,
+        committer=plane.core.committer,
         collector=plane.collector,
-        admission=plane.admission,
-        kept=plane.kept,
+        admission=plane.core.admission,
+        kept=plane.core.kept,
         certificate_ends=plane.certificate_ends,
-        clocks_ahead_s=plane.contacts.clocks_ahead_s,
+        clocks_ahead_s=plane.core.contacts.clocks_ahead_s,
         joins_refused=lambda: plane.joins_refused,
-        clock=plane.clock,
+        clock=plane.core.clock,
     )

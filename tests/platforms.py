@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from controlplane.core.dependencies import Backends
+from controlplane.core.ids import new_cluster_id
 from controlplane.domain.cluster import Cluster
 from controlplane.operations import etcd_codec
-from controlplane.plane import Backends, new_cluster_id
 from controlplane.store.interface import Get, KeyValueStore, Put, Transaction, absent
 from nsml._version import VERSION
 

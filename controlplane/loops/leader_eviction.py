@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from controlplane.access.peers import Peers
-    from controlplane.loops.leader import LeaderLoop
+    from controlplane.core.leader import LeaderLoop
     from controlplane.store.election import Leader
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock

@@ -7,7 +7,6 @@ it was a write that failed, by a write of a few bytes.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
@@ -15,9 +14,9 @@ import structlog
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from controlplane.operations.store_health import Gauge
+    from controlplane.operations.store_health import ProbedStore
     from nsml.clock import Clock
 
 QUIET_S: Final = 5.0
@@ -30,21 +29,6 @@ WITHIN_S: Final = 5.0
 """What does not answer within this does not answer."""
 
 _log = structlog.get_logger("loops.probing")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedStore:
-    """One thing that a control plane stands on.
-
-    Attributes:
-        read, write: the cheapest calls that show whether it reads, and whether it writes; through the
-            same way as everybody's calls, so that its gauge sees them.
-    """
-
-    name: str
-    gauge: Gauge
-    read: Callable[[], Awaitable[object]]
-    write: Callable[[], Awaitable[object]]
 
 
 class Probing:

@@ -8,6 +8,7 @@ Where nobody calls, `loops/probing.py` does.
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -180,6 +181,21 @@ class Gauge:
         for _, name in self._kinds:
             subject = self._subject if name is _FULL else ""
             self._conditions.set(name, subject, stands=name in found, evidence=found.get(name, ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedStore:
+    """One thing that a control plane stands on.
+
+    Attributes:
+        read, write: the cheapest calls that show whether it reads, and whether it writes; through the
+            same way as everybody's calls, so that its gauge sees them.
+    """
+
+    name: str
+    gauge: Gauge
+    read: Callable[[], Awaitable[object]]
+    write: Callable[[], Awaitable[object]]
 
 
 def _evidence(error: BaseException) -> str:

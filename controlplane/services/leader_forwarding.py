@@ -62,7 +62,7 @@ LEADER_KNOWS_BEST: Final = frozenset(
 
 
 class Leading(Protocol):
-    """Who leads, as this control plane knows: `controlplane.loops.leader.LeaderLoop`."""
+    """Who leads, as this control plane knows: `controlplane.core.leader.LeaderLoop`."""
 
     @property
     def term(self) -> int:

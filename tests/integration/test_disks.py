@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from controlplane.core.health import LEAST_FREE_BYTES, Health
 from controlplane.domain.conditions import ConditionName
-from controlplane.health import LEAST_FREE_BYTES, Health
 from controlplane.history.errors import HistoryFull
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.core.dependencies import Backends
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
-from controlplane.plane import Backends
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import Delete, KeyValueStore, NoSpace, Put, Transaction
 from nsml.clock import SystemClock
@@ -70,8 +70,8 @@ async def test_a_store_full_of_its_past_is_made_room_in_alone(tmp_path: Path) ->
     async with small(tmp_path) as on, serving(on, coordination="etcd") as rig:
         await until(lambda: one_leads(rig), "it leads")
         user = await rig.user("kim", role=Role.ADMIN)
-        filling = asyncio.create_task(fill_with_past(rig.plane.health.store))
-        await until(_is(lambda: rig.plane.health.conditions.stands(FULL)), "it is full", 60)
+        filling = asyncio.create_task(fill_with_past(rig.plane.core.health.store))
+        await until(_is(lambda: rig.plane.core.health.conditions.stands(FULL)), "it is full", 60)
         await filling
         await until(lambda: submits(user), "submissions are taken", HEALS_WITHIN_S)
         await until(lambda: shows_it_away_alone(user), "nothing else is wrong", HEALS_WITHIN_S)
@@ -101,10 +101,10 @@ async def test_a_store_full_of_what_lives_says_so_and_takes_writes_once_less_liv
         user = await rig.user("kim", role=Role.ADMIN)
         keys: list[str] = []
         # What was refused may be in all the same: room is made meanwhile, until none is left to make.
-        while not any(one.remark for one in rig.plane.health.conditions.standing()):
+        while not any(one.remark for one in rig.plane.core.health.conditions.standing()):
             keys.append(f"junk/{len(keys):04}")
             with suppress(NoSpace):
-                await put(rig.plane.health.store, keys[-1])
+                await put(rig.plane.core.health.store, keys[-1])
         cluster = await user.nodes.GetCluster(pb.GetClusterRequest())
         [condition] = [
             one for one in cluster.conditions if "FULL" in pb.ConditionName.Name(one.name)

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.vault import Vault, make_vault
+from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
@@ -29,7 +30,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.plane import Backends, ControlPlane, MemberConfig
+from controlplane.plane import ControlPlane
 from controlplane.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
@@ -136,7 +137,7 @@ class ControlPlaneProcess:
         """Whether it believes so, and can do anything about it."""
         return (
             self.plane is not None
-            and self.plane.committer.is_leading
+            and self.plane.core.committer.is_leading
             and not self.process.is_paused
         )
 
@@ -196,7 +197,7 @@ class ControlPlaneProcess:
                 async with asyncio.timeout(RESIGN_WITHIN_S):
                     await self.plane.resign()
         if self.plane is not None:
-            self.plane.contacts.close_all(Unavailable("this control plane stops"))
+            self.plane.core.contacts.close_all(Unavailable("this control plane stops"))
         life.cancel()
 
     async def stopped(self) -> None:
@@ -234,9 +235,9 @@ class ControlPlaneProcess:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plane.run())
-                await plane.state.reached(1)
+                await plane.core.state.reached(1)
                 server = self.world.network.serve(self.address, plane.interceptors())
-                server.process = plane.process
+                server.process = plane.core.process
                 plane.add_services(server)
         finally:
             self.plane = None
@@ -337,12 +338,12 @@ class Cluster:
         )
         assert plane is not None
         for user in USERS:
-            await plane.accounts.create_user(user, Role.MEMBER, "")
-            token = await plane.accounts.create_token(user)
+            await plane.core.accounts.create_user(user, Role.MEMBER, "")
+            token = await plane.core.accounts.create_token(user)
             self.tokens[user] = token.secret.text
         for number in range(1, self.shape.nodes + 1):
             name = f"n{number}"
-            token = await plane.accounts.create_node_token(name)
+            token = await plane.core.accounts.create_node_token(name)
             folder = data / name
             folder.mkdir()
             devices, servers = self.shape.devices, ",".join(one.address for one in self.planes)
@@ -356,7 +357,7 @@ class Cluster:
     @property
     def _known_nodes(self) -> int:
         """To every control plane: any may be asked."""
-        return min(len(one.plane.state.nodes) if one.plane else 0 for one in self.planes)
+        return min(len(one.plane.core.state.nodes) if one.plane else 0 for one in self.planes)
 
     async def minding(self, act: Callable[[NodeKeeper], Awaitable[Node]]) -> None:
         """Have the leader decide about a node, whoever that is by then."""
@@ -426,7 +427,7 @@ class Cluster:
             leader is not None
             and leader.plane is not None
             and node.has_agent
-            and leader.plane.contacts.link(node.name) is not None
+            and leader.plane.core.contacts.link(node.name) is not None
             and not self.network.is_frozen(node.name, leader.address)
             and not self.network.is_frozen(leader.address, node.name)
         )

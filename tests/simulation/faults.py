@@ -311,7 +311,7 @@ class Faults:
     async def _deposed(self, kind: str) -> None:
         """Somebody takes the leader for dead, who is not."""
         for process in self.cluster.planes:
-            leader = process.plane.leading.leader if process.plane else None
+            leader = process.plane.core.leading.leader if process.plane else None
             if leader is not None:
                 if await depose(self.cluster.durable.store, leader):
                     self._fire(kind, leader.address)

@@ -16,10 +16,11 @@ import grpc.aio
 
 from controlplane.access.authority import make_authority
 from controlplane.access.vault import make_vault
+from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.objects.memory import MemoryObjects
-from controlplane.plane import Backends, ControlPlane, MemberConfig
+from controlplane.plane import ControlPlane
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
@@ -136,8 +137,8 @@ class Rig:
     async def user(
         self, name: str, *, role: Role = Role.MEMBER, team: str = "", restore: bool = False
     ) -> Stubs:
-        await self.plane.accounts.create_user(name, role, team, restore=restore)
-        token = await self.plane.accounts.create_token(name, 3600)
+        await self.plane.core.accounts.create_user(name, role, team, restore=restore)
+        token = await self.plane.core.accounts.create_token(name, 3600)
         return Stubs(await self.channel(), token.secret.text)
 
     async def also(self, known: Stubs) -> Stubs:
@@ -145,7 +146,7 @@ class Rig:
         return Stubs(await self.channel(), known.metadata[0][1].removeprefix("Bearer "))
 
     async def agent(self, node: str = "a", **facts: Any) -> Agent:
-        token = await self.plane.accounts.create_node_token(node)
+        token = await self.plane.core.accounts.create_node_token(node)
         agent = Agent(Stubs(await self.channel(), token.secret.text), node, **facts)
         self.stack.push_async_callback(agent.close)
         return agent
@@ -194,13 +195,13 @@ async def serving(on: Backends, **character: Any) -> AsyncIterator[Rig]:
         port = server.add_insecure_port(at if is_own else "127.0.0.1:0")
         plane.add_services(server)
         running = asyncio.create_task(plane.run())
-        await plane.state.reached(1)
+        await plane.core.state.reached(1)
         await server.start()
         try:
             async with stack:
                 yield Rig(plane, on, f"127.0.0.1:{port}", stack, server=server)
         finally:
-            plane.contacts.close_all(ConnectionError)  # type: ignore[arg-type]
+            plane.core.contacts.close_all(ConnectionError)  # type: ignore[arg-type]
             await server.stop(0)
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -218,7 +219,7 @@ async def platform(**other: Any) -> AsyncIterator[Rig]:
 
 async def one_leads(*rigs: Rig) -> bool:
     """Whether any of them decides."""
-    return any(rig.plane.committer.is_leading for rig in rigs)
+    return any(rig.plane.core.committer.is_leading for rig in rigs)
 
 
 class Agent:

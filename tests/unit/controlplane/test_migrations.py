@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.core.dependencies import Backends
 from controlplane.domain.cluster import DATA_VERSION, LIFE, Cluster, Restore, is_lost, next_offset
 from controlplane.migrations import RESTORING, bring_forward, look_at, wait_for_one_version
 from controlplane.operations import etcd_codec
 from controlplane.operations.members import MEMBERS, Member
 from controlplane.ownership import StartRefused
-from controlplane.plane import Backends
 from controlplane.store.interface import KeyValueStore, Put, Transaction
 from nsml._version import RELEASE, VERSION
 from tests.platforms import ensure_cluster

@@ -16,6 +16,7 @@ from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
 from controlplane.config import SettingsError, read_settings
+from controlplane.core.dependencies import Backends
 from controlplane.operations import etcd_codec
 from controlplane.ownership import (
     BackendSettings,
@@ -24,7 +25,6 @@ from controlplane.ownership import (
     StartRefused,
     choose_coordination,
 )
-from controlplane.plane import Backends
 from controlplane.store.interface import StoreUnavailable
 from nsml.clock import SystemClock
 from tests.platforms import cluster_in

@@ -11,12 +11,12 @@ import pytest
 from controlplane import ownership as claims
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.config import Settings
+from controlplane.core.dependencies import Backends
 from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
 from controlplane.ownership import BackendSettings, Coordination, StartRefused
-from controlplane.plane import Backends
 from controlplane.restore import restore
 from nsml._version import VERSION
 from nsml.clock import inline

@@ -173,14 +173,14 @@ async def test_devices_and_models_beyond_the_bounds_count_in_sums_alone(
 
 
 async def _has_devices(rig: Rig, count: int) -> bool:
-    return len(rig.plane.state.nodes["a"].value.devices) == count
+    return len(rig.plane.core.state.nodes["a"].value.devices) == count
 
 
 async def test_who_may_read_metrics(tmp_path: Path) -> None:
     async with site(tmp_path) as one:
         boss = await administrator(one.rig)
         member = await administrator(one.rig, "kim", Role.MEMBER)
-        node = (await one.rig.plane.accounts.create_node_token("a")).secret.text
+        node = (await one.rig.plane.core.accounts.create_node_token("a")).secret.text
         assert (await one.get("/metrics", boss)).status == 200
         assert (await one.get("/metrics")).status == 401
         for unknown in ("nsml_" + "x" * 43, TOKEN + "x", TOKEN[:-1], "ü", "x" * 600):
@@ -189,7 +189,7 @@ async def test_who_may_read_metrics(tmp_path: Path) -> None:
             refused = await one.get("/metrics", known)
             assert refused.status == 403
             assert "for administrators" in refused.text
-        await one.rig.plane.accounts.revoke_all("boss")
+        await one.rig.plane.core.accounts.revoke_all("boss")
         assert (await one.get("/metrics", boss)).status == 401
 
 
@@ -212,7 +212,7 @@ async def test_who_guesses_costs_no_look_into_the_store(tmp_path: Path) -> None:
     async with site(tmp_path) as one:
         for number in range(MOST_FAILURES):
             await one.get("/metrics", f"nsml_{number:043}")
-        assert one.rig.plane.limiter.is_limited("127.0.0.1")
+        assert one.rig.plane.core.limiter.is_limited("127.0.0.1")
         boss = await administrator(one.rig)
         assert (await one.get("/metrics", boss)).status == 200
 
@@ -224,7 +224,7 @@ async def test_health_needs_no_token_and_readiness_says_why_not(tmp_path: Path) 
         assert (starting.status, starting.text) == (503, "it starts or stops\n")
         one.web.serves = True
         assert (await one.get("/readyz")).status == 200
-        one.rig.plane.health.conditions.set(ConditionName.COORDINATION_GONE, stands=True)
+        one.rig.plane.core.health.conditions.set(ConditionName.COORDINATION_GONE, stands=True)
         gone = await one.get("/readyz")
         assert (gone.status, gone.text) == (503, "COORDINATION_GONE\n")
         assert (await one.get("/healthz")).status == 200

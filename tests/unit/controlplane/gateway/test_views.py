@@ -253,7 +253,7 @@ async def test_a_view_ends_with_its_owners_credential(monkeypatch: pytest.Monkey
         session = await kim.submit()
         await one.open(kim, session.name)
         (view,) = one.running
-        await one.rig.plane.accounts.revoke_all("kim")
+        await one.rig.plane.core.accounts.revoke_all("kim")
         await until(lambda: gone(views), "the view has ended")
         assert view.viewer.has_ended
 
@@ -437,7 +437,7 @@ async def test_a_dashboard_shows_what_its_user_may_see_and_ends_with_the_credent
         async with visit(one.url, view, cookie) as connection:
             text = await see(connection, mine.name, "1 of 1 session")
             assert theirs.name not in text
-            await one.rig.plane.accounts.revoke_all("kim")
+            await one.rig.plane.core.accounts.revoke_all("kim")
             await closed(connection)
         assert one.running == []
 
@@ -570,9 +570,9 @@ async def test_who_guesses_tokens_is_soon_heard_no_more(monkeypatch: pytest.Monk
                     "/dashboard", data={"token": secret}, headers={"Origin": one.url}
                 )
                 assert answer.status_code == 401
-        assert one.rig.plane.limiter.is_limited("127.0.0.1")
+        assert one.rig.plane.core.limiter.is_limited("127.0.0.1")
         # Who is known already is not locked out by that.
-        assert await one.rig.plane.identities.of_secret(Secret(token_of(kim)), thorough=False)
+        assert await one.rig.plane.core.identities.of_secret(Secret(token_of(kim)), thorough=False)
 
 
 @pytest.mark.parametrize(

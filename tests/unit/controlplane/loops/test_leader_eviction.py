@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain import leader_eviction as rules
 from controlplane.loops import leader_eviction as deposing
-from controlplane.plane import Backends, ControlPlane, MemberConfig
+from controlplane.plane import ControlPlane
 from controlplane.store.election import Leader, current_leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
@@ -115,7 +116,7 @@ class Platform:
         on = replace(self.on, peers=Way(self.town), store=lifeline)  # type: ignore[arg-type]
         plane = ControlPlane(on, who, await ensure_cluster(self.on, "embedded"))
         self.planes[name] = plane
-        self.town.living[name] = plane.process
+        self.town.living[name] = plane.core.process
         self.running[name] = asyncio.create_task(plane.run())
         return plane
 
@@ -131,7 +132,7 @@ class Platform:
 
     async def leads(self, *, but: str = "") -> str:
         async def leading() -> str:
-            found = [name for name, plane in self.planes.items() if plane.committer.is_leading]
+            found = [name for name, plane in self.planes.items() if plane.core.committer.is_leading]
             leader = await current_leader(self.on.store)
             is_known = leader is not None and leader.address in found
             return found[0] if found and is_known and found != [but] else ""
@@ -140,7 +141,7 @@ class Platform:
         return name
 
     async def all_have_met(self, leader: str) -> None:
-        process = self.planes[leader].process
+        process = self.planes[leader].core.process
 
         async def met() -> bool:
             others = [plane for name, plane in self.planes.items() if name != leader]
@@ -175,7 +176,7 @@ async def test_twenty_take_overs_in_a_row(hurry: None) -> None:
         for _ in range(20):
             leader = await platform.leads()
             await platform.all_have_met(leader)
-            terms.append(platform.planes[leader].leading.term)
+            terms.append(platform.planes[leader].core.leading.term)
             await platform.kill(leader)
             await platform.leads()
             await platform.start(leader)
@@ -200,9 +201,9 @@ async def test_two_are_not_deposed_within_five_seconds(monkeypatch: pytest.Monke
         await platform.kill(second)
         await until(judged.has_refused_proof, "it is judged again and again")
         assert await last_deposed(platform.on.store) == deposed_at
-        assert not left.committer.is_leading
+        assert not left.core.committer.is_leading
         # Agents are not sent to the dead meanwhile.
-        assert left.leading.leader_address() == ""
+        assert left.core.leading.leader_address() == ""
         # Only the time between the two held it back.
         monkeypatch.setattr(rules, "NOT_TWICE_WITHIN_S", 0.0)
         assert platform.planes[await platform.leads()] is left
@@ -212,11 +213,11 @@ async def test_silence_deposes_nobody(hurry: None) -> None:
     async with a_platform("a", "b") as platform:
         leader = await platform.leads()
         await platform.all_have_met(leader)
-        term = platform.planes[leader].leading.term
+        term = platform.planes[leader].core.leading.term
         platform.town.silent.add(leader)
         platform.town.tell()
         await asyncio.sleep(0.5)
-        assert platform.planes[leader].leading.term == term
+        assert platform.planes[leader].core.leading.term == term
 
 
 async def test_nobody_is_sent_to_a_leader_that_hangs_before_it_has_outlived_its_lease(
@@ -227,7 +228,7 @@ async def test_nobody_is_sent_to_a_leader_that_hangs_before_it_has_outlived_its_
     async with a_platform("a", "b") as platform:
         leader = await platform.leads()
         await platform.all_have_met(leader)
-        other = platform.planes["b" if leader == "a" else "a"].leading
+        other = platform.planes["b" if leader == "a" else "a"].core.leading
         platform.town.silent.add(leader)
         platform.town.tell()
 
@@ -267,10 +268,10 @@ async def test_a_stranger_at_the_leaders_address_is_no_proof(hurry: None) -> Non
     """Two hosts each call their own loopback by the same address."""
     async with a_platform("a", "b") as platform:
         leader = await platform.leads()
-        term = platform.planes[leader].leading.term
+        term = platform.planes[leader].core.leading.term
         judge = platform.planes["b" if leader == "a" else "a"]._deposing._judge
         judge.met.clear()
         platform.town.living.pop(leader)
         platform.town.tell()
         await asyncio.sleep(0.3)
-        assert platform.planes[leader].leading.term == term or not judge.accused
+        assert platform.planes[leader].core.leading.term == term or not judge.accused

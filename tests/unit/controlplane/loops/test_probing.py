@@ -6,10 +6,16 @@ import asyncio
 
 from controlplane.domain.conditions import ConditionName
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.loops.probing import ProbedStore, Probing
+from controlplane.loops.probing import Probing
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.operations.conditions import Conditions
-from controlplane.operations.store_health import HISTORY_KINDS, OBJECTS_KINDS, Gauge, Kinds
+from controlplane.operations.store_health import (
+    HISTORY_KINDS,
+    OBJECTS_KINDS,
+    Gauge,
+    Kinds,
+    ProbedStore,
+)
 from nsml.clock import SystemClock
 from nsml.concurrency import to_its_end
 from tests.unit.controlplane.rig import until

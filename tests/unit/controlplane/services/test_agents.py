@@ -40,8 +40,8 @@ async def nodes(rig: Rig, user) -> dict[str, nodes_pb2.Node]:
 async def test_a_node_registers_and_is_seen(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     agent = await (await rig.agent("gpu1", pod="x")).connect()
-    assert agent.registered.cluster_id == rig.plane.cluster_id
-    assert agent.registered.term == rig.plane.leading.term > 0
+    assert agent.registered.cluster_id == rig.plane.core.cluster_id
+    assert agent.registered.term == rig.plane.core.leading.term > 0
     session = await kim.submit()
     await agent.assignments(1)
     node = (await nodes(rig, kim))["gpu1"]
@@ -52,7 +52,7 @@ async def test_a_node_registers_and_is_seen(rig: Rig) -> None:
     assert not (await nodes(rig, lee))["gpu1"].devices[0].sessions
     cluster = await kim.nodes.GetCluster(nodes_pb2.GetClusterRequest())
     assert cluster.simulated
-    assert cluster.leader == rig.plane.character.member
+    assert cluster.leader == rig.plane.core.config.member
     assert (cluster.nodes_ready, cluster.sessions_running, cluster.sessions_queued) == (1, 1, 0)
     assert cluster.allocated.gpu_thousandths == 1000
     await agent.close()
@@ -268,7 +268,7 @@ async def test_the_other_control_plane_takes_over() -> None:
             await agent.connect()
             session = await kim.submit()
             [assignment] = await agent.assignments(1)
-            term = one.plane.leading.term
+            term = one.plane.core.leading.term
             # It is paused for longer than its lease, as far as the store can tell.
             leader = await on.store.get("leader")
             from controlplane.store.interface import Delete, Transaction  # noqa: PLC0415
@@ -282,7 +282,7 @@ async def test_the_other_control_plane_takes_over() -> None:
 
             await until(told, "the agent is told")
             assert refusal(agent.error)[:2] == ("UNAVAILABLE", "NOT_LEADER")
-            now = one if one.plane.leading.term > term else two
+            now = one if one.plane.core.leading.term > term else two
             fresh = await now.agent(replicas=(report_of(assignment.replica, "RUNNING"),))
             await fresh.connect()
             [again] = await fresh.assignments(1)
@@ -295,13 +295,13 @@ async def test_the_other_control_plane_takes_over() -> None:
 async def test_an_agent_that_registers_while_the_lead_is_lost_is_sent_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = rig.plane.contacts.connect
+    connect = rig.plane.core.contacts.connect
 
     def connect_too_late(*facts: Any) -> Any:
-        monkeypatch.setattr(type(rig.plane.leading), "term", 0)
+        monkeypatch.setattr(type(rig.plane.core.leading), "term", 0)
         return connect(*facts)
 
-    monkeypatch.setattr(rig.plane.contacts, "connect", connect_too_late)
+    monkeypatch.setattr(rig.plane.core.contacts, "connect", connect_too_late)
     agent = await (await rig.agent()).connect()
 
     async def told() -> bool:
@@ -369,11 +369,11 @@ def _token_of(user: Stubs) -> str:
 
 
 async def _leads(rig: Rig) -> bool:
-    return rig.plane.committer.is_leading
+    return rig.plane.core.committer.is_leading
 
 
 async def _either_leads(one: Rig, two: Rig, term: int) -> bool:
-    return any(rig.plane.leading.term > term for rig in (one, two))
+    return any(rig.plane.core.leading.term > term for rig in (one, two))
 
 
 async def test_a_store_that_comes_and_goes_does_not_end_the_platform(rig: Rig) -> None:

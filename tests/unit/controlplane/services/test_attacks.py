@@ -301,7 +301,7 @@ async def test_no_user_can_make_orders_that_a_node_cannot_take(rig: Rig) -> None
         await kim.submit("true", large, environment={"A": large}, resources=little)
     assignments = await agent.assignments(70)
     assert agent.error is None
-    assert {one.replica.session_id for one in assignments} == set(rig.plane.state.sessions)
+    assert {one.replica.session_id for one in assignments} == set(rig.plane.core.state.sessions)
     assert sum(one.ByteSize() for one in assignments) > 4 << 20
 
 

@@ -45,7 +45,7 @@ async def trail(rig: Rig, count: int = 0, *, of_users: bool = True) -> list[Audi
     """What is written; a refusal is answered before its row is."""
 
     async def found() -> list[AuditRow] | None:
-        await rig.plane._audit.flush()
+        await rig.plane.core.audit.flush()
         rows = [row for _, row in await rig.on.history.ledger.audited(limit=1000)]
         shown = [row for row in rows if not of_users or not row.actor.startswith("node ")]
         return shown if len(shown) >= count else None
@@ -126,7 +126,7 @@ CHANGING = {method: row for method, row in TABLE.items() if row.change is not No
 
 async def test_each_changing_method_leaves_one_row_whoever_calls_it(rig: Rig) -> None:
     root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
-    node_token = await rig.plane.accounts.create_node_token("n")
+    node_token = await rig.plane.core.accounts.create_node_token("n")
     node = Stubs(await rig.channel(), node_token.secret.text)
     callers = {"root": root, "kim": kim, "node n": node}
     channel = await rig.channel()
@@ -459,7 +459,7 @@ async def test_no_changing_method_writes_more_rows_than_an_actor_may_have(
     monkeypatch.setattr(auditing, "MOST_REFUSALS", 3)
     async with platform() as rig:
         root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
-        node_token = await rig.plane.accounts.create_node_token("n")
+        node_token = await rig.plane.core.accounts.create_node_token("n")
         node = Stubs(await rig.channel(), node_token.secret.text)
         callers = {"root": root, "kim": kim, "node n": node, "": Stubs(await rig.channel(), "")}
         channel = await rig.channel()
@@ -475,13 +475,13 @@ async def test_no_changing_method_writes_more_rows_than_an_actor_may_have(
 
         async def told() -> list[AuditRow] | None:
             rows = await trail(rig, of_users=False)
-            counted = rig.plane._audit._counted.values()
+            counted = rig.plane.core.audit._counted.values()
             calls = sum(row.calls for row in (*rows, *counted))
             return rows if calls == made.total() else None
 
         rows = await until(told, "each call is in a row, or counted")
         assert max(Counter(row.actor for row in rows).values()) <= 2 * 3
-        rig.plane._audit._end_counting()
+        rig.plane.core.audit._end_counting()
         seen = Counter[tuple[str, str]]()
         rows = await trail(rig, of_users=False)
         for one in rows:

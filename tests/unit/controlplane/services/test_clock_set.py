@@ -81,7 +81,7 @@ async def test_a_leader_whose_clock_is_behind_goes_on_from_what_is_written() -> 
         async with _leading(replace(on, clock=SystemClock())) as rig:
             user = await rig.user("lee")
             assert failed_at <= await _created_at(user) < failed_at + WHILE_S
-            known = rig.plane.state.session(late.id)
+            known = rig.plane.core.state.session(late.id)
             assert known is not None
             assert known.state is SessionState.QUEUED
             # It waits for what is left of its five minutes, not for more than an hour.

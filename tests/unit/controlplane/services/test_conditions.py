@@ -144,11 +144,11 @@ async def test_a_read_does_not_end_what_a_write_has_begun(broken: Broken) -> Non
     broken.history.error = writes_fail(
         HistoryFull("full"), "put_dataset_version", "audit", "put_session", "probe", "append"
     )
-    gauge = broken.rig.plane.health._history_gauge
+    gauge = broken.rig.plane.core.health._history_gauge
     with pytest.raises(HistoryFull):
-        await broken.rig.plane.health.history.ledger.audit([])
+        await broken.rig.plane.core.health.history.ledger.audit([])
     assert await broken.names() == ["DISK_FULL history"]
-    await broken.rig.plane.health.history.catalogue.session("nobody")
+    await broken.rig.plane.core.health.history.catalogue.session("nobody")
     assert gauge.fails_writing
     assert await broken.names() == ["DISK_FULL history"]
     broken.history.error = None
@@ -187,7 +187,7 @@ async def test_without_the_history_what_lives_is_listed_and_the_rest_refused_by_
     ended_id = first.replica.session_id
 
     async def is_exported() -> bool:
-        return ended_id not in broken.rig.plane.state.sessions
+        return ended_id not in broken.rig.plane.core.state.sessions
 
     await until(is_exported, "what ended has left the store")
     broken.history.error = always(HistoryUnavailable("no", why="a secret place"))

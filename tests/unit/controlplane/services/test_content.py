@@ -177,7 +177,7 @@ async def test_the_code_of_an_ended_session_is_read_by_who_may_see_it(rig: Rig) 
     await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=made.id))
 
     async def exported() -> bool:
-        return rig.plane.state.session(made.id) is None
+        return rig.plane.core.state.session(made.id) is None
 
     await until(exported, "it is exported")
     assert (await refused(read(kim, code.digest)))[0] == "NOT_FOUND"

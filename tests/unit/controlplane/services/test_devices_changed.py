@@ -104,17 +104,17 @@ async def test_of_many_changes_the_last_one_stands(rig: Rig) -> None:
 async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent("a")).connect()
-    link = rig.plane.contacts.link("a")
+    link = rig.plane.core.contacts.link("a")
     newer = await (await rig.agent("a")).connect()
     plane = rig.plane
     registrar = Registrar(
-        state=plane.state,
-        committer=plane.committer,
-        contacts=plane.contacts,
+        state=plane.core.state,
+        committer=plane.core.committer,
+        contacts=plane.core.contacts,
         keeper=plane.keeper,
-        rights=Rights(references=plane.references, state=plane.state),
+        rights=Rights(references=plane.core.references, state=plane.core.state),
         clock=SystemClock(),
-        cluster_id=plane.cluster_id,
+        cluster_id=plane.core.cluster_id,
     )
     late = agents_pb2.DevicesChanged(devices=withheld(agent, 0))
     await registrar.change_offer(link, to_changed_offer(late))

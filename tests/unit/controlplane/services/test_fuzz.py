@@ -227,7 +227,7 @@ async def _asked_once(
 
 
 async def identities(rig: Rig) -> dict[str, Stubs]:
-    node = await rig.plane.accounts.create_node_token("a")
+    node = await rig.plane.core.accounts.create_node_token("a")
     return {
         "root": await rig.user("root", role=Role.ADMIN),
         "kim": await rig.user("kim"),

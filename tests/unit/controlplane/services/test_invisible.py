@@ -41,7 +41,7 @@ class Counting:
 def counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What the search for a session asks of the store and of the history."""
     done: Counter[str] = Counter()
-    references = rig.plane.references
+    references = rig.plane.core.references
     catalogue = Counting(references._history.catalogue, done, "session", "session_by_name")
     monkeypatch.setattr(references, "_history", SimpleNamespace(catalogue=catalogue))
     state = Counting(references._state, done, "renewed", "renewed_by_name")

@@ -76,7 +76,7 @@ async def test_many_nodes_are_all_listed(rig: Rig) -> None:
         await rig.on.store.commit(Transaction(success=tuple(puts)))
 
     async def are_known() -> bool:
-        return len(rig.plane.state.nodes) == COUNT
+        return len(rig.plane.core.state.nodes) == COUNT
 
     await until(are_known, "all are known")
     found = await kim.nodes.every()

@@ -43,7 +43,7 @@ async def two(**other: Any) -> AsyncIterator[tuple[Rig, Rig]]:
         leader, standby = rigs
 
         async def known() -> bool:
-            return standby.plane.leading.leader_address() == leader.address
+            return standby.plane.core.leading.leader_address() == leader.address
 
         await until(known, "the standby knows the leader")
         yield leader, standby
@@ -128,8 +128,8 @@ async def test_an_agent_that_asks_for_it_is_relayed_to_the_leader() -> None:
         agent.further = RELAY
         await agent.connect()
         assert agent.registered is not None
-        assert leader.plane.contacts.link("a") is not None
-        assert standby.plane.contacts.link("a") is None
+        assert leader.plane.core.contacts.link("a") is not None
+        assert standby.plane.core.contacts.link("a") is None
         session = await kim.submit()
         [assignment] = await agent.assignments(1)
         await agent.report(assignment.replica, "RUNNING")
@@ -170,10 +170,10 @@ async def test_who_asks_while_nobody_leads_waits_for_the_next_leader(
         root = await standby.also(await leader.user("root1", role=Role.ADMIN))
         agent = await standby.agent()
         # The leader is known to be dead, and its successor not yet elected.
-        monkeypatch.setattr(standby.plane.leading, "trust", lambda _: None)
-        known = standby.plane.leading.leader
+        monkeypatch.setattr(standby.plane.core.leading, "trust", lambda _: None)
+        known = standby.plane.core.leading.leader
         assert known is not None
-        standby.plane.leading.suspect(known)
+        standby.plane.core.leading.suspect(known)
         connecting = asyncio.create_task(agent.connect())
         draining = root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a"))
         await asyncio.sleep(0.2)
@@ -183,7 +183,7 @@ async def test_who_asks_while_nobody_leads_waits_for_the_next_leader(
         assert agent.registered is not None
         with contextlib.suppress(grpc.aio.AioRpcError):  # it may come before the agent
             await draining
-        assert standby.plane.leading.term > 0
+        assert standby.plane.core.leading.term > 0
 
 
 async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
@@ -200,13 +200,13 @@ async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
 
         early = watch()
         await early.read()
-        may_resign, resign = asyncio.Event(), leader.plane.leading.resign
+        may_resign, resign = asyncio.Event(), leader.plane.core.leading.resign
 
         async def slowly() -> None:
             await may_resign.wait()
             await resign()
 
-        monkeypatch.setattr(leader.plane.leading, "resign", slowly)
+        monkeypatch.setattr(leader.plane.core.leading, "resign", slowly)
         resigning = asyncio.create_task(leader.plane.resign())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await early.read()
@@ -229,9 +229,9 @@ async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
 async def test_no_agent_is_sent_away_before_it_is_known_where_to(is_refused: bool) -> None:
     async with two() as (leader, standby):
         agent = await (await leader.agent()).connect()
-        leading = leader.plane.leading
+        leading = leader.plane.core.leading
         leading._leadership = None  # as while the lease is being given back
-        for link in leader.plane.contacts.links():
+        for link in leader.plane.core.contacts.links():
             # What an agent says meanwhile is refused, which ends the reading of its stream.
             link.close(NotLeader("")) if is_refused else link.order()
         await asyncio.sleep(0.2)
@@ -292,7 +292,7 @@ async def test_one_that_resigns_hands_over_and_ends_its_streams() -> None:
             await watch.read()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         await until(lambda: one_leads(standby), "the standby leads")
-        assert not leader.plane.committer.is_leading
+        assert not leader.plane.core.committer.is_leading
 
 
 async def test_the_nodes_of_one_that_resigns_are_used_before_they_come() -> None:
@@ -300,5 +300,5 @@ async def test_the_nodes_of_one_that_resigns_are_used_before_they_come() -> None
         await (await leader.agent()).connect()
         await leader.plane.resign()
         await until(lambda: one_leads(standby), "the standby leads")
-        assert standby.plane.contacts.link("a") is None
-        assert "a" not in standby.plane.state.silent
+        assert standby.plane.core.contacts.link("a") is None
+        assert "a" not in standby.plane.core.state.silent

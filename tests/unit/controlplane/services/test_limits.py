@@ -74,7 +74,7 @@ async def test_sessions_of_one_user_are_bounded_and_others_submit() -> None:
 
 
 async def _counts(rig: Rig, user: str, count: int) -> bool:
-    return rig.plane.state.usage.user(user).sessions == count
+    return rig.plane.core.state.usage.user(user).sessions == count
 
 
 async def test_a_project_is_bounded_whoever_submits() -> None:
@@ -160,7 +160,7 @@ async def test_at_the_stores_floor_users_write_nothing_and_the_platform_goes_on(
             return Space(used_bytes=80, quota_bytes=100)
 
         monkeypatch.setattr(rig.on.store, "space", almost_full)
-        await rig.plane.space.look()
+        await rig.plane.core.space.look()
         await refused(eve.submit(), "LOW_ON_ROOM")
         await refused(
             eve.secrets.SetSecret(secrets_pb2.SetSecretRequest(name="S", value=b"x")),
@@ -175,8 +175,8 @@ async def test_at_the_stores_floor_users_write_nothing_and_the_platform_goes_on(
         assert condition.subject == "store"
         assert "80 Bytes" in condition.evidence
         monkeypatch.undo()
-        await rig.plane.space.look()
-        assert not rig.plane.health.conditions.stands(ConditionName.LOW_ON_ROOM, "store")
+        await rig.plane.core.space.look()
+        assert not rig.plane.core.health.conditions.stands(ConditionName.LOW_ON_ROOM, "store")
         await eve.submit()
 
 
@@ -274,7 +274,7 @@ async def test_kept_bytes_of_one_user_are_bounded_and_removals_give_room_back() 
         gone = await eve.checkpoints.RemoveCheckpoints(remove)
         assert list(gone.removed) == ["best"]
         await rig.plane.collector.count()
-        await rig.plane.kept.look()
+        await rig.plane.core.kept.look()
         assert not (await eve.get(session.name)).waiting
         await sent(agent.stubs, other, session_id=session.id)
 
@@ -321,7 +321,7 @@ def test_every_method_of_users_that_writes_is_counted() -> None:
 
 async def test_a_user_has_others_once_anybody_else_has_an_account() -> None:
     async with platform() as rig:
-        has_others = rig.plane.identities.has_others
+        has_others = rig.plane.core.identities.has_others
         assert has_others("kim"), "nobody is known yet, and somebody may be there"
         await rig.user("kim")
 

@@ -53,8 +53,8 @@ async def two() -> AsyncIterator[tuple[Rig, Rig, Late, Client]]:
             serving(replace(on, store=late)) as second,
             contextlib.AsyncExitStack() as stack,
         ):
-            await first.plane.accounts.create_user("kim", Role.MEMBER, "")
-            token = await first.plane.accounts.create_token("kim", 3600)
+            await first.plane.core.accounts.create_user("kim", Role.MEMBER, "")
+            token = await first.plane.core.accounts.create_token("kim", 3600)
             ways = Endpoints(grpc.aio.insecure_channel, [first.address, second.address])
             stack.push_async_callback(ways.close)
             yield first, second, late, Client(ways, token=token.secret.text)
@@ -72,7 +72,7 @@ async def test_who_moves_to_one_that_is_late_sees_all_that_was_answered() -> Non
         listing = asyncio.create_task(client.sessions.page(pb.ListSessionsRequest()))
         _, pending = await asyncio.wait({listing}, timeout=0.3)
         assert pending, "it answered before it could know"
-        assert second.plane.state.session(made.id) is None
+        assert second.plane.core.state.session(made.id) is None
         late.passes.set()
         assert [one.id for one in (await listing).sessions] == [made.id]
 

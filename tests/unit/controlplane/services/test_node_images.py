@@ -114,7 +114,7 @@ async def test_what_cannot_be_asked_is_refused_at_once(rig: Rig) -> None:
     await agents[0].close()
 
     async def is_gone() -> bool:
-        return rig.plane.contacts.link("a") is None
+        return rig.plane.core.contacts.link("a") is None
 
     await until(is_gone, "the agent has left")
     assert (await refused(pull(kim)))[0] == "UNAVAILABLE"

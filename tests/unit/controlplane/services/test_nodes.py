@@ -229,10 +229,10 @@ async def test_a_control_plane_that_does_not_lead_says_so(alive: Any) -> None:
     """It knows of no agent, so nothing that it says of one would be true."""
     async with surroundings() as on, serving(on) as one, serving(on) as other:
         await until(lambda: one_leads(one, other), "one leads")
-        leader, follower = (one, other) if one.plane.committer.is_leading else (other, one)
+        leader, follower = (one, other) if one.plane.core.committer.is_leading else (other, one)
         root = await root_of(leader)
         alive(await (await leader.agent()).connect())
-        token = await leader.plane.accounts.create_token("root1", 3600)
+        token = await leader.plane.core.accounts.create_token("root1", 3600)
         there = Stubs(await follower.channel(), token.secret.text)
         await until(lambda: _known_to(there), "it has heard of the node")
         for call in (
@@ -406,7 +406,7 @@ async def test_what_was_never_placed_there_is_not_stopped_until_somebody_says_so
     """The store was restored from a copy that is older than what the node runs."""
     kim, root = await rig.user("kim"), await root_of(rig)
     unknown = replica_of(NOWHERE)
-    facts = {"cluster_id": rig.plane.cluster_id, "replicas": (report_of(unknown, "RUNNING"),)}
+    facts = {"cluster_id": rig.plane.core.cluster_id, "replicas": (report_of(unknown, "RUNNING"),)}
     agent = alive(await (await rig.agent(**facts)).connect())
     node = await shown(kim)
     assert node.state == pb.NODE_STATE_HELD
@@ -472,7 +472,7 @@ async def test_a_resumed_node_on_which_nothing_runs_says_nothing_of_an_end(
     root = await root_of(rig)
     unknown = replica_of(NOWHERE)
     facts = {
-        "cluster_id": rig.plane.cluster_id,
+        "cluster_id": rig.plane.core.cluster_id,
         "highest_term": 1 << 40,
         "replicas": (introduced(unknown, "kim/None/1"),),
     }
@@ -541,11 +541,11 @@ async def test_an_earlier_attempt_is_simply_stopped(rig: Rig, alive: Any) -> Non
 @pytest.mark.parametrize("lost", ["term", "revision", "number used again"])
 async def test_orders_that_our_store_never_had_hold_a_node(rig: Rig, alive: Any, lost: str) -> None:
     kim, root = await rig.user("kim"), await root_of(rig)
-    term = rig.plane.leading.term
+    term = rig.plane.core.leading.term
     facts = {
         "highest_term": 1 << 40 if lost == "term" else term,
         "highest_revision": 2 if lost == "number used again" else 1 << 41,
-        "cluster_id": rig.plane.cluster_id,
+        "cluster_id": rig.plane.core.cluster_id,
     }
     agent = alive(await (await rig.agent(**facts)).connect())
     assert not agent.registered.starts_anew

@@ -377,7 +377,7 @@ async def test_an_exhausted_budget_starts_nothing_more_and_what_runs_goes_on(rig
     assert (await get(kim)).project.usage.until.ToSeconds() % 86_400 == 0
     await agent.report(order.replica, "FINALIZED", cause="COMPLETED")
     await kim.reaches(first.name, "SUCCEEDED")
-    live = rig.plane.state
+    live = rig.plane.core.state
 
     async def is_exported() -> bool:
         return live.by_name(first.name) is None
@@ -406,7 +406,7 @@ async def test_what_was_used_is_found_again_by_a_control_plane_that_starts(rig: 
     await kim.reaches(session.name, "SUCCEEDED")
 
     async def is_exported() -> bool:
-        return rig.plane.state.by_name(session.name) is None
+        return rig.plane.core.state.by_name(session.name) is None
 
     await until(is_exported, "it leaves the store")
     await update(root, budget=pb.Budget(gpu_seconds=3600.0, anchor={"seconds": 86_400}))

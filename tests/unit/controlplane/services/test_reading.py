@@ -185,7 +185,7 @@ async def _store(rig: Rig, session: pb.Session, term: int) -> None:
         size_bytes=1,
         file_count=1,
     )
-    ended = replace(rig.plane.state.session(session.id), id="0" * 26, name="root/ended/1")
+    ended = replace(rig.plane.core.state.session(session.id), id="0" * 26, name="root/ended/1")
     await history.catalogue.put_session(
         SessionRecord(
             id=ended.id,

@@ -37,7 +37,7 @@ async def add(root: Stubs, name: str, *, restore: bool = False) -> accounts_pb2.
 
 
 async def signed_in(rig: Rig, name: str) -> Stubs:
-    token = await rig.plane.accounts.create_token(name, 3600)
+    token = await rig.plane.core.accounts.create_token(name, 3600)
     return Stubs(await rig.channel(), token.secret.text)
 
 
@@ -50,7 +50,7 @@ async def ended(rig: Rig, agent: Agent, session: str) -> None:
         await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
 
     async def has_left() -> bool:
-        return rig.plane.state.session(session) is None
+        return rig.plane.core.state.session(session) is None
 
     await until(has_left, "it is exported")
 
@@ -125,7 +125,7 @@ async def test_a_new_user_of_an_old_name_has_nothing_of_the_one_before() -> None
     clock = SetClock()
     async with platform(clock=clock) as rig:
         root, kim = await rig.user("boss", role=Role.ADMIN), await rig.user("kim")
-        first = (await rig.plane.accounts.get_user("kim")).id
+        first = (await rig.plane.core.accounts.get_user("kim")).id
         manifest, blobs = tree(key=b"private")
         await send(kim, blobs)
         await remove(root, "kim")
@@ -135,7 +135,7 @@ async def test_a_new_user_of_an_old_name_has_nothing_of_the_one_before() -> None
         clock.set_by = NAME_RESTS_S + 1
         root = await signed_in(rig, "boss")
         await add(root, "kim")
-        second = (await rig.plane.accounts.get_user("kim")).id
+        second = (await rig.plane.core.accounts.get_user("kim")).id
         assert second not in {first, "kim"}
         new = await signed_in(rig, "kim")
         assert await missing(new, *blobs, root=manifest.digest) == set(blobs)

@@ -217,7 +217,7 @@ async def made_by_kim(rig: Rig, kim: Stubs, kind: str, agent: Agent) -> list[str
 
 
 async def _has_left(rig: Rig, session: str) -> bool:
-    return rig.plane.state.session(session) is None
+    return rig.plane.core.state.session(session) is None
 
 
 def saved(session: str, digest: str) -> checkpoints_pb2.CommitCheckpointRequest:

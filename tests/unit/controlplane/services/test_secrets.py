@@ -18,10 +18,10 @@ from controlplane.access.user_secrets import (
     UserSecrets,
 )
 from controlplane.access.vault import Vault, make_vault
+from controlplane.core.dependencies import Backends
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
 from controlplane.operations.etcd_codec import decode_session, encode_session
-from controlplane.plane import Backends
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
@@ -239,7 +239,7 @@ async def test_where_names_do_no_value_is_read(rig: Rig, monkeypatch) -> None:
     await kim.submit(secrets=USE)
     await remove(kim, "OTHER")
     assert read
-    await rig.plane.accounts.delete_user("kim")
+    await rig.plane.core.accounts.delete_user("kim")
     assert [item.value for item in read] == [b""] * len(read)
 
 
@@ -339,7 +339,7 @@ async def test_secrets_go_with_their_user_and_a_later_one_gets_none(rig: Rig) ->
     await put(kim)
     made = await kim.submit(secrets=USE)
     left = (await rig.on.store.list("secret/")).items
-    await rig.plane.accounts.delete_user("kim")
+    await rig.plane.core.accounts.delete_user("kim")
     assert (await rig.on.store.list("secret/")).items == ()
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
@@ -363,8 +363,8 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
     async def dies(_user: str) -> int:
         return 0
 
-    monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", dies)
-    await rig.plane.accounts.delete_user("kim")
+    monkeypatch.setattr(rig.plane.core.accounts, "_remove_secrets", dies)
+    await rig.plane.core.accounts.delete_user("kim")
     assert (await rig.on.store.list("secret/")).items
     again = await rig.user("kim", restore=True)
     assert await names(again) == []
@@ -390,9 +390,9 @@ async def test_what_an_earlier_user_left_opens_for_no_later_one(rig: Rig, monkey
     async def nothing(*_: object) -> int:
         return 0
 
-    monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", nothing)
+    monkeypatch.setattr(rig.plane.core.accounts, "_remove_secrets", nothing)
     monkeypatch.setattr(rig.plane.secrets, "check", nothing)
-    await rig.plane.accounts.delete_user("kim")
+    await rig.plane.core.accounts.delete_user("kim")
     await (await rig.user("kim", restore=True)).submit(secrets=USE)
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
@@ -455,7 +455,7 @@ async def test_secrets_are_sealed_anew_with_the_first_key(monkeypatch) -> None:
             await until(lambda: _sealed_by(on, both.vault, 2), "all that opens is sealed anew")
         async with serving(replace(on, vault=Vault([new], os.urandom))) as rig:
             await until(lambda: one_leads(rig), "it leads")
-            token = await rig.plane.accounts.create_token("kim", 3600)
+            token = await rig.plane.core.accounts.create_token("kim", 3600)
             kim = Stubs(await rig.channel(), token.secret.text)
             [kept] = [one for one in await listed(kim) if one.name == "TOKEN"]
             assert kept == made, "its value is no newer"
@@ -518,11 +518,11 @@ async def test_two_control_planes_with_one_key() -> None:
     async with surroundings() as on, serving(on) as one, serving(on) as other:
         kim = await one.user("kim")
         await until(lambda: one_leads(one, other), "one leads")
-        token = await other.plane.accounts.create_token("kim", 3600)
+        token = await other.plane.core.accounts.create_token("kim", 3600)
         there = Stubs(await other.channel(), token.secret.text)
         await put(kim)
         assert await names(there) == ["TOKEN"]
-        leader = one if one.plane.committer.is_leading else other
+        leader = one if one.plane.core.committer.is_leading else other
         agent = await (await leader.agent()).connect()
         await there.submit(secrets=USE)
         [assignment] = await agent.assignments(1)

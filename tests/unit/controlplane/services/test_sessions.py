@@ -269,7 +269,7 @@ async def test_memo_and_visibility_change_live_and_ended(rig: Rig) -> None:
     await kim.sessions.StopSession(pb.StopSessionRequest(session=session.id))
 
     async def exported() -> bool:
-        return rig.plane.state.session(session.id) is None
+        return rig.plane.core.state.session(session.id) is None
 
     await until(exported, "it is exported")
     update = pb.UpdateSessionRequest(
@@ -389,7 +389,7 @@ async def test_a_resumed_watch_tells_ends_that_it_missed(rig: Rig) -> None:
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
 
     async def exported() -> bool:
-        return rig.plane.state.session(session.id) is None
+        return rig.plane.core.state.session(session.id) is None
 
     await until(exported, "it is exported")
     resumed = kim.sessions.WatchSessions(pb.WatchSessionsRequest(from_revision=revision))
@@ -416,7 +416,7 @@ async def test_a_resumed_watch_tells_what_left_its_filter_meanwhile(rig: Rig) ->
     await lee.sessions.UpdateSession(pb.UpdateSessionRequest(session=secret.id, memo="mine"))
 
     async def exported() -> bool:
-        return rig.plane.state.session(ends.id) is None
+        return rig.plane.core.state.session(ends.id) is None
 
     await until(exported, "it is exported")
     request = pb.WatchSessionsRequest(filter=wanted, from_revision=step.revision)
@@ -901,7 +901,7 @@ async def test_values_of_the_environment_are_hidden_in_every_answer(rig: Rig) ->
 
 
 async def _left(rig: Rig, session_id: str) -> bool:
-    return rig.plane.state.session(session_id) is None
+    return rig.plane.core.state.session(session_id) is None
 
 
 LONG = "é" * 3_000

@@ -34,7 +34,7 @@ async def says(agent: Agent, *things: agents_pb2.StockedThing, bytes_per_second:
 
 async def known(rig: Rig, node: str, stock: Stock | None) -> None:
     async def is_known() -> bool:
-        return rig.plane.state.stocks.get(node) == stock
+        return rig.plane.core.state.stocks.get(node) == stock
 
     await until(is_known, f"{node} has {stock}")
 
@@ -81,15 +81,15 @@ async def test_it_is_known_as_long_as_the_stream_lasts(rig: Rig) -> None:
 
 async def test_another_stream_than_the_newest_says_nothing(rig: Rig) -> None:
     await (await rig.agent("a")).connect()
-    older = rig.plane.contacts.link("a")
+    older = rig.plane.core.contacts.link("a")
     assert older is not None
     newer = await (await rig.agent("a")).connect()
-    rig.plane.contacts.stocks(older, Stock(things={DATA: 1}))
-    assert not rig.plane.state.stocks
+    rig.plane.core.contacts.stocks(older, Stock(things={DATA: 1}))
+    assert not rig.plane.core.state.stocks
     await newer.close()
-    rig.plane.contacts.disconnect(older)
-    rig.plane.contacts.stocks(older, Stock(things={DATA: 1}))
-    assert not rig.plane.state.stocks
+    rig.plane.core.contacts.disconnect(older)
+    rig.plane.core.contacts.stocks(older, Stock(things={DATA: 1}))
+    assert not rig.plane.core.state.stocks
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_what_cannot_be_is_refused(rig: Rig, things: list[agents_pb2.Stock
     await until(is_refused, "it is refused")
     assert agent.error is not None
     assert agent.error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert not rig.plane.state.stocks
+    assert not rig.plane.core.state.stocks
 
 
 def test_the_largest_numbers_are_only_numbers() -> None:

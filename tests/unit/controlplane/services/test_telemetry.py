@@ -67,7 +67,7 @@ async def test_what_processes_take_is_told_of_replicas_that_are_placed_where_it_
     for agent in agents:
         await agent.assignments(1)
     nodes = {
-        one.id: rig.plane.state.session(one.id).replicas[0].node  # type: ignore[union-attr]
+        one.id: rig.plane.core.state.session(one.id).replicas[0].node  # type: ignore[union-attr]
         for one in (mine, other)
     }
     placed = nodes[mine.id]

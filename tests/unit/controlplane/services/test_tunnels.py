@@ -227,7 +227,7 @@ async def test_what_cannot_be_opened_is_named(rig: Rig) -> None:
     await agent.close()
 
     async def gone() -> bool:
-        return rig.plane.contacts.link("a") is None
+        return rig.plane.core.contacts.link("a") is None
 
     await until(gone, "the stream has ended")
     assert await failure(await begin(kim, session.name)) == ("UNAVAILABLE", "UNAVAILABLE")

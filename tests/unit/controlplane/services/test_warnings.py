@@ -109,7 +109,7 @@ async def test_nobody_leads_in_the_metrics_while_the_store_is_gone() -> None:
             assert samples(rig)["nsml_leads",] == 1
             store.error = lambda _: StoreUnavailable("etcd does not answer")
             with pytest.raises(StoreUnavailable):
-                await rig.plane.health.touch()
+                await rig.plane.core.health.touch()
             figure = samples(rig)
             assert figure["nsml_condition", "COORDINATION_GONE", ""] == 1
             assert figure["nsml_leads",] == 0
@@ -150,7 +150,7 @@ async def test_a_node_with_sessions_keeps_its_key(rig: Rig) -> None:
 
 async def test_a_name_that_joined_and_never_registered_is_forgotten(rig: Rig) -> None:
     root = await root_of(rig)
-    await rig.plane.accounts.create_node_token("ghost")
+    await rig.plane.core.accounts.create_node_token("ghost")
     await remove(root, "ghost", revoke=True)
     assert (await refused(remove(root, "ghost")))[0] == "NOT_FOUND"
 
@@ -165,7 +165,7 @@ async def test_the_log_says_who_drained_fenced_and_made_tokens(rig: Rig) -> None
         await root.accounts.CreateToken(accounts_pb2.CreateTokenRequest(user="root1"))
         await root.accounts.CreateJoinToken(accounts_pb2.CreateJoinTokenRequest())
         await root.accounts.RevokeToken(accounts_pb2.RevokeTokenRequest())
-        await rig.plane.accounts.create_node_token("b")
+        await rig.plane.core.accounts.create_node_token("b")
     said = {line["event"]: line["by"] for line in lines if "by" in line}
     assert said == {
         "node.drained": "root1",

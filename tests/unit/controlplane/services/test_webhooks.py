@@ -107,7 +107,7 @@ async def test_a_bad_url_is_refused_and_the_one_before_stays(rig: Rig) -> None:
 async def test_it_lies_sealed_and_is_none_of_the_secrets(rig: Rig) -> None:
     kim = await rig.user("kim")
     await put(kim)
-    items = (await rig.plane._on.store.list("")).items
+    items = (await rig.plane.core.backends.store.list("")).items
     assert items
     assert not any(MARK.encode() in item.value for item in items)
     listed = await kim.secrets.ListSecrets(secrets.ListSecretsRequest())

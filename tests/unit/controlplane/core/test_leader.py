@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from controlplane.loops.leader import LeaderLoop
+from controlplane.core.dependencies import MemberConfig
+from controlplane.core.leader import LeaderLoop
 from controlplane.operations.committer import Deposed
-from controlplane.plane import ControlPlane, MemberConfig
+from controlplane.plane import ControlPlane
 from controlplane.store.election import Candidate
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import serving, surroundings, until
@@ -24,17 +25,17 @@ async def test_nobody_is_sent_to_where_they_are() -> None:
     ):
 
         async def seen() -> bool:
-            known = [one.plane.leading.leader for one in (died, again, other)]
+            known = [one.plane.core.leading.leader for one in (died, again, other)]
             return all(known) and len({leader.member for leader in known if leader}) == 1
 
         await until(seen, "all know the leader")
-        leader = other.plane.leading.leader
+        leader = other.plane.core.leading.leader
         assert leader is not None
         elsewhere = "" if leader.member == "other" else "a.example:1"
-        assert other.plane.leading.leader_address() == elsewhere
+        assert other.plane.core.leading.leader_address() == elsewhere
         expected = "b.example:1" if leader.member == "other" else ""
-        assert again.plane.leading.leader_address() == expected
-        assert died.plane.leading.leader_address() == expected
+        assert again.plane.core.leading.leader_address() == expected
+        assert died.plane.core.leading.leader_address() == expected
 
 
 @pytest.mark.parametrize("turns", range(30))
@@ -57,18 +58,17 @@ async def test_it_ends_when_told_also_while_it_is_deposed(turns: int) -> None:
     async with surroundings() as on:
         cluster = await ensure_cluster(on, "embedded")
         plane = ControlPlane(on, MemberConfig(member="one", version="test"), cluster)
-        following = asyncio.create_task(plane.state.follow())
+        following = asyncio.create_task(plane.core.state.follow())
         leading = asyncio.create_task(
             LeaderLoop(
                 store=on.store,
-                state=plane.state,
-                committer=plane.committer,
-                contacts=plane.contacts,
+                state=plane.core.state,
+                committer=plane.core.committer,
+                contacts=plane.core.contacts,
                 clock=on.clock,
                 candidate=Candidate(member="one", address=""),
                 ttl_s=3.0,
-                loops=(loses, lingers),
-            ).run()
+            ).run((loses, lingers))
         )
         await leads.wait()
         lost.set()
@@ -86,7 +86,7 @@ async def test_it_leads_no_more_before_anything_of_it_ends() -> None:
     """What is refused meanwhile is sent on by who knows that it does not lead."""
     terms: list[int] = []
     async with surroundings() as on, serving(on, member="one") as one:
-        leading = one.plane.leading
+        leading = one.plane.core.leading
         leads = asyncio.Event()
 
         async def remembers() -> None:
@@ -96,10 +96,9 @@ async def test_it_leads_no_more_before_anything_of_it_ends() -> None:
             finally:
                 terms.append(leading.term)
 
-        leading._loops = (remembers, *leading._loops)
         await leading.resign()
         leading._standing, leading._leaves = None, False
-        running = asyncio.create_task(leading.run())
+        running = asyncio.create_task(leading.run([remembers]))
         await leads.wait()
         assert leading.term > 0
         await leading.resign()

@@ -37,7 +37,6 @@ class LeaderLoop:
     """Stands for election until it resigns; while it leads, runs the committer and the other loops.
 
     Args:
-        loops: each runs while this control plane leads, and is cancelled when it does not.
         elected: called when all is known that was written before, and nothing is decided yet.
     """
 
@@ -51,7 +50,6 @@ class LeaderLoop:
         clock: Clock,
         candidate: Candidate,
         ttl_s: float,
-        loops: Sequence[Callable[[], Awaitable[None]]],
         elected: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
@@ -61,7 +59,6 @@ class LeaderLoop:
         self._clock = clock
         self._candidate = candidate
         self._ttl_s = ttl_s
-        self._loops = tuple(loops)
         self._elected = elected
         self._log = structlog.get_logger("loops.leader").bind(member=candidate.member)
         self._leadership: Leadership | None = None
@@ -123,11 +120,15 @@ class LeaderLoop:
                 while not (self.term or self.elsewhere()):
                     await self.changed()
 
-    async def run(self) -> None:
-        """Stand, lead, stand again; until cancelled."""
+    async def run(self, loops: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Stand, lead, stand again; until cancelled.
+
+        Args:
+            loops: each runs while this control plane leads, and is cancelled when it does not.
+        """
         async with TaskGroup() as group:
             group.create_task(self._observe(), name="leader.watch")
-            self._standing = group.create_task(self._stand(group), name="leader.stand")
+            self._standing = group.create_task(self._stand(group, loops), name="leader.stand")
 
     def leave(self) -> None:
         """Lead no more, and do not stand again; the next leader is told which nodes are connected.
@@ -170,14 +171,16 @@ class LeaderLoop:
                 self._leader = leader
                 self._tell()
 
-    async def _stand(self, group: TaskGroup) -> None:
+    async def _stand(
+        self, group: TaskGroup, loops: Sequence[Callable[[], Awaitable[None]]]
+    ) -> None:
         while not self._leaves:
             leadership = Leadership(
                 self._store, self._candidate, clock=self._clock, ttl_s=self._ttl_s
             )
             try:
                 async with leadership:
-                    await self._lead(leadership)
+                    await self._lead(leadership, loops)
             except* (LeadershipLost, Deposed, NotLeader) as losses:
                 if not self._leaves:
                     reasons = [str(one) for one in losses.exceptions]
@@ -186,7 +189,9 @@ class LeaderLoop:
                 group.create_task(self.hand_over(), name="leader.hand_over")
                 await self._clock.sleep(STAND_AGAIN_S)
 
-    async def _lead(self, leadership: Leadership) -> None:
+    async def _lead(
+        self, leadership: Leadership, loops: Sequence[Callable[[], Awaitable[None]]]
+    ) -> None:
         # What was written before our election must be known before anything is decided.
         await self._state.reached(leadership.term)
         self._elected()
@@ -198,7 +203,7 @@ class LeaderLoop:
         async with TaskGroup() as group:
             group.create_task(self._committer.run(leadership.fence), name="leader.commit")
             group.create_task(self._trust_no_longer(), name="leader.handed_over")
-            for loop in self._loops:
+            for loop in loops:
                 group.create_task(_coroutine(loop), name="leader.loop")
             try:
                 await asyncio.Event().wait()

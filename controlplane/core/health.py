@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.conditions import ConditionName
-from controlplane.loops.probing import ProbedStore
 from controlplane.operations import etcd_codec
 from controlplane.operations.conditions import Conditions
 from controlplane.operations.store_health import (
@@ -16,6 +15,7 @@ from controlplane.operations.store_health import (
     STORE_KINDS,
     Gauge,
     ObservedStore,
+    ProbedStore,
     observed_history,
     observed_objects,
 )

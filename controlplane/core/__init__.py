@@ -1,0 +1,1 @@
+"""What every area of the control plane shares, and what an area contributes."""

@@ -1,0 +1,223 @@
+"""What all areas of one control plane share: stores, clocks, live state, who calls, who leads.
+
+No sockets and no files here. An area takes all of it from one `Core`; what only some areas have in common is made
+once by `Core.shared`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from controlplane.access.accounts import Accounts
+from controlplane.access.failed_attempts import FailureLimiter
+from controlplane.access.identities import Identities
+from controlplane.core.health import Health
+from controlplane.core.ids import new_id
+from controlplane.core.leader import LeaderLoop
+from controlplane.operations.admission import Admission
+from controlplane.operations.agent_connections import AgentConnections
+from controlplane.operations.auditing import Audit
+from controlplane.operations.committer import Committer
+from controlplane.operations.concurrency_limits import Turns
+from controlplane.operations.conditions import own_findings
+from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
+from controlplane.operations.live_state import LiveState
+from controlplane.operations.members import Member, Members
+from controlplane.operations.owned_names import Holdings
+from controlplane.operations.references import References
+from controlplane.operations.replica_rights import Rights
+from controlplane.operations.user_storage import Kept
+from controlplane.store.election import Candidate
+from nsml.clock import SteadyClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.core.dependencies import Backends, MemberConfig
+    from nsml.clock import Clock
+
+T = TypeVar("T")
+
+_READING: Final = 4
+"""Pages that are read from the history and made into messages at one time,"""
+_READING_EACH: Final = 2
+"""how many of these for one user,"""
+WAIT_TO_READ: Final = 1_000
+"""and calls of a user that wait to read: a dashboard follows hundreds of sessions."""
+
+
+class Core:
+    """The parts that every area may use.
+
+    Args:
+        backends: what the control plane stands on.
+        config: who it is.
+        cluster_id: of the platform that lives in the store.
+
+    Attributes:
+        backends: the same, with stores whose calls are observed and a clock that never jumps.
+        clock: what is decided goes by it.
+        wall: who is let in, and until when, goes by it.
+        process: an id of this very process.
+        reading: turns of those who read pages of the history.
+        leading: who leads.
+    """
+
+    def __init__(self, backends: Backends, config: MemberConfig, cluster_id: str) -> None:
+        self.config = config
+        self.cluster_id = cluster_id
+        self._shared: dict[Callable[[Core], Any], Any] = {}
+        self.reading = Turns(
+            "to read", slots=_READING, each=_READING_EACH, most_waiting=WAIT_TO_READ
+        )
+        # Each part is made of those before it.
+        self._observe(backends)
+        self._make_access()
+        self._make_admission()
+        self._make_leading()
+        self.references = References(state=self.state, history=self.history)
+        self.rights = Rights(references=self.references, state=self.state)
+
+    def shared(self, make: Callable[[Core], T]) -> T:
+        """Return what `make` makes of this core: made by the first call, the same for all."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        made: T = self._shared[make]
+        return made
+
+    def term(self) -> int:
+        """Our term while we surely lead, else 0."""
+        return self.leading.term
+
+    def leads(self) -> bool:
+        """Whether this control plane surely leads."""
+        return bool(self.leading.term)
+
+    def _observe(self, backends: Backends) -> None:
+        """Store, history and objects, observed, and the live state."""
+        config = self.config
+        self.health = Health(
+            store=backends.store,
+            history=backends.history,
+            objects=backends.objects,
+            clock=backends.clock,
+            disks=backends.disks,
+            folders=backends.folders,
+        )
+        # Token expiry uses the wall clock; scheduling uses the monotonic clock.
+        self.wall: Clock = backends.clock
+        self._steady = SteadyClock(backends.clock, backends.elapsed)
+        self.clock: Clock = self._steady
+        self.space = FreeSpace(
+            # An etcd of our own has a disk of its own, of which the store says nothing.
+            folders={**backends.folders, **backends.disks},
+            store=backends.store,
+            conditions=self.health.conditions,
+            clock=backends.clock,
+            floor_bytes=config.floor_bytes,
+            database=Database(self.health.history.size, config.history_bytes),
+        )
+        self.store = self.health.store
+        self.history = self.health.history
+        self.objects = self.health.objects
+        self.offload = backends.run
+        self.random_bytes = backends.random_bytes
+        self.backends = replace(
+            backends,
+            store=self.store,
+            history=self.history,
+            objects=self.objects,
+            clock=self.clock,
+        )
+        self.state = LiveState(self.store, self._steady, half_life_s=config.half_life_s)
+
+    def _make_access(self) -> None:
+        """Who calls, and the audit trail of that."""
+        store, wall = self.store, self.wall
+        self.identities = Identities(store, wall)
+        self.accounts = Accounts(
+            store,
+            self.identities,
+            clock=wall,
+            random_bytes=self.random_bytes,
+            owned=Holdings(store=store, state=self.state, history=self.history).of,
+        )
+        self.limiter = FailureLimiter(wall)
+        self.audit = Audit(
+            ledger=self.history.ledger, clock=wall, is_low=lambda: self.space.is_low(HISTORY)
+        )
+
+    def _make_admission(self) -> None:
+        """Limits of what users keep and submit."""
+        self.kept = Kept(
+            self.config.limits,
+            self.history,
+            self.clock,
+            capacity=partial(self.space.size_bytes, OBJECTS),
+            has_others=self.identities.has_others,
+            own_limit=self.identities.kept_limit,
+        )
+        self.admission = Admission(
+            self.config.limits,
+            usage=self.state.usage,
+            clock=self.clock,
+            space=self.space,
+            kept=self.kept,
+            has_others=self.identities.has_others,
+        )
+
+    def _make_leading(self) -> None:
+        """Control planes, connections to agents, decisions, and election."""
+        config, store, clock = self.config, self.store, self.clock
+        self.committer = Committer(
+            store=store,
+            state=self.state,
+            clock=clock,
+            leader=self._leader_address,
+        )
+        self.members = Members(
+            store,
+            self._member(),
+            clock=clock,
+            ttl_s=config.lease_s,
+            findings=lambda: own_findings(self.health.conditions.standing()),
+        )
+        self.contacts = AgentConnections(state=self.state, clock=clock)
+        self.process = new_id(self.random_bytes)
+        self.leading = LeaderLoop(
+            store=store,
+            state=self.state,
+            committer=self.committer,
+            contacts=self.contacts,
+            clock=clock,
+            candidate=Candidate(
+                member=config.member,
+                address=config.address,
+                is_tls=bool(config.agent_address),
+                process=self.process,
+            ),
+            ttl_s=config.lease_s,
+            elected=self._go_on_from_what_is_written,
+        )
+
+    def _leader_address(self) -> str:
+        return self.leading.leader_address()
+
+    def _member(self) -> Member:
+        who = self.config
+        return Member(
+            name=who.member,
+            version=who.version,
+            user_address=who.user_address,
+            agent_address=who.agent_address,
+            local_address=who.local_address or ("" if who.agent_address else who.address),
+            started_at=self.clock.time(),
+            instance=who.instance,
+            settings=who.settings,
+        )
+
+    def _go_on_from_what_is_written(self) -> None:
+        """Nothing that a former leader did lies ahead of us, whatever its clock said."""
+        self._steady.reach(self.state.newest_instant())
