@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.access_table import TABLE
 from controlplane.domain.conditions import ConditionName
+from controlplane.features.accounts import joining
+from controlplane.features.content import collector
+from controlplane.features.health import certificate_ends
+from controlplane.features.nodes import node_states
+from controlplane.features.sessions import scheduling
+from controlplane.features.usage import usages
+from controlplane.features.views import views
 from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers
 from controlplane.gateway.figures import FigureSources, figures, take
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.listeners import Identity
+    from controlplane.core.core import Core
     from controlplane.plane import ControlPlane
     from nsml.connections import Limits
 
@@ -63,16 +71,16 @@ class Web:
         self.calls = CallCounts(unary_methods(TABLE), time.monotonic)
         self.serves = False
         self._conditions = plane.core.health.conditions
-        known = known_of(plane)
-        callers = Callers(plane.core.identities, plane.core.limiter)
+        known = known_of(plane.core)
         app = make_app(
             scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.core.clock),
-            readers=Readers(callers, token_file=token_file),
+            readers=Readers(
+                Callers(plane.core.identities, plane.core.limiter), token_file=token_file
+            ),
             why_not_ready=self._why_not_ready,
-            callers=callers,
-            views=plane.views,
+            routes=[route for feature in plane.features for route in feature.routes()],
         )
-        self._views = plane.views
+        self._views = plane.core.shared(views)
         self._views.viewing = Viewers(url=url, server=server, visdom_python=visdom_python)
         self._server = HttpServer(
             Guard(app, rules or Rules()), taken, identity, limits=limits, proxies=proxies
@@ -97,25 +105,25 @@ class Web:
         return ""
 
 
-def known_of(plane: ControlPlane) -> FigureSources:
+def known_of(core: Core) -> FigureSources:
     """What figures of a control plane are made of."""
     return FigureSources(
-        cluster_id=plane.core.cluster_id,
-        state=plane.core.state,
-        telemetry=plane.core.history.telemetry,
-        usages=plane.usages,
-        states=plane.node_states,
-        members=plane.core.members,
-        conditions=plane.core.health.conditions,
-        leader=lambda: plane.core.leading.leader,
-        leads=lambda: bool(plane.core.leading.term),
-        scheduling=plane.scheduling,
-        committer=plane.core.committer,
-        collector=plane.collector,
-        admission=plane.core.admission,
-        kept=plane.core.kept,
-        certificate_ends=plane.certificate_ends,
-        clocks_ahead_s=plane.core.contacts.clocks_ahead_s,
-        joins_refused=lambda: plane.joins_refused,
-        clock=plane.core.clock,
+        cluster_id=core.cluster_id,
+        state=core.state,
+        telemetry=core.history.telemetry,
+        usages=core.shared(usages),
+        states=core.shared(node_states),
+        members=core.members,
+        conditions=core.health.conditions,
+        leader=lambda: core.leading.leader,
+        leads=core.leads,
+        scheduling=core.shared(scheduling),
+        committer=core.committer,
+        collector=core.shared(collector),
+        admission=core.admission,
+        kept=core.kept,
+        certificate_ends=lambda: certificate_ends(core),
+        clocks_ahead_s=core.contacts.clocks_ahead_s,
+        joins_refused=lambda: core.shared(joining).refused,
+        clock=core.clock,
     )

@@ -12,8 +12,6 @@ from starlette.routing import Route
 
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
 from controlplane.gateway.addresses import address_of
-from controlplane.gateway.login import login_routes
-from controlplane.gateway.proxy import view_routes
 from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
@@ -21,10 +19,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
 
-    from controlplane.gateway.callers import Callers
     from controlplane.gateway.readers import Readers
-    from controlplane.operations.views import Views
     from nsml.clock import Clock
 
 T = TypeVar("T")
@@ -79,14 +76,12 @@ def make_app(
     scrapes: Scrapes[Any],
     readers: Readers,
     why_not_ready: Callable[[], str],
-    callers: Callers,
-    views: Views,
+    routes: Iterable[BaseRoute],
 ) -> Starlette:
     """The application.
 
     Args:
-        callers: who signs in at /dashboard.
-        views: what is reached below /view/.
+        routes: of the areas of the control plane.
         scrapes: what /metrics answers.
         readers: who may read that.
         why_not_ready: why no call should be sent here now; "" where they are answered.
@@ -109,8 +104,7 @@ def make_app(
             Route("/healthz", health),
             Route("/readyz", ready),
             Route("/metrics", metrics),
-            *login_routes(callers, views),
-            *view_routes(views),
+            *routes,
         ],
         exception_handlers={NsmlError: _refused},
     )

@@ -23,6 +23,7 @@ from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
+from controlplane.features.nodes import node_keeper
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
@@ -366,7 +367,7 @@ class Cluster:
             if leader is None or leader.plane is None:
                 continue
             try:
-                node = await act(leader.plane.keeper)
+                node = await act(leader.plane.core.shared(node_keeper))
             except (NotLeader, NotFound):
                 await asyncio.sleep(_AGAIN_S)
                 continue

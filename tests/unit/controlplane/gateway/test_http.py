@@ -23,6 +23,7 @@ from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import CannotListen, Identity, ListenRefused, take_port
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
+from controlplane.features.content import collector
 from controlplane.gateway import figures
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import DeviceSample, NodeSample
@@ -268,7 +269,7 @@ async def test_a_scrape_tells_what_the_object_store_has(tmp_path: Path) -> None:
         await objects.put_many(blobs)
         for digest in list(blobs)[:2]:
             await objects.put_aside(digest, lambda: True)
-        await one.rig.plane.collector.look()
+        await one.rig.plane.core.shared(collector).look()
         found = await one.metrics(TOKEN)
         assert (found["nsml_objects where=named"], found["nsml_objects where=aside"]) == (2, 2)
         assert found["nsml_objects_bytes where=named"] == 7

@@ -26,6 +26,7 @@ from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import take_port
 from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role
+from controlplane.features.views import views
 from controlplane.gateway import login, proxy, viewers, viewing
 from controlplane.gateway import optional_packages as extras
 from controlplane.history.values import Channel, Chunk, StreamKey
@@ -43,7 +44,7 @@ class Site:
 
     @property
     def running(self) -> list[rules.View]:
-        return list(self.rig.plane.views._views.values())
+        return list(self.rig.plane.core.shared(views)._views.values())
 
     async def open(
         self, who: Stubs, *sessions: str, kind: views_pb2.ViewKind = views_pb2.VIEW_KIND_UNSPECIFIED
@@ -151,7 +152,7 @@ async def test_tensorboard_shows_what_was_reported_as_it_is_reported_and_to_its_
 
             # A ticket is good once; nor does a cookie or a ticket of another view open this one.
             assert (await stranger.get(opened.url)).status_code == 403
-            one.rig.plane.views.viewing = Showing(one.url)
+            one.rig.plane.core.shared(views).viewing = Showing(one.url)
             theirs = await one.open(lee, other.name)
             assert theirs.view.id != view
             ticket = theirs.url.partition("?")[2]
@@ -198,9 +199,9 @@ async def test_a_program_ends_with_whoever_started_it_and_leaves_nothing() -> No
         async with asyncio.timeout(30):
             await child._process.wait()
         assert not child._folder.exists()
-        assert one.rig.plane.views.admit(view, "x") is None
+        assert one.rig.plane.core.shared(views).admit(view, "x") is None
         # Asked for again, it is another one.
-        one.rig.plane.views.viewing = Showing()
+        one.rig.plane.core.shared(views).viewing = Showing()
         assert (await one.open(kim, session.name)).view.id != view
         assert len(one.running) == 1
 
@@ -239,8 +240,8 @@ async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, ru
     """A platform whose views are looked at all the time."""
     monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.01)
     async with site() as one:
-        one.rig.plane.views.viewing = Showing()
-        yield one, one.rig.plane.views
+        one.rig.plane.core.shared(views).viewing = Showing()
+        yield one, one.rig.plane.core.shared(views)
 
 
 async def gone(views: rules.Views) -> bool:

@@ -12,7 +12,8 @@ import pytest
 
 from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain import leader_eviction as rules
-from controlplane.loops import leader_eviction as deposing
+from controlplane.features.leadership import deposing
+from controlplane.loops import leader_eviction
 from controlplane.plane import ControlPlane
 from controlplane.store.election import Leader, current_leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
@@ -145,7 +146,7 @@ class Platform:
 
         async def met() -> bool:
             others = [plane for name, plane in self.planes.items() if name != leader]
-            return all(process in one._deposing._judge.met for one in others)
+            return all(process in one.core.shared(deposing)._judge.met for one in others)
 
         await until(met, "the others have met it")
 
@@ -167,7 +168,7 @@ async def a_platform(*names: str) -> AsyncIterator[Platform]:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "NOT_TWICE_WITHIN_S", 0.0)
-    monkeypatch.setattr(deposing, "AGAIN_S", 0.01)
+    monkeypatch.setattr(leader_eviction, "AGAIN_S", 0.01)
 
 
 async def test_twenty_take_overs_in_a_row(hurry: None) -> None:
@@ -186,7 +187,7 @@ async def test_twenty_take_overs_in_a_row(hurry: None) -> None:
 async def test_two_are_not_deposed_within_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     # As long as the test may take: what it waits for must not take long enough.
     monkeypatch.setattr(rules, "NOT_TWICE_WITHIN_S", LONG_S)
-    monkeypatch.setattr(deposing, "AGAIN_S", 0.01)
+    monkeypatch.setattr(leader_eviction, "AGAIN_S", 0.01)
     async with a_platform("a", "b", "c") as platform:
         first = await platform.leads()
         await platform.all_have_met(first)
@@ -196,8 +197,8 @@ async def test_two_are_not_deposed_within_five_seconds(monkeypatch: pytest.Monke
         assert deposed_at
         await platform.all_have_met(second)
         [left] = [plane for name, plane in platform.planes.items() if name != second]
-        judged = Verdicts(left._deposing._judge)
-        monkeypatch.setattr(left._deposing, "_judge", judged)
+        judged = Verdicts(left.core.shared(deposing)._judge)
+        monkeypatch.setattr(left.core.shared(deposing), "_judge", judged)
         await platform.kill(second)
         await until(judged.has_refused_proof, "it is judged again and again")
         assert await last_deposed(platform.on.store) == deposed_at
@@ -224,7 +225,7 @@ async def test_nobody_is_sent_to_a_leader_that_hangs_before_it_has_outlived_its_
     hurry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its host takes connections for it: an agent that is sent there waits for nothing."""
-    monkeypatch.setattr(deposing, "SILENT_S", LONG_S)  # it does not pass by itself
+    monkeypatch.setattr(leader_eviction, "SILENT_S", LONG_S)  # it does not pass by itself
     async with a_platform("a", "b") as platform:
         leader = await platform.leads()
         await platform.all_have_met(leader)
@@ -242,7 +243,7 @@ async def test_nobody_is_sent_to_a_leader_that_hangs_before_it_has_outlived_its_
         for _ in range(300):  # for many looks, and between any two of its own steps
             await asyncio.sleep(0.001)
             assert await is_left()
-        monkeypatch.setattr(deposing, "SILENT_S", 0.0)
+        monkeypatch.setattr(leader_eviction, "SILENT_S", 0.0)
 
         async def is_trusted() -> bool:
             return await sends_to() == leader
@@ -269,7 +270,7 @@ async def test_a_stranger_at_the_leaders_address_is_no_proof(hurry: None) -> Non
     async with a_platform("a", "b") as platform:
         leader = await platform.leads()
         term = platform.planes[leader].core.leading.term
-        judge = platform.planes["b" if leader == "a" else "a"]._deposing._judge
+        judge = platform.planes["b" if leader == "a" else "a"].core.shared(deposing)._judge
         judge.met.clear()
         platform.town.living.pop(leader)
         platform.town.tell()

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from controlplane.features.content import content
 from controlplane.history.sqlite import open_history
 from controlplane.operations.lru import LruDict
 from nsml.clock import SystemClock, inline
@@ -392,7 +393,7 @@ async def test_a_large_manifest_keeps_nobody_waiting(rig: Rig) -> None:
 
     manifest, blobs = tree(a=b"one")
     await send(kim, blobs)
-    rig.plane.content._manifests._run = held
+    rig.plane.core.shared(content)._manifests._run = held
     pushing = asyncio.ensure_future(push(kim, "digits", manifest))
     await started.wait()
     assert not (await lee.sessions.ListSessions(pb.ListSessionsRequest())).sessions
@@ -412,8 +413,10 @@ async def test_a_tree_that_is_read_in_many_calls_is_checked_once(rig: Rig) -> No
         checked.append(work)
         return work()
 
-    rig.plane.content._manifests._run = counted
-    rig.plane.content._manifests._known = LruDict(1, weigh=lambda listing: len(listing.blobs))
+    rig.plane.core.shared(content)._manifests._run = counted
+    rig.plane.core.shared(content)._manifests._known = LruDict(
+        1, weigh=lambda listing: len(listing.blobs)
+    )
     for _ in range(3):
         assert await read(kim, manifest.digest, *blobs) == blobs
     assert len(checked) == 1

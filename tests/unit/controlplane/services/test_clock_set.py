@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, EndedAttempt, Session
+from controlplane.features.sessions import scheduling
 from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction
 from nsml.clock import SystemClock
@@ -85,7 +86,7 @@ async def test_a_leader_whose_clock_is_behind_goes_on_from_what_is_written() -> 
             assert known is not None
             assert known.state is SessionState.QUEUED
             # It waits for what is left of its five minutes, not for more than an hour.
-            why = rig.plane.scheduling.waiting(late.id)
+            why = rig.plane.core.shared(scheduling).waiting(late.id)
             assert why is not None
             [left_s] = re.findall(r"another (\d+) s", why.reason)
             assert 300 - WHILE_S < int(left_s) <= 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.features.nodes import node_keeper
 from controlplane.operations.registration import Registrar
 from controlplane.operations.replica_rights import Rights
 from controlplane.services.convert.agents import to_changed_offer
@@ -111,7 +112,7 @@ async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
         state=plane.core.state,
         committer=plane.core.committer,
         contacts=plane.core.contacts,
-        keeper=plane.keeper,
+        keeper=plane.core.shared(node_keeper),
         rights=Rights(references=plane.core.references, state=plane.core.state),
         clock=SystemClock(),
         cluster_id=plane.core.cluster_id,

@@ -16,6 +16,7 @@ from controlplane.access.access_table import TABLE, AllowedCallers
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.domain.limits import NO_LIMITS
+from controlplane.features.content import collector
 from controlplane.services.errors import DETAILS
 from controlplane.services.throttle import CHANGES, RECORDED
 from controlplane.store.interface import Space
@@ -273,7 +274,7 @@ async def test_kept_bytes_of_one_user_are_bounded_and_removals_give_room_back() 
         await eve.reaches(session.name, "FINALIZING")
         gone = await eve.checkpoints.RemoveCheckpoints(remove)
         assert list(gone.removed) == ["best"]
-        await rig.plane.collector.count()
+        await rig.plane.core.shared(collector).count()
         await rig.plane.core.kept.look()
         assert not (await eve.get(session.name)).waiting
         await sent(agent.stubs, other, session_id=session.id)

@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.features.nodes import node_images
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import nodes_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
@@ -135,12 +136,14 @@ async def test_an_agent_that_says_nothing_is_not_waited_for_for_ever(
 ) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent("a", **CONTAINERS)).connect()
-    within = rig.plane.node_images._within_s
-    monkeypatch.setattr(rig.plane.node_images, "_within_s", dict.fromkeys(within, 0.05))
+    within = rig.plane.core.shared(node_images)._within_s
+    monkeypatch.setattr(
+        rig.plane.core.shared(node_images), "_within_s", dict.fromkeys(within, 0.05)
+    )
     assert (await refused(pull(kim)))[0] == "UNAVAILABLE"
     order = await ordered(agent)
     await answers(agent, order, state=resources_pb2.IMAGE_STATE_PRESENT)
-    assert rig.plane.node_images._asked == {}
+    assert rig.plane.core.shared(node_images)._asked == {}
 
 
 async def test_one_user_keeps_agents_busy_with_a_bounded_number_of_orders(

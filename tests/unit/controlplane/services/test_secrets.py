@@ -21,6 +21,7 @@ from controlplane.access.vault import Vault, make_vault
 from controlplane.core.dependencies import Backends
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
+from controlplane.features.secrets import user_secrets
 from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
@@ -374,7 +375,7 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
         return
 
     with monkeypatch.context() as patched:
-        patched.setattr(rig.plane.secrets, "check", all_there)
+        patched.setattr(rig.plane.core.shared(user_secrets), "check", all_there)
         early = await again.submit(secrets=USE)
     await put(again, value=b"new")
     agent = await (await rig.agent()).connect()
@@ -391,7 +392,7 @@ async def test_what_an_earlier_user_left_opens_for_no_later_one(rig: Rig, monkey
         return 0
 
     monkeypatch.setattr(rig.plane.core.accounts, "_remove_secrets", nothing)
-    monkeypatch.setattr(rig.plane.secrets, "check", nothing)
+    monkeypatch.setattr(rig.plane.core.shared(user_secrets), "check", nothing)
     await rig.plane.core.accounts.delete_user("kim")
     await (await rig.user("kim", restore=True)).submit(secrets=USE)
     agent = await (await rig.agent()).connect()
@@ -420,7 +421,7 @@ async def test_another_key_and_a_damaged_record_are_told(rig: Rig) -> None:
     kim = await rig.user("kim")
     await put(kim)
     await kim.submit(secrets=USE)
-    rig.plane.secrets._vault = make_vault(os.urandom)
+    rig.plane.core.shared(user_secrets)._vault = make_vault(os.urandom)
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
     assert "set it again" in assignment.secrets[0].problem
@@ -435,7 +436,7 @@ async def test_secrets_are_sealed_anew_with_the_first_key(monkeypatch) -> None:
             made = (await put(kim)).secret
             await put(kim, "SET_MEANWHILE")
             await put(kim, "FOREIGN")
-            rig.plane.secrets._vault = other
+            rig.plane.core.shared(user_secrets)._vault = other
             await put(kim, "FOREIGN")
         both = replace(on, vault=Vault([new, old], os.urandom))
         secrets = UserSecrets(on.store, both.vault, clock=on.clock)
@@ -497,7 +498,7 @@ async def test_one_damaged_record_costs_one_secret(rig: Rig) -> None:
 async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatch) -> None:
     kim = await rig.user("kim")
     await put(kim)
-    opened = rig.plane.secrets.for_orders
+    opened = rig.plane.core.shared(user_secrets).for_orders
     tries = []
 
     async def silent(orders, **how):
@@ -506,7 +507,7 @@ async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatc
             raise StoreUnavailable("no answer")
         return await opened(orders, **how)
 
-    monkeypatch.setattr(rig.plane.secrets, "for_orders", silent)
+    monkeypatch.setattr(rig.plane.core.shared(user_secrets), "for_orders", silent)
     await kim.submit(secrets=USE)
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)

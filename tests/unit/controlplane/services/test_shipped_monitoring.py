@@ -41,7 +41,7 @@ EXPRESSIONS = [
 async def names() -> set[str]:
     async with platform() as rig:
         await (await rig.agent("a")).connect()
-        found = figures(take(known_of(rig.plane), CallCounts(())))
+        found = figures(take(known_of(rig.plane.core), CallCounts(())))
         return {f"{one.name}{suffix}" for one in found for suffix in _SUFFIXES.get(one.type, ("",))}
 
 

@@ -8,6 +8,7 @@ import pytest
 import structlog.testing
 
 from controlplane.domain.identity import AnonymousCaller, Role
+from controlplane.features.accounts import joining
 from controlplane.gateway.figures import figures, take
 from controlplane.gateway.rpcs import CallCounts
 from controlplane.loops import warning
@@ -52,7 +53,7 @@ async def shows(user: Stubs, *wanted: str) -> dict[str, str]:
 
 
 def samples(rig: Rig) -> dict[tuple[str, ...], float]:
-    taken = take(known_of(rig.plane), CallCounts(()))
+    taken = take(known_of(rig.plane.core), CallCounts(()))
     return {
         (one.name, *one.labels.values()): one.value
         for family in figures(taken)
@@ -94,9 +95,9 @@ async def test_a_control_plane_with_other_settings(rig: Rig) -> None:
 
 async def test_a_machine_that_is_refused(rig: Rig) -> None:
     root = await root_of(rig)
-    joining = rig.plane._joining
+    joins = rig.plane.core.shared(joining)
     with pytest.raises(Exception, match="not valid"):
-        await joining.join(AnonymousCaller(), secret="x", node="gpu-7", signing_request=b"")
+        await joins.join(AnonymousCaller(), secret="x", node="gpu-7", signing_request=b"")
     found = await shows(root, "JOIN_REFUSED")
     assert "node gpu-7" in found["JOIN_REFUSED"]
     assert samples(rig)["nsml_joins_refused_total",] == 1

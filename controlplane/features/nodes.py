@@ -1,0 +1,143 @@
+"""Nodes, and the agents that run on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.core.feature import Feature
+from controlplane.features.accounts import joining
+from controlplane.features.leadership import relay
+from controlplane.features.secrets import user_secrets
+from controlplane.features.usage import usages
+from controlplane.loops.dispatch import Ordering
+from controlplane.loops.liveness import Liveness
+from controlplane.loops.node_maintenance import Upkeep
+from controlplane.operations.ingest import Ingestor
+from controlplane.operations.node_images import NodeImages
+from controlplane.operations.node_states import NodeStates
+from controlplane.operations.nodes import NodeKeeper
+from controlplane.operations.registration import Registrar
+from controlplane.operations.report_limits import Rationing
+from controlplane.operations.tunnels import Tunnels
+from controlplane.services.agents import AgentServicer
+from controlplane.services.nodes import ClusterFacts, NodeServicer
+from nsml.v1 import agents_pb2_grpc, nodes_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+
+def node_keeper(core: Core) -> NodeKeeper:
+    """What administrators do with nodes."""
+    return NodeKeeper(
+        state=core.state,
+        committer=core.committer,
+        contacts=core.contacts,
+        clock=core.clock,
+        notice_s=core.config.notice_s,
+    )
+
+
+def node_states(core: Core) -> NodeStates:
+    """How each node is."""
+    return NodeStates(
+        state=core.state,
+        contacts=core.contacts,
+        leads=core.leads,
+        silent_after_s=core.config.silent_after_s,
+        clock=core.clock,
+    )
+
+
+def node_images(core: Core) -> NodeImages:
+    """Users' orders about images of nodes."""
+    return NodeImages(contacts=core.contacts, state=core.state, random_bytes=core.random_bytes)
+
+
+def tunnels(core: Core) -> Tunnels:
+    """Byte streams from clients to programs on nodes."""
+    return Tunnels(contacts=core.contacts, random_bytes=core.random_bytes, clock=core.clock)
+
+
+def wire(core: Core) -> Feature:
+    """Offer AgentService and NodeService; the leader sends orders, and judges who is silent."""
+    ordering = Ordering(state=core.state, contacts=core.contacts)
+    upkeep = Upkeep(state=core.state, keeper=core.shared(node_keeper), clock=core.clock)
+    liveness = Liveness(
+        state=core.state,
+        committer=core.committer,
+        contacts=core.contacts,
+        clock=core.clock,
+        silent_after_s=core.config.silent_after_s,
+    )
+    return Feature(
+        services=(
+            (agents_pb2_grpc.add_AgentServiceServicer_to_server, _agents(core)),
+            (nodes_pb2_grpc.add_NodeServiceServicer_to_server, _nodes(core)),
+        ),
+        leader_loops=(ordering.run, upkeep.run, liveness.run),
+    )
+
+
+def _agents(core: Core) -> AgentServicer:
+    def addresses() -> tuple[str, ...]:
+        """Where agents reach the control planes that serve them."""
+        own = core.config.agent_address
+        others = (one.agent_address for one in core.members.everyone())
+        return tuple(dict.fromkeys(filter(None, (own, *others))))
+
+    return AgentServicer(
+        state=core.state,
+        committer=core.committer,
+        contacts=core.contacts,
+        registrar=Registrar(
+            state=core.state,
+            committer=core.committer,
+            contacts=core.contacts,
+            keeper=core.shared(node_keeper),
+            rights=core.rights,
+            clock=core.clock,
+            cluster_id=core.cluster_id,
+            restores=core.backends.restores,
+        ),
+        ingestor=Ingestor(
+            history=core.history, rights=core.rights, rationing=Rationing(core.admission)
+        ),
+        tunnels=core.shared(tunnels),
+        images=core.shared(node_images),
+        secrets=core.shared(user_secrets),
+        clock=core.clock,
+        cluster_id=core.cluster_id,
+        heartbeat_s=core.config.heartbeat_s,
+        silent_after_s=core.config.silent_after_s,
+        term=core.term,
+        leader_address=core.leading.leader_address,
+        relay=core.shared(relay),
+        addresses=addresses,
+        wall=core.wall.time,
+    )
+
+
+def _nodes(core: Core) -> NodeServicer:
+    return NodeServicer(
+        state=core.state,
+        history=core.history,
+        contacts=core.contacts,
+        keeper=core.shared(node_keeper),
+        usages=core.shared(usages),
+        facts=ClusterFacts(
+            version=core.config.version,
+            cluster_id=core.cluster_id,
+            coordination=core.config.coordination,
+            members=core.members,
+            leader=lambda: core.leading.leader,
+            leads=core.leads,
+            conditions=core.health.conditions,
+            known_at=core.health.known_at,
+            wall=core.wall.time,
+        ),
+        states=core.shared(node_states),
+        joining=core.shared(joining),
+        identities=core.identities,
+        images=core.shared(node_images),
+    )
