@@ -20,7 +20,7 @@ from controlplane.operations.registration import Registrar
 from controlplane.operations.report_limits import Rationing
 from controlplane.operations.tunnels import Tunnels
 from controlplane.services.agents import AgentServicer
-from controlplane.services.nodes import ClusterFacts, NodeServicer
+from controlplane.services.nodes import NodeServicer
 from nsml.v1 import agents_pb2_grpc, nodes_pb2_grpc
 
 if TYPE_CHECKING:
@@ -80,16 +80,8 @@ def wire(core: Core) -> Feature:
 
 
 def _agents(core: Core) -> AgentServicer:
-    def addresses() -> tuple[str, ...]:
-        """Where agents reach the control planes that serve them."""
-        own = core.config.agent_address
-        others = (one.agent_address for one in core.members.everyone())
-        return tuple(dict.fromkeys(filter(None, (own, *others))))
-
     return AgentServicer(
-        state=core.state,
-        committer=core.committer,
-        contacts=core.contacts,
+        core,
         registrar=Registrar(
             state=core.state,
             committer=core.committer,
@@ -106,38 +98,16 @@ def _agents(core: Core) -> AgentServicer:
         tunnels=core.shared(tunnels),
         images=core.shared(node_images),
         secrets=core.shared(user_secrets),
-        clock=core.clock,
-        cluster_id=core.cluster_id,
-        heartbeat_s=core.config.heartbeat_s,
-        silent_after_s=core.config.silent_after_s,
-        term=core.term,
-        leader_address=core.leading.leader_address,
         relay=core.shared(relay),
-        addresses=addresses,
-        wall=core.wall.time,
     )
 
 
 def _nodes(core: Core) -> NodeServicer:
     return NodeServicer(
-        state=core.state,
-        history=core.history,
-        contacts=core.contacts,
+        core,
         keeper=core.shared(node_keeper),
         usages=core.shared(usages),
-        facts=ClusterFacts(
-            version=core.config.version,
-            cluster_id=core.cluster_id,
-            coordination=core.config.coordination,
-            members=core.members,
-            leader=lambda: core.leading.leader,
-            leads=core.leads,
-            conditions=core.health.conditions,
-            known_at=core.health.known_at,
-            wall=core.wall.time,
-        ),
         states=core.shared(node_states),
         joining=core.shared(joining),
-        identities=core.identities,
         images=core.shared(node_images),
     )

@@ -73,7 +73,7 @@ def wire(core: Core) -> Feature:
         kept=core.kept,
         clock=core.clock,
     )
-    servicer = SessionServicer(_operations(core, submitter), presenter)
+    servicer = SessionServicer(core, _operations(core, submitter), presenter)
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
         leader_loops=(core.shared(scheduling).run, exporting.run),
@@ -113,7 +113,6 @@ def _operations(core: Core, submitter: Submitter) -> SessionOperations:
     )
     return SessionOperations(
         submitter=submitter,
-        references=core.references,
         listings=Listings(state=core.state, history=core.history, run=core.offload),
         stopper=Stopper(writer=writer, clock=core.clock),
         requeuer=Requeuer(writer, core.clock, notice_s=core.config.notice_s),
@@ -132,9 +131,5 @@ def _operations(core: Core, submitter: Submitter) -> SessionOperations:
             users=core.accounts,
             time_limits=core.config.time_limits,
         ),
-        history=core.history,
         content=core.shared(content),
-        state=core.state,
-        clock=core.clock,
-        reading=core.reading,
     )

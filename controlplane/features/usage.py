@@ -42,14 +42,7 @@ def wire(core: Core) -> Feature:
     wasting = Wasting(detector, core.shared(webhooks), clock=core.clock)
     accounting = Accounting(state=core.state, history=core.history, clock=core.clock)
     measuring = Measuring(measured, core.history, leads=core.leads, clock=core.clock)
-    servicer = TelemetryServicer(
-        state=core.state,
-        history=core.history,
-        references=core.references,
-        usages=measured,
-        clock=core.clock,
-        reading=core.reading,
-    )
+    servicer = TelemetryServicer(core, measured)
     return Feature(
         services=((telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, servicer),),
         leader_loops=(wasting.run,),

@@ -40,15 +40,14 @@ from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 
     from controlplane.access.user_secrets import UserSecrets
+    from controlplane.core.core import Core
     from controlplane.history.values import StreamKey
-    from controlplane.operations.agent_connections import AgentConnection, AgentConnections
-    from controlplane.operations.committer import Committer
+    from controlplane.operations.agent_connections import AgentConnection
     from controlplane.operations.desired_replicas import Orders
     from controlplane.operations.ingest import Ingestor
-    from controlplane.operations.live_state import LiveState
     from controlplane.operations.node_images import NodeImages
     from controlplane.operations.progress import ProgressReport
     from controlplane.operations.registration import Registrar
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from controlplane.operations.tunnels import Tunnels
     from controlplane.services.convert.agents import Secrets
     from controlplane.services.leader_forwarding import Relay
-    from nsml.clock import Clock
 
 _AGAIN_S: Final = 0.5
 """Between two tries to read what orders need."""
@@ -81,51 +79,27 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     """Orders down; states, records and telemetry up.
 
     Args:
-        term: our term, 0 while we do not lead.
-        leader_address: where the leader is.
         relay: the way to the leader, for agents that do not reach it.
-        addresses: where every control plane serves agents, of those that do.
-        wall: Unix seconds of the clock that agents' clocks are compared with.
     """
 
     def __init__(
         self,
+        core: Core,
         *,
-        state: LiveState,
-        committer: Committer,
-        contacts: AgentConnections,
         registrar: Registrar,
         ingestor: Ingestor,
         tunnels: Tunnels,
         images: NodeImages,
         secrets: UserSecrets,
-        clock: Clock,
-        cluster_id: str,
-        heartbeat_s: float,
-        silent_after_s: float,
-        term: Callable[[], int],
-        leader_address: Callable[[], str],
         relay: Relay,
-        addresses: Callable[[], tuple[str, ...]],
-        wall: Callable[[], float],
     ) -> None:
-        self._state = state
-        self._committer = committer
-        self._contacts = contacts
+        self._core = core
         self._registrar = registrar
         self._ingestor = ingestor
         self._tunnels = tunnels
         self._images = images
         self._secrets = secrets
-        self._clock = clock
-        self._cluster_id = cluster_id
-        self._heartbeat_s = heartbeat_s
-        self._silent_after_s = silent_after_s
-        self._term = term
-        self._leader_address = leader_address
         self._relay = relay
-        self._addresses = addresses
-        self._wall = wall
 
     @streaming
     async def Control(  # noqa: N802 - named by the contract
@@ -134,7 +108,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         """Register, then orders and acknowledgements down while reports come up."""
         who = require_agent()
         await self._relay.settled()
-        term = self._term()
+        term = self._core.term()
         if not term and asks_for_relay(context):
             kinds = (agents_pb2.ControlRequest, agents_pb2.ControlResponse)
             async with aclosing(
@@ -144,7 +118,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     yield response
             return
         if not term:
-            raise NotLeader(self._leader_address())
+            raise NotLeader(self._core.leading.leader_address())
         said = aiter(requests)
         link = await self._register(who, said, term)
         reading = asyncio.create_task(self._read(link, said), name="control.read")
@@ -155,7 +129,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 yield response
         finally:
             reading.cancel()
-            self._contacts.disconnect(link)
+            self._core.contacts.disconnect(link)
             _log.info("agent.disconnected", node=who.node)
 
     async def _register(
@@ -164,7 +138,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         first = await anext(requests, None)
         if first is None or first.WhichOneof("kind") != "register":
             raise InvalidRequest("the first message must be Register")
-        said = to_registration(first.register, self._clock.time())
+        said = to_registration(first.register, self._core.clock.time())
         link = await self._registrar.register(who, said, term)
         link.abilities = to_abilities(first.register.abilities)
         link.agent_version = said.node.agent_version
@@ -175,16 +149,22 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     def _registered(self, link: AgentConnection) -> agents_pb2.ControlResponse:
         registered = agents_pb2.Registered(
-            cluster_id=self._cluster_id,
-            heartbeat_interval=duration(self._heartbeat_s),
-            silent_after=duration(self._silent_after_s),
-            term=self._term(),
+            cluster_id=self._core.cluster_id,
+            heartbeat_interval=duration(self._core.config.heartbeat_s),
+            silent_after=duration(self._core.config.silent_after_s),
+            term=self._core.term(),
             starts_anew=link.starts_anew,
         )
         link.control_planes = link.told_control_planes = self._addresses()
         if link.control_planes:
             registered.control_planes.addresses.extend(link.control_planes)
         return agents_pb2.ControlResponse(registered=registered)
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Where agents reach the control planes that serve them."""
+        own = self._core.config.agent_address
+        others = (one.agent_address for one in self._core.members.everyone())
+        return tuple(dict.fromkeys(filter(None, (own, *others))))
 
     async def _responses(self, link: AgentConnection) -> AsyncIterator[agents_pb2.ControlResponse]:
         messages = OrdersMessages()
@@ -195,28 +175,28 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 raise link.failure
             for message in _news(link):
                 yield message
-            term = self._term()
+            term = self._core.term()
             if not term:
                 raise await self._sent_on()
             if link.wants_orders:
                 link.wants_orders = False
-                orders = orders_for(self._state, link.node)
+                orders = orders_for(self._core.state, link.node)
                 # Of no newer revision, too: of two records the older one may be heard of last.
                 if orders is not None:
                     secrets = await self._opened(link, orders)
                     if secrets is None:
                         continue
                     link.ordered = orders.replicas
-                    sent = self._contacts.sent
+                    sent = self._core.contacts.sent
                     sent[link.node] = max(orders.revision, sent.get(link.node, 0))
-                    for message in messages.of(orders, term, secrets, now=self._clock.time()):
+                    for message in messages.of(orders, term, secrets, now=self._core.clock.time()):
                         yield message
             await link.wait()
 
     async def _sent_on(self) -> NotLeader:
         """The word who leads: without it an agent would go from one to the other until there is one."""
         await self._relay.settled()
-        return NotLeader(self._leader_address())
+        return NotLeader(self._core.leading.leader_address())
 
     async def _opened(self, link: AgentConnection, orders: Orders) -> Secrets | None:
         """What programs are to be given; None, to ask again, while the store does not answer."""
@@ -224,7 +204,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             return await self._secrets.for_orders(orders, given=link.given)
         except StoreError as error:
             _log.warning("orders.secrets_unavailable", node=link.node, error=str(error))
-            await self._clock.sleep(_AGAIN_S)
+            await self._core.clock.sleep(_AGAIN_S)
             link.order()
             return None
 
@@ -234,14 +214,14 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         """Take what the agent says, many reports at once."""
         async with TaskGroup() as group:
             async for request in requests:
-                self._contacts.heard(link.node)
+                self._core.contacts.heard(link.node)
                 link.find_control_planes(self._addresses())
                 match request.WhichOneof("kind"):
                     case "heartbeat" if request.heartbeat.HasField("sent_at"):
                         at = seconds_of(request.heartbeat.sent_at)
-                        self._contacts.clock_said(link, at, self._wall())
+                        self._core.contacts.clock_said(link, at, self._core.wall.time())
                     case "report":
-                        report = to_report(request.report, link.node, self._clock.time())
+                        report = to_report(request.report, link.node, self._core.clock.time())
                         group.create_task(self._report(link, report), name="control.report")
                     case "devices_changed":
                         changed = to_changed_offer(request.devices_changed)
@@ -254,20 +234,22 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         answer = request.image_report
                         self._images.answered(link.node, answer.order_id, answer.status)
                     case "stock":
-                        self._contacts.stocks(link, to_stock(request.stock))
+                        self._core.contacts.stocks(link, to_stock(request.stock))
                     case "orders_accepted":
                         # With what it was sent since: that came with its secrets, too.
                         link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
 
     async def _progress(self, report: ProgressReport) -> None:
-        await self._committer.decide(
-            lambda draft: apply_progress(draft, report, self._clock.time()), soft=True
+        await self._core.committer.decide(
+            lambda draft: apply_progress(draft, report, self._core.clock.time()), soft=True
         )
 
     async def _report(self, link: AgentConnection, report: Report) -> None:
-        await self._committer.decide(
-            lambda draft: apply_report(draft, report, self._contacts.unheard, self._clock.time()),
+        await self._core.committer.decide(
+            lambda draft: apply_report(
+                draft, report, self._core.contacts.unheard, self._core.clock.time()
+            ),
             soft=report.phase in _SOFT,
         )
         link.acknowledge(report)
@@ -280,7 +262,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         """Store chunks; each answer says what is on disk then."""
         who = require_agent()
         async for request in requests:
-            self._contacts.heard(who.node)
+            self._core.contacts.heard(who.node)
             chunks = [to_chunk(one) for one in request.chunks]
             sample = to_sample(request.sample, who.node)
             wanted = await self._ingestor.ingest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -44,44 +43,17 @@ from nsml.v1 import nodes_pb2_grpc
 from nsml.v1.resources_pb2 import ImageState, ImageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.access.identities import Identities
     from controlplane.access.joining import Joining
+    from controlplane.core.core import Core
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Node, Session
-    from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
-    from controlplane.operations.agent_connections import AgentConnections
-    from controlplane.operations.conditions import Conditions
-    from controlplane.operations.live_state import LiveState
-    from controlplane.operations.members import Members
     from controlplane.operations.node_images import NodeImages
     from controlplane.operations.node_states import NodeStates
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.usage import Usages
-    from controlplane.store.election import Leader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
-    """What does not change while a control plane runs, who leads, and what is wrong.
-
-    Attributes:
-        leads: whether this control plane does.
-        known_at: when what is known of sessions and nodes was last known to be so, Unix seconds.
-        wall: the wall clock, Unix seconds, against which others compare theirs.
-    """
-
-    version: str
-    cluster_id: str
-    coordination: str
-    members: Members
-    leader: Callable[[], Leader | None]
-    leads: Callable[[], bool]
-    conditions: Conditions
-    known_at: Callable[[], float]
-    wall: Callable[[], float]
 
 
 _log = structlog.get_logger("services.nodes")
@@ -97,27 +69,19 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
 
     def __init__(
         self,
+        core: Core,
         *,
-        state: LiveState,
-        history: History,
-        contacts: AgentConnections,
         keeper: NodeKeeper,
         usages: Usages,
-        facts: ClusterFacts,
         states: NodeStates,
         joining: Joining,
-        identities: Identities,
         images: NodeImages,
     ) -> None:
-        self._state = state
-        self._history = history
-        self._contacts = contacts
+        self._core = core
         self._keeper = keeper
         self._usages = usages
-        self._facts = facts
         self._states = states
         self._joining = joining
-        self._identities = identities
         self._images = images
 
     @answering
@@ -128,10 +92,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         who = require_user()
         after = request.cursor and check_node(request.cursor)
         size = page_size(request.page_size)
-        names = sorted(name for name in self._state.nodes if name > after)
-        samples = await self._history.telemetry.newest()
+        names = sorted(name for name in self._core.state.nodes if name > after)
+        samples = await self._core.history.telemetry.newest()
         made = (
-            self._node(self._state.nodes[name].value, who, samples.get(name))
+            self._node(self._core.state.nodes[name].value, who, samples.get(name))
             for name in names[:size]
         )
         nodes = next(parts_of(made))
@@ -144,7 +108,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.GetNodeResponse:
         """One node with what it has."""
         who = require_user()
-        stored = self._state.nodes.get(check_node(request.name))
+        stored = self._core.state.nodes.get(check_node(request.name))
         if stored is None:
             raise NotFound(f"there is no node {request.name}", attempt="nsml node ls")
         sessions = self._keeper.sessions_of(request.name)
@@ -156,7 +120,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             fence_refusal=refusal_message(self._keeper.why_not_fenced(request.name)),
             images=[
                 pb.NodeImage(name=name, bytes=size)
-                for name, size in sorted(self._state.stock(request.name).images().items())
+                for name, size in sorted(self._core.state.stock(request.name).images().items())
             ],
         )
 
@@ -216,7 +180,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.RemoveNodeResponse:
         """Forget it. A revoked one loses its identity first: it would register again at once."""
         name, by = check_node(request.name), require_user().user.name
-        is_registered = name in self._state.nodes
+        is_registered = name in self._core.state.nodes
         if is_registered and not request.revoke:
             await self._keeper.remove(name)
         elif is_registered:
@@ -254,7 +218,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         return pb.RemoveImageResponse(status=status)
 
     async def _of_image(self, node: str, action: ImageAction, image: str) -> ImageStatus:
-        if not self._facts.leads():
+        if not self._core.leads():
             raise NotLeader("")  # the leader alone speaks to agents
         who = require_user()
         status = await self._images.ask(who, node, action, image)
@@ -275,17 +239,17 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.GetClusterResponse:
         """The platform in one answer."""
         who = require_user()
-        nodes = [stored.value for stored in self._state.nodes.values()]
+        nodes = [stored.value for stored in self._core.state.nodes.values()]
         by_name = sorted(nodes, key=lambda node: node.name)
         ready = [node for node in nodes if self._state_of(node) == "NODE_STATE_READY"]
-        sessions = [stored.value for stored in self._state.sessions.values()]
-        leader = self._facts.leader()
-        samples = await self._history.telemetry.newest()
+        sessions = [stored.value for stored in self._core.state.sessions.values()]
+        leader = self._core.leading.leader
+        samples = await self._core.history.telemetry.newest()
         return pb.GetClusterResponse(
-            version=self._facts.version,
+            version=self._core.config.version,
             leader=leader.member if leader else "",
             term=leader.term if leader else 0,
-            coordination=self._facts.coordination,
+            coordination=self._core.config.coordination,
             capacity=resources_message(_sum(node.capacity for node in ready)),
             allocated=resources_message(_sum(self._held(node) for node in ready)),
             nodes_ready=len(ready),
@@ -293,16 +257,16 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions_running=sum(1 for one in sessions if one.state.holds_devices),
             sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
             simulated=any(device.simulated for node in nodes for device in node.devices),
-            cluster_id=self._facts.cluster_id,
-            now=timestamp(self._facts.wall()),
+            cluster_id=self._core.cluster_id,
+            now=timestamp(self._core.wall.time()),
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
-            members=[member_message(one, leader) for one in self._facts.members.everyone()],
-            answered_by=self._facts.members.own.name,
+            members=[member_message(one, leader) for one in self._core.members.everyone()],
+            answered_by=self._core.members.own.name,
             conditions=[
                 condition_message(one, shows_evidence=who.is_admin)
                 for one in self._conditions(by_name, samples)
             ],
-            known_at=timestamp(self._facts.known_at()),
+            known_at=timestamp(self._core.health.known_at()),
             load=load_message(await self._usages.load()),
         )
 
@@ -310,15 +274,15 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> tuple[Condition, ...]:
         """What is wrong: what calls have shown, and what nodes lack, where that is known."""
-        members = self._facts.members
+        members = self._core.members
         others = (one for one in members.everyone() if one.name != members.own.name)
-        own = self._facts.conditions.standing()
+        own = self._core.health.conditions.standing()
         standing = (*own, *found_elsewhere(own, others), *self._full_disks(nodes, samples))
-        unheard = self._contacts.unheard
+        unheard = self._core.contacts.unheard
         silent = [node.name for node in nodes if node.name in unheard and node.fence is None]
-        if not silent or not self._facts.leads():
+        if not silent or not self._core.leads():
             return gravest_first(standing)
-        heard = [at for name in silent if (at := self._contacts.last_contact_at(name))]
+        heard = [at for name in silent if (at := self._core.contacts.last_contact_at(name))]
         more = len(silent) - MOST_SILENT
         one = Condition(
             name=ConditionName.NODES_SILENT,
@@ -342,11 +306,11 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
                 )
 
     async def _shown(self, node: Node, who: UserCaller) -> pb.Node:
-        samples = await self._history.telemetry.newest()
+        samples = await self._core.history.telemetry.newest()
         return self._node(node, who, samples.get(node.name))
 
     def _node(self, node: Node, who: UserCaller, sample: NodeSample | None) -> pb.Node:
-        ahead_s = self._contacts.clocks_ahead_s().get(node.name)
+        ahead_s = self._core.contacts.clocks_ahead_s().get(node.name)
         return pb.Node(
             name=node.name,
             state=self._state_of(node),
@@ -356,7 +320,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             isolation=isolation_name(node.isolation),
             pod=node.pod,
             agent_version=node.agent_version,
-            last_contact_at=timestamp(self._contacts.last_contact_at(node.name)),
+            last_contact_at=timestamp(self._core.contacts.last_contact_at(node.name)),
             cpu_percent=sample.cpu_percent if sample else 0.0,
             memory_used_bytes=sample.memory_used_bytes if sample else 0,
             host=node.host,
@@ -373,7 +337,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             gang_network=node.gang_network,
             networks=map(network_name, node.networks),
             limits=kept_message(node.limits),
-            certificate_ends_at=timestamp(self._identities.certificate_ends(node.name)),
+            certificate_ends_at=timestamp(self._core.identities.certificate_ends(node.name)),
             clock_ahead=None if ahead_s is None else duration(ahead_s),
         )
 
@@ -382,7 +346,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> list[pb.DeviceUse]:
         names: dict[str, list[str]] = defaultdict(list)
         for held in self._allocation(node).replicas:
-            session = self._state.session(held.session_id)
+            session = self._core.state.session(held.session_id)
             if session is not None and may_see(who, session):
                 for share in held.devices:
                     names[share.uuid].append(session.name)
@@ -401,7 +365,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         return uses
 
     def _allocation(self, node: Node) -> Allocation:
-        stored = self._state.allocations.get(node.name)
+        stored = self._core.state.allocations.get(node.name)
         return stored.value if stored else Allocation(node=node.name)
 
     def _held(self, node: Node) -> Resources:

@@ -31,17 +31,14 @@ from nsml.v1 import sessions_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
+    from controlplane.core.core import Core
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
     from controlplane.history.values import Point, SeriesView
-    from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
-    from controlplane.operations.live_state import LiveState
     from controlplane.operations.log_search import Searches
     from controlplane.operations.preempt import Requeuer
     from controlplane.operations.readers import LogPosition, Readers, Step
-    from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
     from controlplane.operations.session_listing import Listings
     from controlplane.operations.session_summaries import LastReports
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from controlplane.services.leader_forwarding import Relay
     from controlplane.services.queue import QueueView
     from controlplane.services.session_views import Presenter
-    from nsml.clock import Clock
 
 MOST_SESSIONS: Final = 1_000
 """Whose series one call reads."""
@@ -63,7 +59,6 @@ class SessionOperations:
     """The use cases of sessions."""
 
     submitter: Submitter
-    references: References
     listings: Listings
     stopper: Stopper
     requeuer: Requeuer
@@ -75,17 +70,14 @@ class SessionOperations:
     tunnels: Tunnels
     relay: Relay
     queue: QueueView
-    history: History
     content: Content
-    state: LiveState
-    clock: Clock
-    reading: Turns
 
 
 class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     """The life of sessions, as users see it."""
 
-    def __init__(self, operations: SessionOperations, presenter: Presenter) -> None:
+    def __init__(self, core: Core, operations: SessionOperations, presenter: Presenter) -> None:
+        self._core = core
         self._do = operations
         self._presenter = presenter
 
@@ -108,8 +100,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.GetSessionResponse:
         """One session; of one that has ended the code may be read from then on, as of a live one."""
         who = require_user()
-        session = await self._do.references.find(who, request.session)
-        if session.spec.bundle_digest and self._do.state.session(session.id) is None:
+        session = await self._core.references.find(who, request.session)
+        if session.spec.bundle_digest and self._core.state.session(session.id) is None:
             self._do.content.show(who, session.spec.bundle_digest)
         return pb.GetSessionResponse(session=await self._presenter.session(session, who))
 
@@ -122,7 +114,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         names = to_summary_names(request.summary_names)
         # What lives is in memory, and short.
         is_heavy = wanted.wants_ended or names
-        async with self._do.reading.turn(who.user.name) if is_heavy else nullcontext():
+        async with self._core.reading.turn(who.user.name) if is_heavy else nullcontext():
             page = await self._do.listings.page(
                 who, wanted, size=request.page_size, cursor=request.cursor
             )
@@ -146,8 +138,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Changes."""
         who, names = require_user(), to_summary_names(request.summary_names)
         watch = SessionWatch(
-            state=self._do.state,
-            clock=self._do.clock,
+            state=self._core.state,
+            clock=self._core.clock,
             caller=who,
             wanted=to_filter(request.filter),
             reports=self._do.reports if request.with_reports else None,
@@ -164,7 +156,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             sent = step.revision
             if step.reported:
                 # Behind what is sent of the same sessions: it is as new, or newer.
-                async with self._do.reading.turn(who.user.name) if names else nullcontext():
+                async with self._core.reading.turn(who.user.name) if names else nullcontext():
                     last = await self._presenter.reports(step.reported, names)
                 for reports in parts_of(last):
                     yield pb.WatchSessionsResponse(revision=sent, reports=reports)
@@ -175,7 +167,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.StopSessionResponse:
         """Ask it to stop."""
         who = require_user()
-        session = await self._do.references.find_own(who, request.session)
+        session = await self._core.references.find_own(who, request.session)
         grace = seconds_of(request.grace) if request.HasField("grace") else None
         note_target(session.name)
         session = await self._do.stopper.stop(
@@ -189,7 +181,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.RequeueSessionResponse:
         """Have it give way."""
         who = require_user()
-        session = await self._do.references.find_own(who, request.session)
+        session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
         session = await self._do.requeuer.requeue(
             session, asked_by=who.user.name, reason=request.reason, force=request.force
@@ -202,7 +194,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.RemoveSessionResponse:
         """Remove an ended one."""
         who = require_user()
-        session = await self._do.references.find_own(who, request.session)
+        session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
         await self._do.remover.remove(session)
         return pb.RemoveSessionResponse(name=session.name)
@@ -213,7 +205,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.UpdateSessionResponse:
         """Change memo or visibility."""
         who = require_user()
-        session = await self._do.references.find_own(who, request.session)
+        session = await self._core.references.find_own(who, request.session)
         note_target(session.name)
         session = await self._do.updater.update(
             session,
@@ -257,12 +249,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadLogsRequest, who: UserCaller
     ) -> tuple[Session, LogPosition]:
         """Whose log is asked for, and from where to where."""
-        session = await self._do.references.find(who, request.session)
+        session = await self._core.references.find(who, request.session)
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
         if request.rank >= session.spec.replica_count:
             raise NotFound(f"{session.name} has no replica {request.rank}")
-        return session, to_position(request, self._do.clock.time())
+        return session, to_position(request, self._core.clock.time())
 
     @streaming
     async def ReadMetrics(  # noqa: N802
@@ -270,13 +262,13 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         """Points."""
         who = require_user()
-        session_id = await self._do.references.find_id(who, request.session)
+        session_id = await self._core.references.find_id(who, request.session)
         after, name = _mark(getattr(request, "from")), who.user.name
         pages = self._do.followers.metrics(
             name, session_id, names=tuple(request.names), after=after, follow=request.follow
         )
         async for page in pages:
-            async with self._do.reading.turn(name):
+            async with self._core.reading.turn(name):
                 made = partial(_point_parts, page.points)
                 *parts, last = await beside(made, of=len(page.points))
             for points in parts:
@@ -300,10 +292,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             raise TooLarge(f"at most {MOST_SESSIONS:,} sessions at a time")
         who = require_user()
         named = dict.fromkeys(request.sessions)
-        found = [await self._do.references.find_id(who, text) for text in named]
+        found = [await self._core.references.find_id(who, text) for text in named]
         for session_id in found:
-            async with self._do.reading.turn(who.user.name):
-                page = await self._do.history.series.read(session_id, query)
+            async with self._core.reading.turn(who.user.name):
+                page = await self._core.history.series.read(session_id, query)
                 made = partial(_series_parts, page.series, session_id)
                 parts = await beside(made, of=len(page.series) * query.width)
             said = pb.ReadSeriesResponse(
@@ -324,12 +316,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.ListMetricsResponse:
         """A page of the metrics by name, with counts."""
         who = require_user()
-        session_id = await self._do.references.find_id(who, request.session)
-        async with self._do.reading.turn(who.user.name):
-            counts = await self._do.history.streams.metric_counts(session_id)
+        session_id = await self._core.references.find_id(who, request.session)
+        async with self._core.reading.turn(who.user.name):
+            counts = await self._core.history.streams.metric_counts(session_id)
             made = partial(_metrics, counts, request.cursor)
             metrics, cursor = await beside(made, of=len(counts))
-        let_go_at = await self._do.history.streams.let_go_at(session_id)
+        let_go_at = await self._core.history.streams.let_go_at(session_id)
         return pb.ListMetricsResponse(
             metrics=metrics, next_cursor=cursor, let_go=timestamp(let_go_at)
         )
@@ -341,7 +333,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Why it waits, and what would be if."""
         who, queue = require_user(), self._do.queue
         queue.check_leads()
-        session = await self._do.references.find(who, request.session)
+        session = await self._core.references.find(who, request.session)
         answer = pb.ExplainSessionResponse(
             session=await self._presenter.session(session, who),
             waiting=queue.waiting(session.id, who),
@@ -373,7 +365,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
                     yield response
             return
         target = (await first_frame(frames)).target
-        session = await self._do.references.find(who, target.session)
+        session = await self._core.references.find(who, target.session)
         opening = self._do.tunnels.opened(
             who,
             session,

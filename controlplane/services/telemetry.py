@@ -27,14 +27,10 @@ from nsml.v1 import telemetry_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from controlplane.core.core import Core
     from controlplane.domain.values import Device, Session
-    from controlplane.history.interface import History
     from controlplane.history.rollup import Cells
-    from controlplane.operations.concurrency_limits import Turns
-    from controlplane.operations.live_state import LiveState
-    from controlplane.operations.references import References
     from controlplane.operations.usage import Held, Ran, Usages
-    from nsml.clock import Clock
 
 WIDTH: Final = 120
 MOST_WIDTH: Final = 1000
@@ -48,22 +44,9 @@ _NUMBERS_A_CELL: Final = 1 + 3 * len(DEVICE_FIGURES)
 class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     """Readings over time."""
 
-    def __init__(
-        self,
-        *,
-        state: LiveState,
-        history: History,
-        references: References,
-        usages: Usages,
-        clock: Clock,
-        reading: Turns,
-    ) -> None:
-        self._reading = reading
-        self._state = state
-        self._history = history
-        self._references = references
+    def __init__(self, core: Core, usages: Usages) -> None:
+        self._core = core
         self._usages = usages
-        self._clock = clock
 
     @answering
     async def ReadTelemetry(  # noqa: N802 - named by the contract
@@ -72,17 +55,17 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         """A span of time of a session's devices, a node, or all."""
         who = require_user()
         if request.WhichOneof("of") == "session":
-            session = await self._references.find(who, request.session)
-            async with self._reading.turn(who.user.name):
+            session = await self._core.references.find(who, request.session)
+            async with self._core.reading.turn(who.user.name):
                 return await self._of_session(request, session)
         if request.WhichOneof("of") == "node":
-            if self._state.nodes.get(check_node(request.node)) is None:
+            if self._core.state.nodes.get(check_node(request.node)) is None:
                 raise NotFound(f"there is no node {request.node}", attempt="nsml node ls")
-            async with self._reading.turn(who.user.name):
+            async with self._core.reading.turn(who.user.name):
                 return await self._of_node(request, request.node)
         if not request.cluster:
             raise InvalidRequest("of a session, a node, or the platform?")
-        async with self._reading.turn(who.user.name):
+        async with self._core.reading.turn(who.user.name):
             return await self._of_node(request, CLUSTER)
 
     async def _of_node(
@@ -90,7 +73,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     ) -> pb.ReadTelemetryResponse:
         since, until = self._span(request)
         width = _width(request, 1)
-        cells = await self._history.telemetry.read(node, since=since, until=until, width=width)
+        cells = await self._core.history.telemetry.read(node, since=since, until=until, width=width)
         # How many devices it had is known only now.
         if (most := _width(request, len(cells.columns))) < width:
             cells = coarser(cells, since, until, (until - since) / most)
@@ -134,7 +117,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
             first, last = max(since, members[0].since), min(until, members[0].until)
             share = max(1, math.ceil(width * (last - first) / (until - since)))
             uuids = [one.device.uuid for one in members]
-            cells = await self._history.telemetry.read(
+            cells = await self._core.history.telemetry.read(
                 node,
                 since=first,
                 until=last,
@@ -159,7 +142,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         self, session: Session, ran: Ran, since: float, until: float, width: int
     ) -> pb.TelemetrySeries:
         which = session.id, ran.attempt, ran.rank
-        cells = await self._history.telemetry.read_replica(
+        cells = await self._core.history.telemetry.read_replica(
             ran.node, *which, since=since, until=until, width=width
         )
         series = await beside(
@@ -171,7 +154,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
 
     def _device(self, node: str, uuid: str) -> Device | None:
         """None where the node does not have it any more."""
-        stored = self._state.nodes.get(node)
+        stored = self._core.state.nodes.get(node)
         devices = stored.value.devices if stored else ()
         return next((one for one in devices if one.uuid == uuid), None)
 
@@ -180,14 +163,20 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         if uuid:
             device = self._device(node, uuid)
             return device is not None and device.simulated
-        nodes = self._state.nodes.values() if node == CLUSTER else [self._state.nodes.get(node)]
+        nodes = (
+            self._core.state.nodes.values()
+            if node == CLUSTER
+            else [self._core.state.nodes.get(node)]
+        )
         return any(one.simulated for stored in nodes if stored for one in stored.value.devices)
 
     def _span(
         self, request: pb.ReadTelemetryRequest, begin: float = 0.0, end: float = 0.0
     ) -> tuple[float, float]:
         """The span that was asked for, of a session without the time before it `begin`s."""
-        until = time_of(request.until) if request.HasField("until") else end or self._clock.time()
+        until = (
+            time_of(request.until) if request.HasField("until") else end or self._core.clock.time()
+        )
         since = time_of(request.since) if request.HasField("since") else begin or until - HOUR_S
         if since < begin < until:
             since = begin  # before it ran there is nothing to draw
