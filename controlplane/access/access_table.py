@@ -76,6 +76,7 @@ class Row:
     rule: str
     change: Change | None = None
     prefers_leader: bool = False
+    throttle: pb.Throttle = pb.THROTTLE_UNSPECIFIED
 
 
 _EVERYBODY = AllowedCallers.ANONYMOUS | AllowedCallers.USER | AllowedCallers.NODE
@@ -120,6 +121,7 @@ def row_of(options: MethodOptions) -> Row:
         access.rule,
         None if reads else change,
         prefers_leader=extensions[pb.prefer_leader],
+        throttle=extensions[pb.throttle],
     )
 
 

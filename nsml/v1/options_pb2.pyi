@@ -16,18 +16,29 @@ class Caller(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CALLER_ADMIN: _ClassVar[Caller]
     CALLER_NODE: _ClassVar[Caller]
     CALLER_PEER: _ClassVar[Caller]
+
+class Throttle(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    THROTTLE_UNSPECIFIED: _ClassVar[Throttle]
+    THROTTLE_STORE: _ClassVar[Throttle]
+    THROTTLE_HISTORY: _ClassVar[Throttle]
 CALLER_UNSPECIFIED: Caller
 CALLER_ANONYMOUS: Caller
 CALLER_USER: Caller
 CALLER_ADMIN: Caller
 CALLER_NODE: Caller
 CALLER_PEER: Caller
+THROTTLE_UNSPECIFIED: Throttle
+THROTTLE_STORE: Throttle
+THROTTLE_HISTORY: Throttle
 ACCESS_FIELD_NUMBER: _ClassVar[int]
 access: _descriptor.FieldDescriptor
 AUDIT_FIELD_NUMBER: _ClassVar[int]
 audit: _descriptor.FieldDescriptor
 PREFER_LEADER_FIELD_NUMBER: _ClassVar[int]
 prefer_leader: _descriptor.FieldDescriptor
+THROTTLE_FIELD_NUMBER: _ClassVar[int]
+throttle: _descriptor.FieldDescriptor
 
 class Access(_message.Message):
     __slots__ = ("callers", "rule")
