@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import grpc.aio
 
+from controlplane.access.access_table import TABLE
 from controlplane.access.current import current_call
 from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.access.wrapping import Wrapper, method_of, with_method
@@ -54,11 +55,6 @@ _SAYS_NOTHING: Final = frozenset(
 
 CONTROL: Final = "/nsml.v1.AgentService/Control"
 """The stream that ends last: its agent is told who leads next."""
-
-LEADER_KNOWS_BEST: Final = frozenset(
-    f"/nsml.v1.NodeService/{method}" for method in ("ListNodes", "GetNode", "GetCluster")
-)
-"""Only the leader hears the nodes; while there is none, others answer with what they know."""
 
 
 class Leading(Protocol):
@@ -133,11 +129,13 @@ class PassingOn(Wrapper):
     # One answer.
 
     def _answered(self, handler: Handler, method: str) -> Handler:
+        row = TABLE.get(method)
+        prefers_leader = row is not None and row.prefers_leader
         inner: Any = handler.unary_unary
         serialize: Any = handler.response_serializer
 
         async def answer(request: Any, context: Context) -> Any:
-            if method in LEADER_KNOWS_BEST:
+            if prefers_leader:
                 known = await self._known_elsewhere(method, request, context)
                 if known is not None:
                     return known

@@ -11,11 +11,13 @@ import inspect
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from controlplane.access.access_table import TABLE
 from controlplane.access.current import caller
 from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import TooLarge
 from controlplane.domain.identity import UserCaller
 from controlplane.services.errors import refuse
+from nsml.v1 import options_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,24 +30,6 @@ RECORD_BYTES: Final = 1 << 10
 """What a change counts for beside its request: keys, and a record that it rewrites."""
 
 AGENTS: Final = "/nsml.v1.AgentService/"
-
-CHANGES: Final = frozenset(
-    f"/nsml.v1.{method}"
-    for method in (
-        "SecretService/SetSecret",
-        "WebhookService/SetWebhook",
-        "WebhookService/TestWebhook",
-        "AccountService/CreateToken",
-        "ProjectService/ChangeMembers",
-        "SessionService/RequeueSession",
-        "SessionService/UpdateSession",
-    )
-)
-"""Methods of users that write to the coordination store, or call elsewhere, but for submissions, stops, and what makes
-room or locks somebody out: that is never refused."""
-
-RECORDED: Final = frozenset({"/nsml.v1.DatasetService/CreateDatasetVersion"})
-"""Those that add to the history, and are refused while it is at its floor."""
 
 
 class Throttle(Wrapper):
@@ -60,18 +44,19 @@ class Throttle(Wrapper):
         if handler.request_streaming or handler.response_streaming:
             # Agents' streams carry much, and are nobody's watch.
             return handler if method.startswith(AGENTS) else self._counted(handler)
-        if method in CHANGES or method in RECORDED:
-            return with_method(handler, self._changing(method_of(handler), method))
-        return handler
+        row = TABLE.get(method)
+        if row is None or row.throttle == pb.THROTTLE_UNSPECIFIED:
+            return handler
+        return with_method(handler, self._changing(method_of(handler), row.throttle))
 
-    def _changing(self, inner: Any, method: str) -> Any:
+    def _changing(self, inner: Any, throttle: pb.Throttle) -> Any:
         @functools.wraps(inner)
         async def answer(request: Any, context: Context) -> Any:
             who = caller()
             # Administrators have to be able to mend what is wrong.
             if isinstance(who, UserCaller) and not who.is_admin:
                 try:
-                    if method in RECORDED:
+                    if throttle == pb.THROTTLE_HISTORY:
                         self._admission.check_history()
                     else:
                         self._admission.check_store()

@@ -228,7 +228,7 @@ class Sessions:
         if grace_s is not None:
             request.grace.CopyFrom(Duration(nanos=round(grace_s % 1 * 1e9), seconds=int(grace_s)))
         answer = await self._rpc.unary(
-            "SessionService/StopSession", request, pb.StopSessionResponse
+            "SessionService/StopSession", request, pb.StopSessionResponse, is_retried=True
         )
         return answer.session
 

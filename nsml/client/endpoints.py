@@ -1,8 +1,8 @@
 """Which of a platform's control planes a call goes to, and when it goes to another one.
 
-A call that failed because nobody was there goes on at the next address, if that can do no harm:
-`REPEATABLE` lists the calls that may be done twice. All others go elsewhere only where they surely were
-not sent, or were refused before anything was done.
+A call that failed because nobody was there goes on at the next address, if that can do no harm: if it is
+idempotent (`nsml.client.idempotency`). All others go elsewhere only where they surely were not sent, or
+were refused before anything was done.
 """
 
 from __future__ import annotations
@@ -24,81 +24,6 @@ T = TypeVar("T")
 
 PATIENCE_S = 1.0
 """Of a call that may be repeated, before another control plane is asked as well; and for a connection."""
-
-REPEATABLE = frozenset(
-    {
-        # Its request id makes the second one the first.
-        "SessionService/CreateSession",
-        # What only reads.
-        "AccountService/GetCaller",
-        "AccountService/GetUsage",
-        "AccountService/ListUsage",
-        "AccountService/ListUsers",
-        "CheckpointService/GetCheckpoint",
-        "CheckpointService/ListCheckpoints",
-        "ContentService/FindMissingBlobs",
-        "DatasetService/GetDataset",
-        "DatasetService/ListDatasets",
-        "NodeService/GetCluster",
-        "NodeService/GetImagePull",
-        "NodeService/GetNode",
-        "NodeService/ListNodes",
-        "ProjectService/GetProject",
-        "ProjectService/ListProjects",
-        "SecretService/ListSecrets",
-        "SessionService/ExplainSession",
-        "SessionService/GetSession",
-        "SessionService/ListMetrics",
-        "SessionService/ListQueue",
-        "SessionService/ListSessions",
-        "WebhookService/GetWebhook",
-    }
-)
-"""May be asked of two control planes, also at the same time."""
-
-ONCE = frozenset(
-    {
-        # The second one would make another, or say that there is nothing (left) to do.
-        "AccountService/CreateJoinToken",
-        "AccountService/CreateToken",
-        "AccountService/CreateUser",
-        "AccountService/DeleteUser",
-        "AccountService/JoinNode",
-        "AccountService/RevokeToken",
-        "CheckpointService/RemoveCheckpoints",
-        "DatasetService/CreateDatasetVersion",
-        "DatasetService/RemoveDataset",
-        "NodeService/FenceNode",
-        "NodeService/PullImage",
-        "NodeService/RemoveImage",
-        "NodeService/RemoveNode",
-        "ProjectService/CreateProject",
-        "ProjectService/DeleteProject",
-        "SecretService/RemoveSecret",
-        "SessionService/RemoveSession",
-        "SessionService/RequeueSession",
-        "SessionService/StopSession",
-        "WebhookService/TestWebhook",
-        # The second one would undo what somebody did in between.
-        "AccountService/UpdateUser",
-        "NodeService/DrainNode",
-        "NodeService/ResumeNode",
-        "ProjectService/ChangeMembers",
-        "ProjectService/UpdateProject",
-        "SecretService/SetSecret",
-        "SessionService/UpdateSession",
-        "WebhookService/RemoveWebhook",
-        "WebhookService/SetWebhook",
-        # Its caller repeats it, and knows when.
-        "CheckpointService/CommitCheckpoint",
-    }
-)
-"""Repeated by nobody but who asked for them."""
-
-
-AWAITED = (REPEATABLE | {"SessionService/StopSession"}) - {"SessionService/CreateSession"}
-"""Repeated for who is patient, when a control plane says that what refuses them passes: what only reads, and
-the wish to stop, which is the same the second time. A submission is repeated as a whole (`nsml run`)."""
 
 
 class Endpoints:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from nsml.client.endpoints import AWAITED, REPEATABLE, Endpoints, asked_of_any, asked_once
+from nsml.client.endpoints import Endpoints, asked_of_any, asked_once
 from nsml.client.errors import TooLarge, Unavailable, translate
+from nsml.client.idempotency import is_idempotent, only_reads
 from nsml.metadata import REVISION
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Rpc:
 
     Attributes:
         seen: the newest revision of the store that an answer was made from: no later answer is older.
-        patience: makes the patience of one call of those in AWAITED; None: each is tried once.
+        patience: makes the patience of one call that only reads, or `is_retried`; None: each is tried once.
     """
 
     def __init__(
@@ -86,8 +87,13 @@ class Rpc:
         """Something that was made from this revision of the store was answered."""
         self.seen = max(self.seen, revision)
 
-    async def unary(self, method: str, request: Message, response: type[R]) -> R:
-        """Send one request and return its response."""
+    async def unary(
+        self, method: str, request: Message, response: type[R], *, is_retried: bool = False
+    ) -> R:
+        """Send one request and return its response.
+
+        `is_retried`: it has patience like a call that only reads, since the second time it changes nothing more.
+        """
         size = request.ByteSize()
         if size > MESSAGE_LIMIT:
             raise TooLarge(
@@ -96,7 +102,7 @@ class Rpc:
                 why="a request carries names and numbers; bytes travel as files",
                 advice="shorten the arguments, or pass a file inside the folder or a dataset",
             )
-        if self.patience is None or method not in AWAITED:
+        if self.patience is None:
             return await self._tried(method, request, response)
         patience = self.patience()
         try:
@@ -104,6 +110,8 @@ class Rpc:
                 try:
                     return await self._tried(method, request, response)
                 except Unavailable as error:
+                    if not is_retried and not only_reads(method, type(request)):
+                        raise
                     await patience.wait(error)
         finally:
             patience.close()
@@ -112,7 +120,7 @@ class Rpc:
         ask = partial(self._ask, method, request, response)
         if len(self.ways.addresses) == 1:
             return await ask(self.ways.now, self.deadline_s)
-        asked = asked_of_any if method in REPEATABLE else asked_once
+        asked = asked_of_any if is_idempotent(method, type(request)) else asked_once
         return await asked(self.ways, ask, self.deadline_s)
 
     async def _ask(

@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/audit.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa4\x01\n\x08\x41uditRow\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0f\n\x07outcome\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\r\n\x05token\x18\x07 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x08 \x01(\r\"\xa4\x01\n\x14ListAuditRowsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07without\x18\x07 \x03(\t\"M\n\x15ListAuditRowsResponse\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.nsml.v1.AuditRow\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t2^\n\x0c\x41uditService\x12N\n\rListAuditRows\x12\x1d.nsml.v1.ListAuditRowsRequest\x1a\x1e.nsml.v1.ListAuditRowsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/audit.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa4\x01\n\x08\x41uditRow\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0f\n\x07outcome\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\r\n\x05token\x18\x07 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x08 \x01(\r\"\xa4\x01\n\x14ListAuditRowsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07without\x18\x07 \x03(\t\"M\n\x15ListAuditRowsResponse\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.nsml.v1.AuditRow\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t2j\n\x0c\x41uditService\x12Z\n\rListAuditRows\x12\x1d.nsml.v1.ListAuditRowsRequest\x1a\x1e.nsml.v1.ListAuditRowsResponse\"\n\x90\x02\x01\x8a\xb5\x18\x03\n\x01\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_AUDITSERVICE'].methods_by_name['ListAuditRows']._loaded_options = None
+  _globals['_AUDITSERVICE'].methods_by_name['ListAuditRows']._serialized_options = b'\220\002\001\212\265\030\003\n\001\003'
   _globals['_AUDITROW']._serialized_start=66
   _globals['_AUDITROW']._serialized_end=230
   _globals['_LISTAUDITROWSREQUEST']._serialized_start=233
@@ -39,5 +41,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAUDITROWSRESPONSE']._serialized_start=399
   _globals['_LISTAUDITROWSRESPONSE']._serialized_end=476
   _globals['_AUDITSERVICE']._serialized_start=478
-  _globals['_AUDITSERVICE']._serialized_end=572
+  _globals['_AUDITSERVICE']._serialized_end=584
 # @@protoc_insertion_point(module_scope)

@@ -25,13 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/backups.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\".\n\x13\x43reateBackupRequest\x12\x17\n\x0fwithout_objects\x18\x01 \x01(\x08\"l\n\x14\x43reateBackupResponse\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.nsml.v1.BackupHeaderH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.nsml.v1.BackupPartH\x00\x42\x06\n\x04kind\"\x89\x01\n\x0c\x42\x61\x63kupHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\r\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12,\n\x08taken_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"8\n\nBackupPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"(\n\x15GetBackupBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"R\n\x16GetBackupBlobsResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x0c\n\x04lost\x18\x04 \x01(\t2\xb3\x01\n\rBackupService\x12M\n\x0c\x43reateBackup\x12\x1c.nsml.v1.CreateBackupRequest\x1a\x1d.nsml.v1.CreateBackupResponse0\x01\x12S\n\x0eGetBackupBlobs\x12\x1e.nsml.v1.GetBackupBlobsRequest\x1a\x1f.nsml.v1.GetBackupBlobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/backups.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\".\n\x13\x43reateBackupRequest\x12\x17\n\x0fwithout_objects\x18\x01 \x01(\x08\"l\n\x14\x43reateBackupResponse\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.nsml.v1.BackupHeaderH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.nsml.v1.BackupPartH\x00\x42\x06\n\x04kind\"\x89\x01\n\x0c\x42\x61\x63kupHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\r\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12,\n\x08taken_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"8\n\nBackupPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"(\n\x15GetBackupBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"R\n\x16GetBackupBlobsResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x0c\n\x04lost\x18\x04 \x01(\t2\xab\x02\n\rBackupService\x12\x98\x01\n\x0c\x43reateBackup\x12\x1c.nsml.v1.CreateBackupRequest\x1a\x1d.nsml.v1.CreateBackupResponse\"I\x8a\xb5\x18\x41\n\x01\x03\x12<Everything, but no key of the platform: secrets stay sealed.\x92\xb5\x18\x00\x30\x01\x12\x7f\n\x0eGetBackupBlobs\x12\x1e.nsml.v1.GetBackupBlobsRequest\x1a\x1f.nsml.v1.GetBackupBlobsResponse\"*\x90\x02\x01\x8a\xb5\x18#\n\x01\x03\x12\x1e\x41ny blob, by its digest alone.0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.backups_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_BACKUPSERVICE'].methods_by_name['CreateBackup']._loaded_options = None
+  _globals['_BACKUPSERVICE'].methods_by_name['CreateBackup']._serialized_options = b'\212\265\030A\n\001\003\022<Everything, but no key of the platform: secrets stay sealed.\222\265\030\000'
+  _globals['_BACKUPSERVICE'].methods_by_name['GetBackupBlobs']._loaded_options = None
+  _globals['_BACKUPSERVICE'].methods_by_name['GetBackupBlobs']._serialized_options = b'\220\002\001\212\265\030#\n\001\003\022\036Any blob, by its digest alone.'
   _globals['_CREATEBACKUPREQUEST']._serialized_start=67
   _globals['_CREATEBACKUPREQUEST']._serialized_end=113
   _globals['_CREATEBACKUPRESPONSE']._serialized_start=115
@@ -45,5 +49,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETBACKUPBLOBSRESPONSE']._serialized_start=465
   _globals['_GETBACKUPBLOBSRESPONSE']._serialized_end=547
   _globals['_BACKUPSERVICE']._serialized_start=550
-  _globals['_BACKUPSERVICE']._serialized_end=729
+  _globals['_BACKUPSERVICE']._serialized_end=849
 # @@protoc_insertion_point(module_scope)

@@ -24,13 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\xef\x01\n\x0e\x43ontentService\x12W\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\x12\x41\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse(\x01\x12\x41\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/content.proto\x12\x07nsml.v1\"[\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x03 \x03(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\"+\n\x18\x46indMissingBlobsResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t\"2\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"C\n\x0fPutBlobsRequest\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\"\n\x10PutBlobsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"0\n\x0fGetBlobsRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\"0\n\x10GetBlobsResponse\x12\x1c\n\x05\x62lobs\x18\x01 \x03(\x0b\x32\r.nsml.v1.Blob2\x8a\x04\n\x0e\x43ontentService\x12\xbb\x01\n\x10\x46indMissingBlobs\x12 .nsml.v1.FindMissingBlobsRequest\x1a!.nsml.v1.FindMissingBlobsResponse\"b\x90\x02\x01\x8a\xb5\x18[\n\x02\x02\x04\x12UOf blobs that the caller has sent or may read; all others are missing, stored or not.\x12\x93\x01\n\x08PutBlobs\x12\x18.nsml.v1.PutBlobsRequest\x1a\x19.nsml.v1.PutBlobsResponse\"P\x8a\xb5\x18\x38\n\x02\x02\x04\x12\x32\x43ontent is named by its digest, which is verified.\x92\xb5\x18\x10\n\x0c\x62lobs.digest \x01(\x01\x12\xa3\x01\n\x08GetBlobs\x12\x18.nsml.v1.GetBlobsRequest\x1a\x19.nsml.v1.GetBlobsResponse\"`\x90\x02\x01\x8a\xb5\x18Y\n\x02\x02\x04\x12SRead through a manifest that the caller may see; nodes: of sessions placed on them.0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.content_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CONTENTSERVICE'].methods_by_name['FindMissingBlobs']._loaded_options = None
+  _globals['_CONTENTSERVICE'].methods_by_name['FindMissingBlobs']._serialized_options = b'\220\002\001\212\265\030[\n\002\002\004\022UOf blobs that the caller has sent or may read; all others are missing, stored or not.'
+  _globals['_CONTENTSERVICE'].methods_by_name['PutBlobs']._loaded_options = None
+  _globals['_CONTENTSERVICE'].methods_by_name['PutBlobs']._serialized_options = b'\212\265\0308\n\002\002\004\0222Content is named by its digest, which is verified.\222\265\030\020\n\014blobs.digest \001'
+  _globals['_CONTENTSERVICE'].methods_by_name['GetBlobs']._loaded_options = None
+  _globals['_CONTENTSERVICE'].methods_by_name['GetBlobs']._serialized_options = b'\220\002\001\212\265\030Y\n\002\002\004\022SRead through a manifest that the caller may see; nodes: of sessions placed on them.'
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=34
   _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=125
   _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=127
@@ -46,5 +52,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETBLOBSRESPONSE']._serialized_start=379
   _globals['_GETBLOBSRESPONSE']._serialized_end=427
   _globals['_CONTENTSERVICE']._serialized_start=430
-  _globals['_CONTENTSERVICE']._serialized_end=669
+  _globals['_CONTENTSERVICE']._serialized_end=952
 # @@protoc_insertion_point(module_scope)

@@ -25,13 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/secrets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x06Secret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x10SetSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x11SetSecretResponse\x12\x1f\n\x06secret\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Secret\"\"\n\x12ListSecretsRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"7\n\x13ListSecretsResponse\x12 \n\x07secrets\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Secret\"1\n\x13RemoveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSecretResponse2\xea\x01\n\rSecretService\x12\x42\n\tSetSecret\x12\x19.nsml.v1.SetSecretRequest\x1a\x1a.nsml.v1.SetSecretResponse\x12H\n\x0bListSecrets\x12\x1b.nsml.v1.ListSecretsRequest\x1a\x1c.nsml.v1.ListSecretsResponse\x12K\n\x0cRemoveSecret\x12\x1c.nsml.v1.RemoveSecretRequest\x1a\x1d.nsml.v1.RemoveSecretResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15nsml/v1/secrets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\x06Secret\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\r\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x10SetSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"4\n\x11SetSecretResponse\x12\x1f\n\x06secret\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Secret\"\"\n\x12ListSecretsRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"7\n\x13ListSecretsResponse\x12 \n\x07secrets\x18\x01 \x03(\x0b\x32\x0f.nsml.v1.Secret\"1\n\x13RemoveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\"\x16\n\x14RemoveSecretResponse2\xb9\x03\n\rSecretService\x12\x86\x01\n\tSetSecret\x12\x19.nsml.v1.SetSecretRequest\x1a\x1a.nsml.v1.SetSecretResponse\"B\x8a\xb5\x18\x30\n\x01\x02\x12+For oneself: nobody sets another\'s secrets.\x92\xb5\x18\x06\n\x04name\xa0\xb5\x18\x01\x12\x90\x01\n\x0bListSecrets\x12\x1b.nsml.v1.ListSecretsRequest\x1a\x1c.nsml.v1.ListSecretsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:The caller\'s own; administrators anybody\'s. Never a value.\x12\x8b\x01\n\x0cRemoveSecret\x12\x1c.nsml.v1.RemoveSecretRequest\x1a\x1d.nsml.v1.RemoveSecretResponse\">\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x92\xb5\x18\x06\n\x04nameb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.secrets_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['SetSecret']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['SetSecret']._serialized_options = b'\212\265\0300\n\001\002\022+For oneself: nobody sets another\'s secrets.\222\265\030\006\n\004name\240\265\030\001'
+  _globals['_SECRETSERVICE'].methods_by_name['ListSecrets']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['ListSecrets']._serialized_options = b'\220\002\001\212\265\030?\n\001\002\022:The caller\'s own; administrators anybody\'s. Never a value.'
+  _globals['_SECRETSERVICE'].methods_by_name['RemoveSecret']._loaded_options = None
+  _globals['_SECRETSERVICE'].methods_by_name['RemoveSecret']._serialized_options = b'\212\265\0300\n\001\002\022+The caller\'s own; administrators anybody\'s.\222\265\030\006\n\004name'
   _globals['_SECRET']._serialized_start=68
   _globals['_SECRET']._serialized_end=206
   _globals['_SETSECRETREQUEST']._serialized_start=208
@@ -47,5 +53,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVESECRETRESPONSE']._serialized_start=455
   _globals['_REMOVESECRETRESPONSE']._serialized_end=477
   _globals['_SECRETSERVICE']._serialized_start=480
-  _globals['_SECRETSERVICE']._serialized_end=714
+  _globals['_SECRETSERVICE']._serialized_end=921
 # @@protoc_insertion_point(module_scope)

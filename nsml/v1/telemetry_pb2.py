@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/telemetry.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n\x14ReadTelemetryRequest\x12\x11\n\x07session\x18\x01 \x01(\tH\x00\x12\x0e\n\x04node\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x63luster\x18\x03 \x01(\x08H\x00\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05width\x18\x06 \x01(\rB\x04\n\x02of\"\xc4\x01\n\x15ReadTelemetryResponse\x12)\n\x05since\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x06series\x18\x03 \x03(\x0b\x32\x18.nsml.v1.TelemetrySeries\x12\x10\n\x08left_out\x18\x04 \x01(\r\x12\x19\n\x11left_out_replicas\x18\x05 \x01(\r\"\xe3\x01\n\x0fTelemetrySeries\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\t\x12\x13\n\x0bthousandths\x18\x03 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\n\n\x02\x61t\x18\x05 \x03(\x01\x12 \n\x07\x66igures\x18\x06 \x03(\x0b\x32\x0f.nsml.v1.Figure\x12\x19\n\x0c\x64\x65vice_index\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tsimulated\x18\x08 \x01(\x08\x12\x11\n\x04rank\x18\t \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_device_indexB\x07\n\x05_rank\"A\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05least\x18\x02 \x03(\x02\x12\x0c\n\x04most\x18\x03 \x03(\x02\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x32\x62\n\x10TelemetryService\x12N\n\rReadTelemetry\x12\x1d.nsml.v1.ReadTelemetryRequest\x1a\x1e.nsml.v1.ReadTelemetryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/telemetry.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n\x14ReadTelemetryRequest\x12\x11\n\x07session\x18\x01 \x01(\tH\x00\x12\x0e\n\x04node\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x63luster\x18\x03 \x01(\x08H\x00\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05width\x18\x06 \x01(\rB\x04\n\x02of\"\xc4\x01\n\x15ReadTelemetryResponse\x12)\n\x05since\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x06series\x18\x03 \x03(\x0b\x32\x18.nsml.v1.TelemetrySeries\x12\x10\n\x08left_out\x18\x04 \x01(\r\x12\x19\n\x11left_out_replicas\x18\x05 \x01(\r\"\xe3\x01\n\x0fTelemetrySeries\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\t\x12\x13\n\x0bthousandths\x18\x03 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\n\n\x02\x61t\x18\x05 \x03(\x01\x12 \n\x07\x66igures\x18\x06 \x03(\x0b\x32\x0f.nsml.v1.Figure\x12\x19\n\x0c\x64\x65vice_index\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tsimulated\x18\x08 \x01(\x08\x12\x11\n\x04rank\x18\t \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_device_indexB\x07\n\x05_rank\"A\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05least\x18\x02 \x03(\x02\x12\x0c\n\x04most\x18\x03 \x03(\x02\x12\x0c\n\x04mean\x18\x04 \x03(\x02\x32\xc0\x01\n\x10TelemetryService\x12\xab\x01\n\rReadTelemetry\x12\x1d.nsml.v1.ReadTelemetryRequest\x1a\x1e.nsml.v1.ReadTelemetryResponse\"[\x90\x02\x01\x8a\xb5\x18T\n\x01\x02\x12OInvisible sessions are NOT_FOUND; of nodes and the platform no session is told.b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.telemetry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TELEMETRYSERVICE'].methods_by_name['ReadTelemetry']._loaded_options = None
+  _globals['_TELEMETRYSERVICE'].methods_by_name['ReadTelemetry']._serialized_options = b'\220\002\001\212\265\030T\n\001\002\022OInvisible sessions are NOT_FOUND; of nodes and the platform no session is told.'
   _globals['_READTELEMETRYREQUEST']._serialized_start=70
   _globals['_READTELEMETRYREQUEST']._serialized_end=253
   _globals['_READTELEMETRYRESPONSE']._serialized_start=256
@@ -40,6 +42,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TELEMETRYSERIES']._serialized_end=682
   _globals['_FIGURE']._serialized_start=684
   _globals['_FIGURE']._serialized_end=749
-  _globals['_TELEMETRYSERVICE']._serialized_start=751
-  _globals['_TELEMETRYSERVICE']._serialized_end=849
+  _globals['_TELEMETRYSERVICE']._serialized_start=752
+  _globals['_TELEMETRYSERVICE']._serialized_end=944
 # @@protoc_insertion_point(module_scope)

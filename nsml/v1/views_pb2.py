@@ -25,13 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/views.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n\x04View\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x10\n\x08sessions\x18\x03 \x03(\t\x12-\n\topened_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x04kind\x18\x06 \x01(\x0e\x32\x11.nsml.v1.ViewKind\"D\n\x0fOpenViewRequest\x12\x10\n\x08sessions\x18\x01 \x03(\t\x12\x1f\n\x04kind\x18\x02 \x01(\x0e\x32\x11.nsml.v1.ViewKind\"<\n\x10OpenViewResponse\x12\x1b\n\x04view\x18\x01 \x01(\x0b\x32\r.nsml.v1.View\x12\x0b\n\x03url\x18\x02 \x01(\t\"\x12\n\x10ListViewsRequest\"1\n\x11ListViewsResponse\x12\x1c\n\x05views\x18\x01 \x03(\x0b\x32\r.nsml.v1.View\"\x1d\n\x0fStopViewRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x12\n\x10StopViewResponse*o\n\x08ViewKind\x12\x19\n\x15VIEW_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15VIEW_KIND_TENSORBOARD\x10\x01\x12\x14\n\x10VIEW_KIND_VISDOM\x10\x02\x12\x17\n\x13VIEW_KIND_DASHBOARD\x10\x03\x32\xd3\x01\n\x0bViewService\x12?\n\x08OpenView\x12\x18.nsml.v1.OpenViewRequest\x1a\x19.nsml.v1.OpenViewResponse\x12\x42\n\tListViews\x12\x19.nsml.v1.ListViewsRequest\x1a\x1a.nsml.v1.ListViewsResponse\x12?\n\x08StopView\x12\x18.nsml.v1.StopViewRequest\x1a\x19.nsml.v1.StopViewResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/views.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n\x04View\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x10\n\x08sessions\x18\x03 \x03(\t\x12-\n\topened_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x04kind\x18\x06 \x01(\x0e\x32\x11.nsml.v1.ViewKind\"D\n\x0fOpenViewRequest\x12\x10\n\x08sessions\x18\x01 \x03(\t\x12\x1f\n\x04kind\x18\x02 \x01(\x0e\x32\x11.nsml.v1.ViewKind\"<\n\x10OpenViewResponse\x12\x1b\n\x04view\x18\x01 \x01(\x0b\x32\r.nsml.v1.View\x12\x0b\n\x03url\x18\x02 \x01(\t\"\x12\n\x10ListViewsRequest\"1\n\x11ListViewsResponse\x12\x1c\n\x05views\x18\x01 \x03(\x0b\x32\r.nsml.v1.View\"\x1d\n\x0fStopViewRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x12\n\x10StopViewResponse*o\n\x08ViewKind\x12\x19\n\x15VIEW_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15VIEW_KIND_TENSORBOARD\x10\x01\x12\x14\n\x10VIEW_KIND_VISDOM\x10\x02\x12\x17\n\x13VIEW_KIND_DASHBOARD\x10\x03\x32\xb3\x03\n\x0bViewService\x12\x98\x01\n\x08OpenView\x12\x18.nsml.v1.OpenViewRequest\x1a\x19.nsml.v1.OpenViewResponse\"W\x8a\xb5\x18\x45\n\x01\x02\x12@Invisible sessions are NOT_FOUND; shown with the caller\'s token.\x92\xb5\x18\n\n\x08sessions\x12}\n\tListViews\x12\x19.nsml.v1.ListViewsRequest\x1a\x1a.nsml.v1.ListViewsResponse\"9\x90\x02\x01\x8a\xb5\x18\x32\n\x01\x02\x12-The caller\'s own; administrators everybody\'s.\x12\x89\x01\n\x08StopView\x12\x18.nsml.v1.StopViewRequest\x1a\x19.nsml.v1.StopViewResponse\"H\x8a\xb5\x18<\n\x01\x02\x12\x37The caller\'s own; administrators all. Others NOT_FOUND.\x92\xb5\x18\x04\n\x02idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.views_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_VIEWSERVICE'].methods_by_name['OpenView']._loaded_options = None
+  _globals['_VIEWSERVICE'].methods_by_name['OpenView']._serialized_options = b'\212\265\030E\n\001\002\022@Invisible sessions are NOT_FOUND; shown with the caller\'s token.\222\265\030\n\n\010sessions'
+  _globals['_VIEWSERVICE'].methods_by_name['ListViews']._loaded_options = None
+  _globals['_VIEWSERVICE'].methods_by_name['ListViews']._serialized_options = b'\220\002\001\212\265\0302\n\001\002\022-The caller\'s own; administrators everybody\'s.'
+  _globals['_VIEWSERVICE'].methods_by_name['StopView']._loaded_options = None
+  _globals['_VIEWSERVICE'].methods_by_name['StopView']._serialized_options = b'\212\265\030<\n\001\002\0227The caller\'s own; administrators all. Others NOT_FOUND.\222\265\030\004\n\002id'
   _globals['_VIEWKIND']._serialized_start=498
   _globals['_VIEWKIND']._serialized_end=609
   _globals['_VIEW']._serialized_start=66
@@ -49,5 +55,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPVIEWRESPONSE']._serialized_start=478
   _globals['_STOPVIEWRESPONSE']._serialized_end=496
   _globals['_VIEWSERVICE']._serialized_start=612
-  _globals['_VIEWSERVICE']._serialized_end=823
+  _globals['_VIEWSERVICE']._serialized_end=1047
 # @@protoc_insertion_point(module_scope)

@@ -25,13 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/webhooks.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x07Webhook\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12*\n\x06set_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\" \n\x11SetWebhookRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\"7\n\x12SetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x13\n\x11GetWebhookRequest\"7\n\x12GetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x16\n\x14RemoveWebhookRequest\"\x17\n\x15RemoveWebhookResponse\"\x14\n\x12TestWebhookRequest\"%\n\x13TestWebhookResponse\x12\x0e\n\x06status\x18\x01 \x01(\r2\xb8\x02\n\x0eWebhookService\x12\x45\n\nSetWebhook\x12\x1a.nsml.v1.SetWebhookRequest\x1a\x1b.nsml.v1.SetWebhookResponse\x12\x45\n\nGetWebhook\x12\x1a.nsml.v1.GetWebhookRequest\x1a\x1b.nsml.v1.GetWebhookResponse\x12N\n\rRemoveWebhook\x12\x1d.nsml.v1.RemoveWebhookRequest\x1a\x1e.nsml.v1.RemoveWebhookResponse\x12H\n\x0bTestWebhook\x12\x1b.nsml.v1.TestWebhookRequest\x1a\x1c.nsml.v1.TestWebhookResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/webhooks.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x07Webhook\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12*\n\x06set_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\" \n\x11SetWebhookRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\"7\n\x12SetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x13\n\x11GetWebhookRequest\"7\n\x12GetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x16\n\x14RemoveWebhookRequest\"\x17\n\x15RemoveWebhookResponse\"\x14\n\x12TestWebhookRequest\"%\n\x13TestWebhookResponse\x12\x0e\n\x06status\x18\x01 \x01(\r2\xdb\x03\n\x0eWebhookService\x12\x64\n\nSetWebhook\x12\x1a.nsml.v1.SetWebhookRequest\x1a\x1b.nsml.v1.SetWebhookResponse\"\x1d\x8a\xb5\x18\x11\n\x01\x02\x12\x0c\x46or oneself.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x12\x84\x01\n\nGetWebhook\x12\x1a.nsml.v1.GetWebhookRequest\x1a\x1b.nsml.v1.GetWebhookResponse\"=\x90\x02\x01\x8a\xb5\x18\x36\n\x01\x02\x12\x31The caller\'s own; never more of it than the host.\x12n\n\rRemoveWebhook\x12\x1d.nsml.v1.RemoveWebhookRequest\x1a\x1e.nsml.v1.RemoveWebhookResponse\"\x1e\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\x12l\n\x0bTestWebhook\x12\x1b.nsml.v1.TestWebhookRequest\x1a\x1c.nsml.v1.TestWebhookResponse\"\"\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.webhooks_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_WEBHOOKSERVICE'].methods_by_name['SetWebhook']._loaded_options = None
+  _globals['_WEBHOOKSERVICE'].methods_by_name['SetWebhook']._serialized_options = b'\212\265\030\021\n\001\002\022\014For oneself.\222\265\030\000\240\265\030\001'
+  _globals['_WEBHOOKSERVICE'].methods_by_name['GetWebhook']._loaded_options = None
+  _globals['_WEBHOOKSERVICE'].methods_by_name['GetWebhook']._serialized_options = b'\220\002\001\212\265\0306\n\001\002\0221The caller\'s own; never more of it than the host.'
+  _globals['_WEBHOOKSERVICE'].methods_by_name['RemoveWebhook']._loaded_options = None
+  _globals['_WEBHOOKSERVICE'].methods_by_name['RemoveWebhook']._serialized_options = b'\212\265\030\026\n\001\002\022\021The caller\'s own.\222\265\030\000'
+  _globals['_WEBHOOKSERVICE'].methods_by_name['TestWebhook']._loaded_options = None
+  _globals['_WEBHOOKSERVICE'].methods_by_name['TestWebhook']._serialized_options = b'\212\265\030\026\n\001\002\022\021The caller\'s own.\222\265\030\000\240\265\030\001'
   _globals['_WEBHOOK']._serialized_start=68
   _globals['_WEBHOOK']._serialized_end=137
   _globals['_SETWEBHOOKREQUEST']._serialized_start=139
@@ -51,5 +59,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TESTWEBHOOKRESPONSE']._serialized_start=379
   _globals['_TESTWEBHOOKRESPONSE']._serialized_end=416
   _globals['_WEBHOOKSERVICE']._serialized_start=419
-  _globals['_WEBHOOKSERVICE']._serialized_end=731
+  _globals['_WEBHOOKSERVICE']._serialized_end=894
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,4 @@
-"""The access table is complete, and says what this file says."""
+"""The access table is complete, and says what this file says: so do the options of the contract that it is read from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import pkgutil
 
 import pytest
 from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, MethodOptions
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import nsml.v1
-from controlplane.access.access_table import TABLE, Row, refusal
+from controlplane.access.access_table import TABLE, Row, refusal, row_of
 from controlplane.domain.errors import Denied
-from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.identity import (
+    AnonymousCaller,
+    NodeCaller,
+    PeerCaller,
+    Role,
+    User,
+    UserCaller,
+)
+from nsml.v1 import options_pb2
 
 # Written a second time, by hand: who changes the table says so here too.
 # a = anybody, u = every user, A = administrators, n = nodes, p = other control planes
@@ -132,8 +141,35 @@ def test_the_table_says_what_is_declared_here() -> None:
     assert {method: letters(row) for method, row in TABLE.items()} == declared
 
 
-def test_every_row_has_a_rule() -> None:
-    assert all(row.rule.endswith(".") and row.doors for row in TABLE.values())
+def test_every_method_has_its_options() -> None:
+    """Callers, and a rule beyond that; and either it only reads, or the audit trail has it."""
+    for file in contract_files():
+        for service in FileDescriptorProto.FromString(file.serialized_pb).service:
+            for method in service.method if file.package == "nsml.v1" else ():
+                options, access = method.options, method.options.Extensions[options_pb2.access]
+                is_named = (service.name, method.name)
+                assert access.callers, is_named
+                assert options_pb2.CALLER_UNSPECIFIED not in access.callers, is_named
+                assert access.rule.endswith(".") or access.callers == [options_pb2.CALLER_ADMIN], (
+                    is_named
+                )
+                only_reads = options.idempotency_level == options.NO_SIDE_EFFECTS
+                assert only_reads != options.HasExtension(options_pb2.audit), is_named
+
+
+def test_a_method_without_options_is_refused_to_everybody_and_in_the_trail() -> None:
+    row = row_of(MethodOptions())
+    assert row.change is not None
+    admin = UserCaller(user=User(name="root", role=Role.ADMIN))
+    for who in (admin, AnonymousCaller(), NodeCaller(node="n"), PeerCaller(member="cp2")):
+        assert isinstance(refusal({"/a.B/C": row}, "/a.B/C", who), Denied)
+
+
+def test_the_leader_is_asked_for_what_only_it_hears() -> None:
+    asked = {method for method, row in TABLE.items() if row.prefers_leader}
+    assert asked == {
+        f"/nsml.v1.NodeService/{name}" for name in ("ListNodes", "GetNode", "GetCluster")
+    }
 
 
 @pytest.mark.parametrize("method", sorted(TABLE))

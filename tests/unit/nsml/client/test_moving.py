@@ -15,23 +15,13 @@ from nsml.client import errors
 from nsml.client.connect import connect
 from nsml.client.content import download, upload
 from nsml.client.contexts import Context
-from nsml.client.endpoints import ONCE, PATIENCE_S, REPEATABLE, Endpoints, asked_of_any, asked_once
+from nsml.client.endpoints import PATIENCE_S, Endpoints, asked_of_any, asked_once
+from nsml.client.idempotency import is_idempotent, only_reads
 from nsml.client.streams import read_logs, read_metrics, watch_sessions
 from nsml.content.packing import pack
-from nsml.v1 import (
-    accounts_pb2,
-    agents_pb2,
-    checkpoints_pb2,
-    content_pb2,
-    datasets_pb2,
-    nodes_pb2,
-    projects_pb2,
-    secrets_pb2,
-    sessions_pb2,
-    webhooks_pb2,
-)
 from nsml.v1 import sessions_pb2 as pb
 from tests.proxy import Proxy
+from tests.unit.controlplane.access.test_access_table import contract_files
 from tests.unit.nsml.client.contract_server import ContractServer
 
 
@@ -180,20 +170,21 @@ async def test_who_is_slow_may_still_be_the_only_one(monkeypatch) -> None:
     assert calls.asked == ["a", "b"]
 
 
-def test_every_call_is_known_to_be_repeatable_or_not() -> None:
-    modules = (
-        accounts_pb2, agents_pb2, checkpoints_pb2, content_pb2, datasets_pb2, nodes_pb2, projects_pb2,
-        secrets_pb2, sessions_pb2, webhooks_pb2,
-    )  # fmt: skip
-    unary = {
-        f"{service.name}/{method.name}"
-        for module in modules
-        for service in module.DESCRIPTOR.services_by_name.values()
+def test_what_only_reads_may_be_repeated_and_a_submission() -> None:
+    reads = ("Get", "List", "Read", "Find", "Explain")
+    unary = [
+        (f"{service.name}/{method.name}", method.input_type._concrete_class)
+        for file in contract_files()
+        if file.package == "nsml.v1"
+        for service in file.services_by_name.values()
         for method in service.methods
         if not (method.client_streaming or method.server_streaming)
-    }
-    assert unary == REPEATABLE | ONCE
-    assert not REPEATABLE & ONCE
+    ]
+    reading = {method for method, _ in unary if method.partition("/")[2].startswith(reads)}
+    assert {method for method, request in unary if only_reads(method, request)} == reading
+    repeatable = {method for method, request in unary if is_idempotent(method, request)}
+    assert repeatable == reading | {"SessionService/CreateSession"}
+    assert len(unary) > 2 * len(reading) > 40
 
 
 async def test_streams_go_on_at_another_control_plane(both, server) -> None:
