@@ -25,7 +25,7 @@ from typing import (
 )
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 T = TypeVar("T")
@@ -101,10 +101,12 @@ class Codec(NamedTuple, Generic[T, M]):
         """The value in bytes.
 
         Raises:
-            google.protobuf.message.DecodeError: they are no message.
-            ValueError: a value of an enumeration is unknown.
+            ValueError: they are no such message, or a value of an enumeration is unknown.
         """
-        return self.from_message(self.message.FromString(data))
+        try:
+            return self.from_message(self.message.FromString(data))
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
 
 
 _codecs: Final[dict[tuple[type, type], Codec[Any, Any]]] = {}
@@ -124,6 +126,7 @@ def codec(
     spread: Mapping[str, Spread] | None = None,
     unset: Mapping[str, Any] | None = None,
     extra: Collection[str] = (),
+    omit: Collection[str] = (),
 ) -> Codec[T, M]:
     """Compile the codec of a dataclass and a message.
 
@@ -137,6 +140,7 @@ def codec(
         spread: the same, where that is not exactly one field of the message.
         unset: what fields stand for that are unset, as older versions left them.
         extra: fields of the message that are not of the dataclass: the caller sets them.
+        omit: fields of the dataclass that are not of the message: they are read as their defaults.
 
     Raises:
         TypeError: the two do not agree, or have a codec already.
@@ -150,6 +154,8 @@ def codec(
     hints = get_type_hints(kind, localns=_TYPING_NAMES)
     for field in fields(kind):  # type: ignore[arg-type]  # a type variable cannot be bound to dataclasses
         name = field.name
+        if name in omit:
+            continue
         if name in spread:
             writing.by_hand(name, spread[name])
             left.difference_update(spread[name].fields)

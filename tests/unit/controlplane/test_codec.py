@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import controlplane
 from controlplane.codec import Codec, codec, codecs
 from controlplane.domain.cluster import Cluster
+from controlplane.domain.conditions import Condition
 from controlplane.domain.values import Device, EndedAttempt, Node, Resources, SecretUse, Usage
 from controlplane.stored.v1 import records_pb2 as pb
 
@@ -44,6 +45,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
 }
 EXCEPTIONS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
+    Condition: {"remark": st.just("")},  # not written
     Usage: {"utilization": st.none() | st.floats(0, 100)},  # below 0 stands for None
     # Unset, these stand for something else.
     Node: {"gang_network": TEXTS.filter(bool)},
