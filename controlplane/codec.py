@@ -223,7 +223,7 @@ class _Writing:
     """The source of one codec while it is written: `v` is the value, `m` the message."""
 
     def __init__(self, kind: type, message: type[Message], *, is_two_way: bool) -> None:
-        self._title = f"{kind.__name__} and {message.__name__}"
+        self._title = f"{kind.__name__} and {message.DESCRIPTOR.full_name}"
         if (kind, message) in _made:
             raise TypeError(f"{self._title} were compiled already")
         self._kind = kind
@@ -350,7 +350,7 @@ class _Writing:
             self._decoding.append(f"{name}={value} if m.HasField({field.name!r}) else None")
         elif isinstance(kind, enum.EnumMeta) and all(kind):
             self._decoding.append(f"{name}={value} if {at} else None")
-        else:  # a value would be taken for an unset field
+        elif self._is_two_way:  # a value would be taken for an unset field
             raise self._disagree(name, field)
 
     def _scalar(self, name: str, field: _Field, kind: Any, read: str) -> str:

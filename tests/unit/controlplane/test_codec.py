@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -12,14 +14,24 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import controlplane
-from controlplane.codec import Codec, codec, made
+from controlplane.codec import Codec, Encoder, codec, made
 from controlplane.domain.cluster import Cluster
 from controlplane.domain.conditions import Condition
-from controlplane.domain.values import Device, EndedAttempt, Node, Resources, SecretUse, Usage
+from controlplane.domain.values import (
+    Device,
+    EndedAttempt,
+    Node,
+    Resources,
+    SecretUse,
+    Session,
+    SessionSpec,
+    Usage,
+)
+from controlplane.history.values import Media
 from controlplane.stored.v1 import records_pb2 as pb
 
 ROOT = Path(controlplane.__file__).parent
@@ -27,7 +39,9 @@ for path in sorted(ROOT.rglob("*.py")):
     if "from controlplane.codec import" in path.read_text():
         import_module(".".join(("controlplane", *path.relative_to(ROOT).with_suffix("").parts)))
 
+ENCODERS = [one for one in made() if not isinstance(one, Codec)]
 PAIRS = {(one.kind, one.message): one for one in made() if isinstance(one, Codec)}
+KNOWN = {(one.kind, one.message) for one in made()}
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
 INTEGERS = {
     FieldDescriptor.TYPE_UINT32: st.integers(0, (1 << 32) - 1),
@@ -36,6 +50,7 @@ INTEGERS = {
     FieldDescriptor.TYPE_SINT32: st.integers(-(1 << 31), (1 << 31) - 1),
     FieldDescriptor.TYPE_INT64: st.integers(-(1 << 63), (1 << 63) - 1),
 }
+TIMES = st.integers(0, 1 << 32).map(lambda number: number / 4)
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     int: INTEGERS[FieldDescriptor.TYPE_UINT32],
     float: st.floats(allow_nan=False),
@@ -46,7 +61,11 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 }
 EXCEPTIONS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
     Condition: {"remark": st.just("")},  # not written
-    Usage: {"utilization": st.none() | st.floats(0, 100)},  # below 0 stands for None
+    Media: {"facts": st.dictionaries(TEXTS, TEXTS, max_size=2).map(json.dumps)},
+    Usage: {
+        "utilization": st.none() | st.floats(0, 100),  # below 0 stands for None
+        "memory_peak": st.integers(0, 1 << 50).map(float),  # whole bytes in the contract
+    },
     # Unset, these stand for something else.
     Node: {"gang_network": TEXTS.filter(bool)},
     Cluster: {
@@ -57,17 +76,40 @@ EXCEPTIONS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
 }
 
 
+SHOWN_BY_HAND = {
+    Session: {"spec", "stop", "command", "usage", "episodes", "progress"},
+    SessionSpec: {"datasets", "preemptible"},
+    EndedAttempt: {"nodes"},  # each once
+    Media: {"facts"},  # as JSON
+}
+"""Fields that do not reach their message as they are, by the callers of the encoder."""
+
+
+def names_of(kind: Any) -> list[str]:
+    """The fields of a dataclass, or of a named tuple."""
+    return [one.name for one in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+
+
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"Mapping": Mapping})
+
+
+@cache
 def values(kind: Any, message: Any = None) -> st.SearchStrategy[Any]:
     """Any values of a dataclass that fit into the message."""
-    hints = get_type_hints(kind, localns={"Mapping": Mapping})
-    there = message.DESCRIPTOR.fields_by_name if message else {}
-    own = EXCEPTIONS.get(kind, {})
-    drawn = {
-        name: own[name] if name in own else part(hints[name], there.get(name))
-        for name in (one.name for one in fields(kind))
-    }
+    drawn = {name: field_of(kind, name, message) for name in names_of(kind)}
     made = st.builds(kind, **drawn)
     return made.map(with_capacity) if kind is Node else made
+
+
+def field_of(kind: Any, name: str, message: Any) -> st.SearchStrategy[Any]:
+    """Any values of one field of a dataclass."""
+    own = EXCEPTIONS.get(kind, {})
+    if name in own:
+        return own[name]
+    field = message.DESCRIPTOR.fields_by_name.get(name) if message else None
+    return part(hints_of(kind)[name], field)
 
 
 def with_capacity(node: Node) -> Node:
@@ -83,7 +125,7 @@ def part(hint: Any, field: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(hint)
     if is_dataclass(hint):
         inner = GetMessageClass(field.message_type) if field and field.message_type else None
-        return values(hint, inner if (hint, inner) in PAIRS else None)
+        return values(hint, inner if (hint, inner) in KNOWN else None)
     if origin is Mapping:
         return st.dictionaries(*(part(one, None) for one in args), max_size=3)
     if origin is frozenset:
@@ -94,6 +136,10 @@ def part(hint: Any, field: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*(part(one, None) for one in args))
     if args:
         return st.one_of(*(part(one, field) for one in args))
+    if hint is float and field and field.message_type:
+        return TIMES
+    if hint is float and field and field.type == FieldDescriptor.TYPE_FLOAT:
+        return st.floats(allow_nan=False, width=32)
     if hint is int and field:
         return INTEGERS.get(field.type, LEAVES[int])
     return LEAVES[hint]
@@ -109,6 +155,29 @@ def test_a_value_is_the_same_after_the_way_through_its_message(
 ) -> None:
     value = data.draw(values(one.kind, one.message))
     assert one.decode(one.encode(value)) == value
+
+
+@pytest.mark.parametrize("one", ENCODERS, ids=lambda one: one.message.DESCRIPTOR.full_name)
+@given(data=st.data())
+def test_what_changes_in_a_value_changes_in_its_message(
+    one: Encoder[Any, Any], data: st.DataObject
+) -> None:
+    shown = set(one.message.DESCRIPTOR.fields_by_name) - SHOWN_BY_HAND.get(one.kind, set())
+    name = data.draw(st.sampled_from(sorted(shown.intersection(names_of(one.kind)))))
+    first, second = (
+        data.draw(values(one.kind, one.message)),
+        data.draw(field_of(one.kind, name, one.message)),
+    )
+    parts = {part: getattr(first, part) for part in names_of(one.kind)}
+    assume(parts[name] != second and is_whole(second))
+    changed = one.kind(**{**parts, name: second})
+    assert one.to_message(first) != one.to_message(changed)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether all of it is in its message: of dataclasses within, some fields may not be."""
+    items = value if isinstance(value, (tuple, frozenset)) else (value,)
+    return not any(map(is_dataclass, items))
 
 
 @dataclass(frozen=True)
