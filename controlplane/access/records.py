@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from controlplane.access.secret import new_id
-from controlplane.domain.identity import Role, User
+from controlplane.codec import Spread, codec
+from controlplane.domain.identity import User
 from controlplane.store.tables import Table
 from controlplane.stored.v1.records_pb2 import (
     BarredKeyRecord,
@@ -45,39 +46,22 @@ def _decoder(kind: type[RecordT]) -> Callable[[bytes], RecordT]:
     return decode
 
 
-_user_of = _decoder(UserRecord)
+def _set_id(user: User, record: UserRecord) -> None:
+    # A name stands for itself, as in the records of versions without ids.
+    record.id = "" if user.id == user.name else user.id
 
 
-def _encode_user(user: User) -> bytes:
-    role = user.role.value
-    return _encode(
-        UserRecord(
-            name=user.name,
-            role=role,
-            team=user.team,
-            created_at=user.created_at,
-            id="" if user.id == user.name else user.id,
-            kept_bytes=user.kept_bytes,
-        )
-    )
-
-
-def _decode_user(value: bytes) -> User:
-    record = _user_of(value)
-    return User(
-        name=record.name,
-        id=record.id,
-        role=Role(record.role),
-        team=record.team,
-        created_at=record.created_at,
-        kept_bytes=record.kept_bytes if record.HasField("kept_bytes") else None,
-    )
-
+_USER: Final = codec(
+    User,
+    UserRecord,
+    spread={"id": Spread(("id",), _set_id, lambda record: record.id)},
+    extra=("removed_at",),
+)
 
 PREFIX: Final = "access/"
 """Of who may call, so that one watch follows these records and nothing else."""
 
-USERS: Final = Table[User](f"{PREFIX}user/", encode=_encode_user, decode=_decode_user)
+USERS: Final = Table[User](f"{PREFIX}user/", encode=_USER.encode, decode=_USER.decode)
 """By name."""
 
 
@@ -89,13 +73,13 @@ class Removed(NamedTuple):
 
 
 def _encode_removed(removed: Removed) -> bytes:
-    record = _user_of(_encode_user(removed.user))
+    record = _USER.to_message(removed.user)
     record.removed_at = removed.removed_at
     return _encode(record)
 
 
 def _decode_removed(value: bytes) -> Removed:
-    return Removed(_decode_user(value), _user_of(value).removed_at)
+    return Removed(_USER.decode(value), UserRecord.FromString(value).removed_at)
 
 
 REMOVED_USERS: Final = Table[Removed](

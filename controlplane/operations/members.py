@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from google.protobuf.message import DecodeError
 
-from controlplane.domain.conditions import Condition, ConditionName
+from controlplane.codec import codec
+from controlplane.domain.conditions import Condition
 from controlplane.domain.errors import AlreadyExists
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import (
@@ -72,52 +72,10 @@ class Member:
         return self.agent_address or self.local_address
 
 
-def _encode(member: Member) -> bytes:
-    return MemberRecord(
-        name=member.name,
-        version=member.version,
-        user_address=member.user_address,
-        agent_address=member.agent_address,
-        local_address=member.local_address,
-        started_at=member.started_at,
-        instance=member.instance,
-        settings=member.settings,
-        findings=[
-            FindingRecord(
-                name=one.name, subject=one.subject, since=one.since, evidence=one.evidence
-            )
-            for one in member.findings
-        ],
-    ).SerializeToString()
+codec(Condition, FindingRecord, omit=("remark",))
+_MEMBER: Final = codec(Member, MemberRecord)
 
-
-def _decode(value: bytes) -> Member:
-    try:
-        record = MemberRecord.FromString(value)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
-    return Member(
-        name=record.name,
-        version=record.version,
-        user_address=record.user_address,
-        agent_address=record.agent_address,
-        local_address=record.local_address,
-        started_at=record.started_at,
-        instance=record.instance,
-        settings=dict(record.settings),
-        findings=tuple(
-            Condition(
-                name=ConditionName(one.name),
-                subject=one.subject,
-                since=one.since,
-                evidence=one.evidence,
-            )
-            for one in record.findings
-        ),
-    )
-
-
-MEMBERS: Final = Table[Member]("members/", encode=_encode, decode=_decode)
+MEMBERS: Final = Table[Member]("members/", encode=_MEMBER.encode, decode=_MEMBER.decode)
 """By name."""
 
 

@@ -32,7 +32,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
-from google.protobuf.message import DecodeError
 
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.history.values import KeptKind, Reference
@@ -335,7 +334,7 @@ def _roots_in(found: Iterable[bytes]) -> list[Reference]:
     """The code that records of ended sessions refer to. Their datasets are kept by their versions, as long as there are any."""
     try:
         sessions = [etcd_codec.decode_session(record) for record in found]
-    except (DecodeError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
     return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner) for one in sessions]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import caller, note_target, require_user
 from controlplane.access.failed_attempts import FailureLimiter, address_of
+from controlplane.codec import encoder
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.history.values import KeptKind
@@ -232,14 +233,7 @@ def _check_own(asking: UserCaller, user: str) -> None:
         raise Denied("only administrators make tokens for others")
 
 
-def _user(user: User) -> accounts_pb2.User:
-    is_admin = user.role is Role.ADMIN
-    return accounts_pb2.User(
-        name=user.name,
-        role=accounts_pb2.ROLE_ADMIN if is_admin else accounts_pb2.ROLE_MEMBER,
-        team=user.team,
-        created_at=timestamp(user.created_at),
-    )
+_user: Final = encoder(User, accounts_pb2.User, omit=("id", "kept_bytes")).to_message
 
 
 def _usage(use: KeptUse) -> accounts_pb2.Usage:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
-from controlplane.history.values import AuditQuery
+from controlplane.history.values import AuditQuery, AuditRow
 from controlplane.operations.session_listing import page_size
 from controlplane.services.chunking import beside
-from controlplane.services.convert.times import seconds_of, timestamp
+from controlplane.services.convert.times import seconds_of
 from controlplane.services.errors import Context, answering
 from nsml.v1 import audit_pb2 as pb
 from nsml.v1 import audit_pb2_grpc
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.history.interface import Ledger
-    from controlplane.history.values import AuditRow
     from controlplane.operations.auditing import Audit
     from controlplane.operations.concurrency_limits import Turns
 
@@ -77,14 +77,4 @@ def _number(cursor: str) -> int:
     raise InvalidRequest("the cursor is not one of this platform's")
 
 
-def _message(row: AuditRow) -> pb.AuditRow:
-    return pb.AuditRow(
-        at=timestamp(row.at),
-        actor=row.actor,
-        method=row.method,
-        target=row.target,
-        outcome=row.outcome,
-        request_id=row.request_id,
-        token=row.token,
-        calls=row.calls,
-    )
+_message: Final = encoder(AuditRow, pb.AuditRow).to_message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import encoder
 from controlplane.operations.backups import LostBlob, Taken
-from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, streaming
 from nsml._version import VERSION
 from nsml.v1 import backups_pb2 as pb
@@ -70,14 +70,13 @@ class BackupServicer(backups_pb2_grpc.BackupServiceServicer):
                 )
 
 
+_HEADER: Final = encoder(Taken, pb.BackupHeader, extra=("version",))
+
+
 def _header(taken: Taken) -> pb.BackupHeader:
-    return pb.BackupHeader(
-        cluster_id=taken.cluster_id,
-        version=VERSION,
-        data_version=taken.data_version,
-        revision=taken.revision,
-        taken_at=timestamp(taken.taken_at),
-    )
+    message = _HEADER.to_message(taken)
+    message.version = VERSION
+    return message
 
 
 def _closed(part: str, digest: str) -> pb.CreateBackupResponse:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from controlplane.access.current import require_user
+from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
-from controlplane.history.values import MediaContent, MediaKey, MediaQuery
+from controlplane.history.values import Media, MediaContent, MediaKey, MediaQuery
 from controlplane.services.agents import require_agent
 from controlplane.services.chunking import beside
 from controlplane.services.convert.reported import struct
-from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
 
 if TYPE_CHECKING:
-    from controlplane.history.values import Media
     from controlplane.operations.concurrency_limits import Turns
     from controlplane.operations.content import Content
     from controlplane.operations.media import Shown
@@ -82,23 +81,12 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
         return pb.CommitMediaResponse()
 
 
-def _message(media: Media) -> pb.Media:
-    return pb.Media(
-        name=media.name,
-        kind=media.kind,
-        state=f"MEDIA_STATE_{media.state.value}",
-        time=timestamp(media.time),
-        step=media.step,
-        attempt=media.attempt,
-        rank=media.rank,
-        content_type=media.content_type,
-        caption=media.caption,
-        facts=struct(json.loads(media.facts)),
-        size_bytes=media.size_bytes,
-        root=media.root or "",
-        file=media.file,
-        why_lost=media.why_lost,
-    )
+_message: Final = encoder(
+    Media,
+    pb.Media,
+    convert={"facts": lambda facts: struct(json.loads(facts))},
+    omit=("session_id",),
+).to_message
 
 
 _KEY = msgspec.json.Decoder(tuple[float, int, int, str])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import note_target, require_user
+from controlplane.access.user_secrets import SecretFacts
+from controlplane.codec import encoder
 from controlplane.domain.errors import Denied
 from controlplane.domain.identity import may_change
-from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import secrets_pb2 as pb
 from nsml.v1 import secrets_pb2_grpc
 
 if TYPE_CHECKING:
-    from controlplane.access.user_secrets import SecretFacts, UserSecrets
+    from controlplane.access.user_secrets import UserSecrets
 
 
 class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
@@ -59,10 +60,4 @@ def _owner(user: str) -> str:
     return owner
 
 
-def _message(facts: SecretFacts) -> pb.Secret:
-    return pb.Secret(
-        name=facts.name,
-        size_bytes=facts.size_bytes,
-        created_at=timestamp(facts.created_at),
-        updated_at=timestamp(facts.updated_at),
-    )
+_message: Final = encoder(SecretFacts, pb.Secret).to_message

@@ -22,9 +22,11 @@ import pytest
 
 from cli.local import processes
 from cli.local.ports import Held
+from controlplane.operations import etcd_codec
 from nsml._version import VERSION
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
+from tests.upgrade.plain_values import plain
 
 __all__ = ["machine"]
 
@@ -38,6 +40,15 @@ while True:
     n += 1
     time.sleep(0.2)
 """
+
+
+def same(before: Any, now: Any) -> bool:
+    """Whether all that was written before is read now, beside what there is of later versions."""
+    if isinstance(before, dict):
+        return all(name in now and same(one, now[name]) for name, one in before.items())
+    if isinstance(before, list):
+        return len(before) == len(now) and all(map(same, before, now))
+    return bool(before == now)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +108,18 @@ def end(machine: Machine, name: str) -> None:
     assert program is not None
     os.kill(program.pid, signal.SIGTERM)
     until(lambda: not program.is_alive)
+
+
+def test_records_of_the_version_before_are_read(programs: Path) -> None:
+    command = [programs / "python", Path(__file__).parent / "write_records.py"]
+    written = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    records = [json.loads(line) for line in written.splitlines()]
+    assert [name for name, *_ in records] == ["session", "node", "allocation"]
+    for name, before, data in records:
+        now = plain(getattr(etcd_codec, f"decode_{name}")(bytes.fromhex(data)))
+        assert same(before, json.loads(json.dumps(now))), f"{now} was {before}"
 
 
 def test_a_platform_is_upgraded_under_its_sessions(

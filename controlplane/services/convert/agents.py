@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from controlplane.access.user_secrets import OpenedSecret
+from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import (
@@ -30,7 +32,7 @@ from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedOffer, Registration
 from controlplane.operations.replica_reports import Report
 from controlplane.services.chunking import parts_of
-from controlplane.services.convert.resources import to_isolation, to_kept, to_networks
+from controlplane.services.convert.resources import to_device, to_isolation, to_kept, to_networks
 from controlplane.services.convert.sessions import CAUSES, spec_message
 from controlplane.services.convert.times import duration, seconds_of, time_of
 from nsml.content.digests import is_digest
@@ -40,7 +42,6 @@ from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.access.user_secrets import OpenedSecret
     from controlplane.operations.agent_connections import ImageOrder, TunnelOrder
     from controlplane.operations.desired_replicas import Assignment, Orders
 
@@ -66,6 +67,9 @@ _ABILITIES: Final = {
 _REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
 _PHASES: Final = {phase: f"REPLICA_PHASE_{phase.value}" for phase in ReplicaPhase}
 _PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one in _REPORTED}
+
+
+_SECRET: Final = encoder(OpenedSecret, agents_pb2.SecretValue)
 
 
 def to_registration(message: agents_pb2.Register, now: float) -> Registration:
@@ -114,18 +118,7 @@ def to_abilities(given: Iterable[int]) -> frozenset[Ability]:
 
 def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
     """All devices of a node."""
-    devices = tuple(
-        Device(
-            uuid=one.uuid,
-            index=one.index,
-            model=one.model,
-            memory_bytes=one.memory_bytes,
-            simulated=one.simulated,
-            withheld=one.withheld,
-            parent_uuid=one.parent_uuid,
-        )
-        for one in messages
-    )
+    devices = tuple(map(to_device, messages))
     if len({device.uuid for device in devices}) != len(devices):
         raise InvalidRequest("two devices have one uuid")
     if len(devices) > MOST_NODE_DEVICES:
@@ -360,7 +353,7 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
         ),
         hosts=assignment.hosts,
         secrets=[
-            agents_pb2.SecretValue(variable=one.variable, value=one.value, problem=one.problem)
+            _SECRET.to_message(one)
             for one in secrets.get((held.session_id, held.attempt, held.rank), ())
         ],
     )

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import encoder
 from controlplane.domain.node_availability import hold_words
+from controlplane.domain.values import Drain, Fence, PlacedAs
+from controlplane.operations.members import Member
+from controlplane.operations.usage import Load
 from controlplane.services.convert.times import timestamp
 from nsml.v1 import nodes_pb2 as pb
 
 if TYPE_CHECKING:
     from controlplane.domain.conditions import Condition
     from controlplane.domain.errors import StateConflict
-    from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
-    from controlplane.operations.members import Member
-    from controlplane.operations.usage import Load
+    from controlplane.domain.values import Hold
     from controlplane.store.election import Leader
+
+
+_MEMBER: Final = encoder(
+    Member, pb.Member, extra=("is_leader",), omit=("instance", "settings", "findings")
+)
 
 
 def member_message(member: Member, leader: Leader | None) -> pb.Member:
     """One control plane, and whether it is the leader."""
-    return pb.Member(
-        name=member.name,
-        version=member.version,
-        user_address=member.user_address,
-        agent_address=member.agent_address,
-        local_address=member.local_address,
-        started_at=timestamp(member.started_at),
-        is_leader=leader is not None and leader.member == member.name,
-    )
+    message = _MEMBER.to_message(member)
+    message.is_leader = leader is not None and leader.member == member.name
+    return message
 
 
 def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condition:
@@ -43,39 +44,30 @@ def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condi
     )
 
 
+_LOAD: Final = encoder(
+    Load, pb.ClusterLoad, rename={"utilization": "utilization_percent", "watts": "power_watts"}
+)
+
+
 def load_message(load: Load) -> pb.ClusterLoad | None:
     """What all devices do; None where nothing is known of any."""
-    if not load.devices:
-        return None
-    return pb.ClusterLoad(
-        devices=load.devices,
-        held=load.held,
-        running=load.running,
-        busy=load.busy,
-        utilization_percent=load.utilization,
-        power_watts=load.watts,
-    )
+    return _LOAD.to_message(load) if load.devices else None
+
+
+_DRAIN: Final = encoder(Drain, pb.Drain)
 
 
 def drain_message(drain: Drain | None) -> pb.Drain | None:
     """Why a node takes nothing new."""
-    if drain is None:
-        return None
-    return pb.Drain(
-        asked_by=drain.asked_by,
-        reason=drain.reason,
-        asked_at=timestamp(drain.asked_at),
-        move_at=timestamp(drain.move_at),
-    )
+    return None if drain is None else _DRAIN.to_message(drain)
+
+
+_FENCE: Final = encoder(Fence, pb.Fence, omit=("boot_id", "replicas"))
 
 
 def fence_message(fence: Fence | None) -> pb.Fence | None:
     """Who said that what a node ran is gone."""
-    if fence is None:
-        return None
-    return pb.Fence(
-        asked_by=fence.asked_by, reason=fence.reason, asked_at=timestamp(fence.asked_at)
-    )
+    return None if fence is None else _FENCE.to_message(fence)
 
 
 def refusal_message(refusal: StateConflict | None) -> pb.FenceRefusal | None:
@@ -98,10 +90,10 @@ def hold_message(hold: Hold | None, *, names_replicas: bool) -> pb.Hold | None:
     )
 
 
+_FOREIGN: Final = encoder(PlacedAs, pb.ForeignReplica, extra=("replica",))
+
+
 def _foreign_message(key: tuple[str, int, int], known: PlacedAs) -> pb.ForeignReplica:
-    return pb.ForeignReplica(
-        replica=".".join(map(str, key)),
-        session_name=known.session_name,
-        device_uuids=known.device_uuids,
-        started_at=timestamp(known.started_at),
-    )
+    message = _FOREIGN.to_message(known)
+    message.replica = ".".join(map(str, key))
+    return message

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import encoder
 from controlplane.domain.identity import may_see
+from controlplane.domain.plan import Shortage
 from controlplane.services.convert.resources import network_name, resources_message, to_network
 from controlplane.services.convert.sessions import PRIORITIES, to_priority
 from controlplane.services.convert.shares import share_message
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from controlplane.scheduler import Start
 
 
+_SHORTAGE: Final = encoder(Shortage, pb.Shortage)
+
+
 def waiting_message(
     deferral: Deferral, *, queued: int, viewer: UserCaller, accounts: Accounts
 ) -> pb.Waiting:
@@ -29,7 +34,7 @@ def waiting_message(
         place=deferral.place,
         queued=queued,
         reason=why.reason,
-        shortages=[pb.Shortage(what=one.what, nodes=one.nodes) for one in why.shortages],
+        shortages=map(_SHORTAGE.to_message, why.shortages),
         never=not why.can_ever_fit,
         short=deferral.short,
         holders=[_holder_message(one, viewer) for one in deferral.holders],

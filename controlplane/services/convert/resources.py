@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import codec, encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.values import (
     Device,
@@ -27,8 +28,9 @@ _ISOLATIONS_BACK: Final = {
     resources_pb2.Isolation.Value(_ISOLATIONS[one]): one for one in Isolation
 }
 _NETWORKS_BACK: Final = {resources_pb2.Network.Value(f"NETWORK_{one.name}"): one for one in Network}
-_KEEPINGS: Final = {keeping: f"KEEPING_{keeping.value}" for keeping in Keeping}
-_KEEPINGS_BACK: Final = {resources_pb2.Keeping.Value(_KEEPINGS[one]): one for one in Keeping}
+_KEEPINGS_BACK: Final = {
+    resources_pb2.Keeping.Value(f"KEEPING_{keeping.value}"): keeping for keeping in Keeping
+}
 
 
 def to_visibility(number: int) -> Visibility | None:
@@ -41,35 +43,13 @@ def to_visibility(number: int) -> Visibility | None:
         raise InvalidRequest(f"there is no visibility {number}") from None
 
 
-def resources_message(resources: Resources) -> resources_pb2.Resources:
-    """Capacity asked for or held."""
-    return resources_pb2.Resources(
-        gpu_thousandths=resources.gpu_thousandths,
-        cpu_thousandths=resources.cpu_thousandths,
-        memory_bytes=resources.memory_bytes,
-    )
+_RESOURCES: Final = codec(Resources, resources_pb2.Resources)
+resources_message: Final = _RESOURCES.to_message
+to_resources: Final = _RESOURCES.from_message
 
-
-def to_resources(message: resources_pb2.Resources) -> Resources:
-    """Capacity asked for."""
-    return Resources(
-        gpu_thousandths=message.gpu_thousandths,
-        cpu_thousandths=message.cpu_thousandths,
-        memory_bytes=message.memory_bytes,
-    )
-
-
-def device_message(device: Device) -> resources_pb2.Device:
-    """One GPU."""
-    return resources_pb2.Device(
-        uuid=device.uuid,
-        index=device.index,
-        model=device.model,
-        memory_bytes=device.memory_bytes,
-        simulated=device.simulated,
-        withheld=device.withheld,
-        parent_uuid=device.parent_uuid,
-    )
+_DEVICE: Final = codec(Device, resources_pb2.Device)
+device_message: Final = _DEVICE.to_message
+to_device: Final = _DEVICE.from_message
 
 
 def isolation_name(level: Isolation) -> str:
@@ -103,15 +83,7 @@ def to_networks(numbers: Iterable[int]) -> tuple[Network, ...]:
     return tuple(one for one in Network if one in known)
 
 
-def kept_message(kept: KeptLimits) -> resources_pb2.KeptLimits:
-    """How a node keeps limits."""
-    return resources_pb2.KeptLimits(
-        memory=_KEEPINGS[kept.memory],
-        cpus=_KEEPINGS[kept.cpus],
-        processes=_KEEPINGS[kept.processes],
-        disk=_KEEPINGS[kept.disk],
-        note=kept.note,
-    )
+kept_message: Final = encoder(KeptLimits, resources_pb2.KeptLimits).to_message
 
 
 def to_kept(message: resources_pb2.KeptLimits, *, most_note_chars: int) -> KeptLimits:
@@ -125,19 +97,4 @@ def to_kept(message: resources_pb2.KeptLimits, *, most_note_chars: int) -> KeptL
     )
 
 
-def sample_message(sample: DeviceSample) -> resources_pb2.DeviceSample:
-    """One reading of a device."""
-    return resources_pb2.DeviceSample(
-        uuid=sample.uuid,
-        utilization_percent=sample.utilization_percent,
-        memory_used_bytes=sample.memory_used_bytes,
-        power_watts=sample.power_watts,
-        temperature_celsius=sample.temperature_celsius,
-        clock_mhz=sample.clock_mhz,
-        memory_clock_mhz=sample.memory_clock_mhz,
-        ecc_corrected=sample.ecc_corrected,
-        ecc_uncorrected=sample.ecc_uncorrected,
-        last_xid=sample.last_xid,
-        process_count=sample.process_count,
-        throttled=sample.throttled,
-    )
+sample_message: Final = encoder(DeviceSample, resources_pb2.DeviceSample).to_message

@@ -7,17 +7,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import codec, encoder
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     Cause,
+    EndedAttempt,
     EpisodeKind,
     Limits,
     Priority,
     Progress,
+    Replica,
     SecretUse,
     Session,
     SessionSpec,
+    Usage,
     Visibility,
 )
 from controlplane.history.summaries import MOST_NAMES
@@ -25,10 +29,6 @@ from controlplane.operations.datasets import parse_dataset
 from controlplane.operations.session_listing import Filter
 from controlplane.operations.validation import Submission
 from controlplane.services.convert.resources import (
-    VISIBILITIES,
-    device_message,
-    network_name,
-    resources_message,
     to_network,
     to_resources,
     to_visibility,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence, Sequence
 
     from controlplane.domain.identity import User
-    from controlplane.domain.values import EndedAttempt, Stop, Usage
+    from controlplane.domain.values import Stop
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
@@ -81,11 +81,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         pod=spec.pod,
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
-        limits=Limits(
-            shm_bytes=spec.limits.shm_bytes,
-            disk_bytes=spec.limits.disk_bytes,
-            process_count=spec.limits.process_count,
-        ),
+        limits=_LIMITS.from_message(spec.limits),
         memo=request.memo,
         visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
         project=request.project,
@@ -124,47 +120,36 @@ def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+_LIMITS: Final = codec(Limits, sessions_pb2.Limits)
+_SPEC: Final = encoder(
+    SessionSpec,
+    sessions_pb2.SessionSpec,
+    extra=("datasets", "grace", "time_limit", "lost_after", "preemptible", "no_queue"),
+    omit=("datasets", "grace_s", "time_limit_s", "lost_after_s", "preemptible"),
+)
+
+
 def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
     """A spec with its defaults filled in; somebody else's datasets are named OWNER/NAME."""
-    message = sessions_pb2.SessionSpec(
-        entry=spec.entry,
-        args=spec.args,
-        argv=spec.argv,
-        bundle_digest=spec.bundle_digest,
-        datasets=[
-            sessions_pb2.DatasetReference(
-                name=one.name if one.owner == owner else f"{one.owner}/{one.name}",
-                version=one.version,
-                digest=one.digest,
-            )
-            for one in spec.datasets
-        ],
-        resources=resources_message(spec.resources),
-        replica_count=spec.replica_count,
-        environment=dict(spec.environment),
-        secrets=[
-            sessions_pb2.SecretUse(name=one.name, variable=one.variable) for one in spec.secrets
-        ],
-        image=spec.image,
-        grace=duration(spec.grace_s),
-        retry_count=spec.retry_count,
-        limits=sessions_pb2.Limits(
-            shm_bytes=spec.limits.shm_bytes,
-            disk_bytes=spec.limits.disk_bytes,
-            process_count=spec.limits.process_count,
-        ),
-        priority=PRIORITIES[spec.priority],
-        preemptible=spec.may_be_preempted,
-        gpu_model=spec.gpu_model,
-        pod=spec.pod,
-        network=network_name(spec.network),
-        refresh_environment=spec.refresh_environment,
-    )
+    message = sessions_pb2.SessionSpec()
+    _fill_spec(spec, owner, message)
+    return message
+
+
+def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec) -> None:
+    _SPEC.fill(spec, message)
+    for one in spec.datasets:
+        message.datasets.add(
+            name=one.name if one.owner == owner else f"{one.owner}/{one.name}",
+            version=one.version,
+            digest=one.digest,
+        )
+    message.preemptible = spec.may_be_preempted
+    message.grace.CopyFrom(duration(spec.grace_s))
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))
     if spec.lost_after_s:
         message.lost_after.CopyFrom(duration(spec.lost_after_s))
-    return message
 
 
 SHORT_BYTES: Final = 4 << 10
@@ -212,6 +197,48 @@ def _beginning(text: str, size: int) -> tuple[str, int]:
     return kept, len(data) - len(kept.encode())
 
 
+encoder(
+    Replica,
+    sessions_pb2.Replica,
+    rename={"is_near_data": "near_data"},
+    extra=("use",),
+    omit=("phase", "started_at", "exit", "heard_at", "waiting"),
+)
+encoder(
+    EndedAttempt,
+    sessions_pb2.EndedAttempt,
+    convert={"nodes": dict.fromkeys},  # each once
+    omit=("gpu_thousandths", "held_s", "devices", "simulated"),
+)
+_PROGRESS: Final = encoder(Progress, sessions_pb2.Progress, rename={"is_resumable": "resumable"})
+_USAGE: Final = encoder(
+    Usage,
+    sessions_pb2.SessionUsage,
+    rename={
+        "utilization": "utilization_percent",
+        "utilization_peak": "utilization_peak_percent",
+        "memory_peak": "memory_peak_bytes",
+    },
+    convert={"memory_peak": round},
+    extra=("idle_since", "forgotten_attempts"),
+)
+_SESSION: Final = encoder(
+    Session,
+    sessions_pb2.Session,
+    extra=(
+        *("spec", "stop", "command", "usage", "episodes", "progress", "simulated"),
+        # What is known of it beside its record.
+        *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
+        *("summary", "summary_names", "summary_left_out", "left_out_bytes"),
+    ),
+    omit=(
+        *("spec", "stop", "command", "usage", "episodes", "progress"),
+        *("request_id", "request_digest", "owner_id", "bad_attempts"),
+        *("not_before", "settling", "resume"),
+    ),
+)
+
+
 def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Session:
     """What a session's record says, as its viewers see it.
 
@@ -222,45 +249,10 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
         # Before there is a message: a message's map that is changed while it is read skips names.
         spec = replace(spec, environment=dict.fromkeys(environment, variables.HIDDEN))
         environment = {}
-    message = sessions_pb2.Session(
-        id=session.id,
-        name=session.name,
-        owner=session.owner,
-        project=session.project,
-        team=session.team,
-        visibility=VISIBILITIES[session.visibility],
-        spec=spec_message(spec, session.owner),
-        state=_STATES[session.state],
-        attempt=session.attempt,
-        replicas=[
-            sessions_pb2.Replica(
-                rank=one.rank,
-                node=one.node,
-                devices=[device_message(device) for device in one.devices],
-                resources=resources_message(one.resources),
-                near_data=one.is_near_data,
-                image=one.image,
-            )
-            for one in session.replicas
-        ],
-        created_at=timestamp(session.created_at),
-        started_at=timestamp(session.started_at),
-        ended_at=timestamp(session.ended_at),
-        memo=session.memo,
-        simulated=session.is_simulated,
-        command=variables.with_values(session.command, environment),
-        avoids=sorted(session.avoids),
-        attempts=[_attempt_message(attempt) for attempt in session.attempts],
-    )
-    if session.end is not None:
-        message.end.CopyFrom(
-            sessions_pb2.SessionEnd(
-                cause=CAUSES[session.end.cause],
-                exit_code=session.end.exit_code,
-                rank=session.end.rank,
-                message=session.end.message,
-            )
-        )
+    message = _SESSION.to_message(session)
+    _fill_spec(spec, session.owner, message.spec)
+    message.simulated = session.is_simulated
+    message.command.extend(variables.with_values(session.command, environment))
     if session.stop is not None and session.state is SessionState.STOPPING:
         message.stop.CopyFrom(_stop_message(session.stop))
     if session.usage is not None:
@@ -273,7 +265,7 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
             reason=one.reason,
         )
     if session.progress != Progress():
-        message.progress.CopyFrom(_progress_message(session.progress))
+        _PROGRESS.fill(session.progress, message.progress)
     return message
 
 
@@ -281,26 +273,14 @@ def usage_message(
     usage: Usage, attempts: Iterable[EndedAttempt], idle_since: float = 0.0
 ) -> sessions_pb2.SessionUsage:
     """What was measured of a session's devices, and of how many of its attempts nothing is known."""
-    return sessions_pb2.SessionUsage(
-        device_seconds=usage.device_seconds,
-        utilization_percent=usage.utilization,
-        utilization_peak_percent=usage.utilization_peak,
-        memory_peak_bytes=round(usage.memory_peak),
-        watt_hours=usage.watt_hours,
-        idle_since=timestamp(idle_since),
-        forgotten_attempts=sum(bool(one.gpu_thousandths and not one.devices) for one in attempts),
+    message = _USAGE.to_message(usage)
+    since = timestamp(idle_since)
+    if since is not None:
+        message.idle_since.CopyFrom(since)
+    message.forgotten_attempts = sum(
+        bool(one.gpu_thousandths and not one.devices) for one in attempts
     )
-
-
-def _attempt_message(attempt: EndedAttempt) -> sessions_pb2.EndedAttempt:
-    return sessions_pb2.EndedAttempt(
-        number=attempt.number,
-        cause=CAUSES[attempt.cause],
-        reason=attempt.reason,
-        placed_at=timestamp(attempt.placed_at),
-        ended_at=timestamp(attempt.ended_at),
-        nodes=dict.fromkeys(attempt.nodes),
-    )
+    return message
 
 
 def _stop_message(stop: Stop) -> sessions_pb2.SessionStop:
@@ -309,10 +289,4 @@ def _stop_message(stop: Stop) -> sessions_pb2.SessionStop:
         reason=stop.reason,
         asked_by=stop.asked_by,
         until=timestamp(stop.ends_by),
-    )
-
-
-def _progress_message(progress: Progress) -> sessions_pb2.Progress:
-    return sessions_pb2.Progress(
-        resumable=progress.is_resumable, saved_at=timestamp(progress.saved_at)
     )

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from controlplane.codec import encoder
+from controlplane.domain.plan import FairShare
 from controlplane.services.convert.times import duration
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from controlplane.domain.plan import FairShare
     from controlplane.operations.usage_ledger import Accounts
+
+
+_SHARE: Final = encoder(
+    FairShare,
+    pb.FairShare,
+    rename={"held": "held_gpus", "lately": "lately_gpus"},
+    extra=("half_life", "is_partial"),
+)
 
 
 def share_message(share: FairShare, accounts: Accounts) -> pb.FairShare:
     """A fair share, and how far back it looks."""
-    return pb.FairShare(
-        account=share.account,
-        held_gpus=share.held,
-        lately_gpus=share.lately,
-        weight=share.weight,
-        value=share.value,
-        half_life=duration(accounts.half_life_s) if accounts.half_life_s else None,
-        is_partial=not accounts.is_known(share.account),
-    )
+    message = _SHARE.to_message(share)
+    if accounts.half_life_s:
+        message.half_life.CopyFrom(duration(accounts.half_life_s))
+    message.is_partial = not accounts.is_known(share.account)
+    return message
