@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import Link
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.datasets_pb2 import Dataset
@@ -38,7 +39,6 @@ from nsml.view.series import Axis, Series
 from nsml.view.text import visible
 from nsml.view.units import size_text
 from tui.model import (
-    ChartQuery,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,

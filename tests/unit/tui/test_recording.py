@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.checkpoints_pb2 import Checkpoint
@@ -26,7 +27,6 @@ from nsml.view.series import Axis, Series
 from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
-    ChartQuery,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
