@@ -80,7 +80,9 @@ class Desk:
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,
-            answers=lambda: QueueQueries(ClusterIndex.of(state.snapshot())) if self.leads else None,
+            answers=lambda: (
+                QueueQueries(ClusterIndex.of(state.everything())) if self.leads else None
+            ),
         )
         submitter.state = state
         submitter.content = content
