@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from nsml.view.elements import element_in
+from nsml.view.elements import element_in, may_be_list
 from nsml.view.metrics import in_order, lines_in_order, not_worth_drawing
 from nsml.view.series import Axis, Series
 from nsml.view.text import visible
@@ -80,7 +80,7 @@ class ChartQuery:
 
 
 def globs_of(names: Iterable[str]) -> list[str]:
-    """Globs that these metrics fit; others may fit as well.
+    """Globs that these metrics fit, and the elements of those that are lists; others may fit as well.
 
     They are few, however many numbers a list has, and no longer than the names: a request has room for so many.
     """
@@ -88,7 +88,10 @@ def globs_of(names: Iterable[str]) -> list[str]:
     for name in names:
         metric, element = element_in(name)
         plain = re.sub(r"[*?\[]", "?", metric)
-        globs.add(f"{plain}:*" if element else plain)
+        if not element:
+            globs.add(plain)
+        if element or may_be_list(name):
+            globs.add(f"{plain}:*")
     return sorted(globs)
 
 
@@ -179,7 +182,9 @@ async def _read(
         answers += await read_series(client, request, patience_s=patience_s, on_link=on_link)
     names = frozenset(query.names)
     for answer in answers if names else ():
-        kept = [one for one in answer.series if one.name in names]
+        kept = [
+            one for one in answer.series if one.name in names or element_in(one.name)[0] in names
+        ]
         if len(kept) < len(answer.series):
             del answer.series[:]
             answer.series.extend(kept)

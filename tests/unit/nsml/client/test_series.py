@@ -66,6 +66,12 @@ async def test_only_what_was_named_is_read_whatever_is_in_the_name(asked, name):
     assert (request.width, list(request.sessions)) == (50, ["s0", "s1"])
 
 
+async def test_a_list_that_is_named_is_read_with_its_elements(asked):
+    columns = await read_columns(None, sessions(1), ChartQuery(names=("grads@vector",)))
+    names = [one.name for answer in columns.answers for one in answer.series]
+    assert names == ["grads@vector:a", "grads@vector:b"]
+
+
 async def test_a_query_says_which_replica_attempt_axis_and_part(asked):
     query = ChartQuery(axis=Axis.WALL, low=2.0, high=3.0, rank=1, attempt=2, is_apart=True)
     columns = await read_columns(None, sessions(1), query)
