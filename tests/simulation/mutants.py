@@ -39,11 +39,11 @@ from nodeagent.link.outbox import Outbox
 from nodeagent.link.reports import exit_without_start
 from nodeagent.reconcile import Replicas
 from nodeagent.replica.runner import Runner
-from nodeagent.runtimes.fake import FakeMachine
 from nodeagent.runtimes.interface import ReplicaState
 from nodeagent.storage import checkpoints
 from nsml.client import streams
 from nsml.v1 import agents_pb2, sessions_pb2
+from tests.fake_machine import FakeMachine
 from tests.simulation.cluster import Shape
 from tests.simulation.invariants import Invariant
 from tests.simulation.situations import Situation

@@ -13,9 +13,10 @@ import pytest
 from controlplane.domain import leader_eviction as rules
 from controlplane.loops import leader_eviction as deposing
 from controlplane.plane import Backends, ControlPlane, MemberConfig
-from controlplane.store.election import Leader, current_leader, last_deposed
+from controlplane.store.election import Leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
+from tests.leaders import current_leader
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings, until
 

@@ -420,7 +420,7 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
             assert target.isolation is Isolation.CONTAINER or not wanted.spec.image
             total = sum(share.thousandths for share in replica.devices)
             assert total == wanted.spec.resources.gpu_thousandths
-            assert len(replica.devices) == wanted.spec.resources.device_count
+            assert len(replica.devices) == -(-wanted.spec.resources.gpu_thousandths // 1000)
             for share in replica.devices:
                 used[share.uuid] += share.thousandths
                 whole = share.thousandths == 1000
