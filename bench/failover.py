@@ -40,7 +40,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter, deque
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -54,7 +54,7 @@ from chaos.hosts import Loopback
 from chaos.platform import ChaosPlatform, Shape, find_database, host_names
 from chaos.processes import CONTROL_PLANE, NotDone, command_of
 from cli.exits import CommandError
-from controlplane.store.election import current_leader
+from controlplane.store.election import watch_leader
 from controlplane.store.etcd_members import Tls
 from controlplane.store.etcd_process import find_etcd
 from controlplane.store.open import open_store
@@ -309,12 +309,15 @@ class Bench:
             await asyncio.sleep(0.01)
 
     async def _leader(self, store: KeyValueStore) -> Leader:
-        ends_at = time.monotonic() + _WITHIN_S
-        while (leader := await current_leader(store)) is None:
-            if time.monotonic() > ends_at:
-                raise SystemExit("nobody leads")
-            await asyncio.sleep(0.05)
-        return leader
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(_WITHIN_S),
+                aclosing(watch_leader(store, clock=SystemClock())) as leaders,
+            ):
+                async for leader in leaders:
+                    if leader is not None:
+                        return leader
+        raise SystemExit("nobody leads")
 
     async def _round(self, store: KeyValueStore, witness: Witness, mode: str, number: int) -> bool:
         """The end of one leader; False when it was none any more before it began."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _DIGITS_OF_THOUSANDTHS, _MOST_DIGITS, _MOST_SHOWN = 3, 6, 20
@@ -33,6 +34,8 @@ _NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
 _RESERVED = "every program gets it, and relies on what it says"
 _LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
 _FIRST_YEAR, _LAST_YEAR = 1971, 2200
+_AT_ONCE = 8
+"""Sessions that are asked for at a time."""
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -609,3 +612,10 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
             )
         names += fitting
     return list(dict.fromkeys(names))
+
+
+async def sessions_of(client: Client, references: Sequence[str]) -> list[Session]:
+    """The sessions that the references and their globs mean, whole; see `expand`."""
+    from nsml.concurrency import each_at_once
+
+    return await each_at_once(await expand(client, references), client.sessions.get, most=_AT_ONCE)

@@ -159,7 +159,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         networks = await in_thread(lambda: _networks(settings, isolation, engine_place))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
-        host = HostProbe(settings.data)
+        host = HostProbe()
         folders = ReplicaFolders(settings.data / "replicas")
         isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
         of_builds = build_limits(settings, host.facts().memory_bytes)

@@ -7,9 +7,9 @@ raises what the platform answers: it is an event as well, and is asked again aft
 from __future__ import annotations
 
 import asyncio
-import glob
 import math
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -17,16 +17,16 @@ from nsml.client import media
 from nsml.client.code import read_both, read_files, read_tree, read_trees
 from nsml.client.content import read_manifest
 from nsml.client.errors import ClientError, NotFound, NotSignedIn, PlatformFault, Unavailable
-from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
+from nsml.client.series import grouped, read_columns
+from nsml.client.streams import ENDED_STATES, Link, read_logs, watch_sessions
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
 from nsml.view.complete_sessions import is_short
-from nsml.view.metrics import lines_in_order
 from nsml.view.queue import joined
-from nsml.view.series import Axis, gather
+from nsml.view.series import gather
 from nsml.view.terminal_output import ShownLog
 from nsml.view.text import visible
 from nsml.view.times import seconds_of
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
+    from nsml.client.series import ChartQuery, Columns
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
-    from nsml.view.series import Series
     from nsml.view.terminal_output import Printed
-    from tui.model import ChartQuery, Detail, Event
+    from tui.model import Detail, Event
 
 T = TypeVar("T")
 Post: TypeAlias = "Callable[[Event], None]"
@@ -103,11 +103,6 @@ MOST_IN_LINE: Final = 1_000
 """Characters of one of its lines: a longer one is shown as several, and held for its end by nobody."""
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 2.0
-_AXES: Final[Mapping[Axis, pb.SeriesAxis]] = {
-    Axis.STEP: pb.SERIES_AXIS_STEP,
-    Axis.RELATIVE: pb.SERIES_AXIS_RELATIVE,
-    Axis.WALL: pb.SERIES_AXIS_WALL,
-}
 
 
 class Feed:
@@ -284,22 +279,15 @@ class Feed:
         The more there are, the fewer columns each has, and the more seldom they are read.
         """
         ids = tuple(session.id for session in sessions)
-        request = pb.ReadSeriesRequest(
-            sessions=ids,
-            names=map(glob.escape, query.names),
-            axis=_AXES[query.axis],
-            low=query.low,
-            high=query.high,
-            width=max(min(query.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
-        )
-
-        received: tuple[Sequence[pb.ReadSeriesResponse], SeriesReceived] | None = None
+        width = max(min(query.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS)
+        asked = replace(query, width=width)
+        received: tuple[Columns, SeriesReceived] | None = None
 
         async def look() -> SeriesReceived:
             nonlocal received
-            answers = await read_series(self._client, request, patience_s=0.0)
-            if received is None or answers != received[0]:
-                received = answers, _gathered(answers, sessions, query)
+            columns = await read_columns(self._client, sessions, asked, patience_s=0.0)
+            if received is None or columns != received[0]:
+                received = columns, _gathered(columns, sessions, query)
             return received[1]  # what is the same is drawn once
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
@@ -524,26 +512,15 @@ class Feed:
         return lambda link: self._post(Linked(topic, link))
 
 
-def _gathered(
-    answers: Sequence[pb.ReadSeriesResponse], sessions: Sequence[Session], query: ChartQuery
-) -> SeriesReceived:
-    """The lines of sessions by metric."""
-    low = -math.inf if query.low is None else query.low
-    high = math.inf if query.high is None else query.high
-    parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
-    for answer in answers:
-        found = parts.setdefault(answer.session_id, [])
-        found += [(one, low, high) for one in answer.series]
-    groups: dict[str, list[Series]] = {}
-    owners: dict[str, list[str]] = {}
-    for session in sessions:
-        some = gather(parts.get(session.id, ()), session=visible(session.name))
-        for name, lines in some.items():
-            groups.setdefault(visible(name), []).extend(lines)
-            owners.setdefault(visible(name), []).extend([session.id] * len(lines))
+def _gathered(columns: Columns, sessions: Sequence[Session], query: ChartQuery) -> SeriesReceived:
+    parts = columns.parts()
+    lines = grouped(
+        (session.id, gather(parts.get(session.id, ()), session=visible(session.name)))
+        for session in sessions
+    )
     ids = tuple(session.id for session in sessions)
-    left_out = sum(answer.left_out_series for answer in answers)
-    return SeriesReceived(ids, query, lines_in_order(groups), owners, left_out)
+    left_out = sum(answer.left_out_series for answer in columns.answers)
+    return SeriesReceived(ids, query, lines.groups, lines.owners, left_out)
 
 
 def _shown_log() -> ShownLog:

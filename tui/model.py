@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.sessions_pb2 import (
@@ -18,14 +19,10 @@ from nsml.v1.sessions_pb2 import (
     SESSION_STATE_UNKNOWN,
 )
 from nsml.view.complete_sessions import completed, is_short
-from nsml.view.elements import element_in
 from nsml.view.events import PlatformEvent
 from nsml.view.filter_fields import Filtered, Sheet
-from nsml.view.metrics import not_worth_drawing
-from nsml.view.series import Axis
 from nsml.view.sessions import WAITING_STATES, placed_text
 from nsml.view.sorting import value_of
-from nsml.view.text import visible
 from nsml.view.times import seconds_of
 from tui.sources import OF_SESSIONS, Source, State, Topic
 
@@ -182,26 +179,6 @@ class Refused:
 
     topic: Topic
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartQuery:
-    """What part of the series is drawn, and how finely; None: to the end."""
-
-    axis: Axis = Axis.STEP
-    low: float | None = None
-    high: float | None = None
-    width: int = 400
-    names: tuple[str, ...] = ()
-    """Of these metrics alone; none: of all that are worth a chart."""
-
-    def of(self, groups: Mapping[str, Sequence[Series]]) -> Mapping[str, Sequence[Series]]:
-        """The lines to draw, by metric."""
-        if not self.names:
-            undrawn = not_worth_drawing(groups)
-            return {name: lines for name, lines in groups.items() if name not in undrawn}
-        names = {visible(element_in(name)[0]) for name in self.names}
-        return {name: lines for name, lines in groups.items() if name in names}
 
 
 @dataclass(frozen=True, slots=True)

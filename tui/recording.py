@@ -2,8 +2,9 @@
 
 A file is one zstd stream. In it is `MAGIC`, then frame after frame: the length of its body and the CRC-32 of that
 (4 bytes each, the least first), and the body, an array in MessagePack. The first is a `Header`; each of the others an
-`_Entry`: the moment and what was received, messages of the contract as they come over the wire. The stream is flushed
-after each frame: of one that was cut off, all that is whole can be read.
+`_Entry`: the moment, and of what was received the kind and its fields, as the table `_FIELDS` has them; messages of the
+contract are as they come over the wire. The stream is flushed after each frame: of one that was cut off, all that is
+whole can be read.
 
 Nothing in a file is believed: sizes are bounded before anything is taken in, checks are made before
 anything is kept, and texts are made safe for a terminal as those of a platform are.
@@ -11,12 +12,13 @@ anything is kept, and texts are made safe for a terminal as those of a platform 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import struct
 import zlib
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -25,6 +27,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from nsml.client.series import ChartQuery, grouped
 from nsml.client.streams import Link
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.datasets_pb2 import Dataset
@@ -33,21 +36,18 @@ from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 from nsml.v1.projects_pb2 import GetProjectResponse, Project
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
-from nsml.view.metrics import lines_in_order
+from nsml.view.plot import within
 from nsml.view.series import Axis, Series
 from nsml.view.text import visible
 from nsml.view.units import size_text
 from tui.model import (
-    ChartQuery,
+    TOPICS,
     CheckpointsReceived,
     ClusterReceived,
-    CodeReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
     ExplanationReceived,
-    FileReceived,
-    FilesReceived,
     Linked,
     LogReceived,
     MediaReceived,
@@ -60,12 +60,11 @@ from tui.model import (
     SessionsReceived,
     TelemetryReceived,
     TreeReceived,
-    WholeReceived,
 )
 from tui.sources import CLOSELY, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -74,11 +73,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 MAGIC: Final = b"nsml-recording\n"
-VERSION: Final = 3
-READ: Final = frozenset({1, 2, VERSION})
-"""Versions that can be shown: in the first there was nothing of what tabs show."""
-_LAST_REPORTS: Final = "last reports"
-"""A topic of its own in versions before 3."""
+VERSION: Final = 4
 MOST_BYTES: Final = 256 * 1024 * 1024
 """Of all frames, before compression: what a replay holds in memory."""
 MOST_FRAME_BYTES: Final = 64 * 1024 * 1024
@@ -108,53 +103,10 @@ class Header(msgspec.Struct, array_like=True):
     at: float
 
 
-class _Sessions(msgspec.Struct, tag="sessions", array_like=True):
-    changed: list[bytes]
-    removed: list[str]
-    reset: bool
-
-
-class _Ended(msgspec.Struct, tag="ended", array_like=True):
-    sessions: list[bytes]
-    is_cut: bool = False
-    """False also in recordings that do not say."""
-
-
-class _Reports(msgspec.Struct, tag="reports", array_like=True):
-    """Of versions before 3."""
-
-    sessions: list[bytes]
-
-
-class _Cluster(msgspec.Struct, tag="cluster", array_like=True):
-    cluster: bytes
-    took_s: float
-
-
-class _Queue(msgspec.Struct, tag="queue", array_like=True):
-    queue: bytes
-
-
-class _Nodes(msgspec.Struct, tag="nodes", array_like=True):
-    nodes: list[bytes]
-
-
-class _Datasets(msgspec.Struct, tag="datasets", array_like=True):
-    datasets: list[bytes]
-
-
-class _Tree(msgspec.Struct, tag="tree", array_like=True):
-    digest: str
-    files: list[tuple[str, int]]
-
-
-class _Projects(msgspec.Struct, tag="projects", array_like=True):
-    projects: list[bytes]
-
-
-class _Project(msgspec.Struct, tag="project", array_like=True):
-    name: str
-    answer: bytes
+class _Entry(msgspec.Struct, array_like=True):
+    at: float
+    body: list[Any]
+    """The word of a kind, and its fields."""
 
 
 class _Line(msgspec.Struct, array_like=True):
@@ -165,160 +117,230 @@ class _Line(msgspec.Struct, array_like=True):
     means: list[float] | None
 
 
-class _Series(msgspec.Struct, tag="series", array_like=True):
-    session_ids: tuple[str, ...]
-    axis: Axis
-    low: float | None
-    high: float | None
-    width: int
-    groups: dict[str, list[_Line]]
-    owners: dict[str, list[str]]
-    left_out: int = 0
+class _Unsound(Exception):
+    """What a file holds and should not, in words that follow its name."""
 
 
-class _Log(msgspec.Struct, tag="log", array_like=True):
-    session_id: str
-    lines: list[str]
-    is_anew: bool
-    missing_bytes: int
-    unended: str = ""
-    attempt: int = 0
+class _Field(NamedTuple):
+    """How a field is kept, and read again; reading raises where it is not what a platform says."""
+
+    kept: Callable[[Any], Any]
+    read: Callable[[Any], Any]
 
 
-class _Explanation(msgspec.Struct, tag="explanation", array_like=True):
-    session_id: str
-    answer: bytes
+def _plain(kind: Any) -> _Field:
+    return _Field(lambda value: value, lambda kept: msgspec.convert(kept, kind))
 
 
-class _Checkpoints(msgspec.Struct, tag="checkpoints", array_like=True):
-    session_id: str
-    checkpoints: list[bytes]
+def _message(kind: type[M]) -> _Field:
+    return _Field(kind.SerializeToString, lambda kept: _parsed(kind, kept))
 
 
-class _Telemetry(msgspec.Struct, tag="telemetry", array_like=True):
-    session_id: str
-    what: str
-    answer: bytes
+def _messages(kind: type[Message]) -> _Field:
+    def kept(messages: Sequence[Message]) -> list[bytes]:
+        return [one.SerializeToString() for one in messages]
+
+    def read(kept: Any) -> list[Message]:
+        return [_parsed(kind, one) for one in msgspec.convert(kept, list[bytes])]
+
+    return _Field(kept, read)
 
 
-class _Media(msgspec.Struct, tag="media", array_like=True):
-    session_id: str
-    media: list[bytes]
-    left_out: int
+def _parsed(kind: type[M], kept: Any) -> M:
+    message = kind()
+    message.ParseFromString(msgspec.convert(kept, bytes))
+    _check(message)
+    return message
 
 
-class _Content(msgspec.Struct, tag="content", array_like=True):
-    session_id: str
-    what: str
-    data: bytes
+def _check(message: Message) -> None:
+    """_Unsound where a number is none, or a moment is on no calendar; what users report may be anything."""
+    if isinstance(message, (Value, Struct)):
+        return
+    if isinstance(message, (Timestamp, Duration)):
+        if not (_EARLIEST_STAMP < message.seconds < _LATEST_STAMP):
+            raise _Unsound("a moment that no calendar has")
+        return
+    if isinstance(message, ReadTelemetryResponse):
+        _check_figures(message)
+    for _, value in message.ListFields():
+        _check_value(value)
 
 
-class _Linked(msgspec.Struct, tag="linked", array_like=True):
-    topic: str
-    is_live: bool
-    failures: int
-    retry_in_s: float
-    reason: str
+def _check_value(value: Any) -> None:
+    if isinstance(value, float):
+        _finite(value)
+    elif isinstance(value, Message):
+        _check(value)
+    elif not isinstance(value, (int, str, bytes)) and not hasattr(value, "items"):
+        for one in value:
+            if isinstance(one, (int, str, bytes)):
+                break
+            _check_value(one)
 
 
-class _Refused(msgspec.Struct, tag="refused", array_like=True):
-    topic: str
-    why: str
+def _check_figures(answer: ReadTelemetryResponse) -> None:
+    for series in answer.series:
+        each = [
+            one for figure in series.figures for one in (figure.least, figure.most, figure.mean)
+        ]
+        if any(len(one) != len(series.at) for one in each):
+            raise _Unsound("figures that are not as many as their moments")
+        if list(series.at) != sorted(series.at):
+            raise _Unsound("figures that go back")
+    if answer.until.ToNanoseconds() < answer.since.ToNanoseconds():
+        raise _Unsound("a span that ends before it begins")
 
 
-class _Caller(msgspec.Struct, tag="caller", array_like=True):
-    """Who looks."""
-
-    user: str
-
-
-_Body: TypeAlias = (
-    _Sessions
-    | _Ended
-    | _Reports
-    | _Cluster
-    | _Queue
-    | _Nodes
-    | _Series
-    | _Log
-    | _Explanation
-    | _Checkpoints
-    | _Telemetry
-    | _Media
-    | _Content
-    | _Datasets
-    | _Tree
-    | _Projects
-    | _Project
-    | _Linked
-    | _Refused
-    | _Caller
-)
+def _finite(number: float) -> float:
+    if not abs(number) < 1e30:
+        raise _Unsound("a number that is none")
+    return number
 
 
-class _Entry(msgspec.Struct, array_like=True):
-    at: float
-    body: _Body
+def _read_count(kept: Any) -> int:
+    if (count := msgspec.convert(kept, int)) < 0:
+        raise _Unsound("less than nothing")
+    return count
 
 
-def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a kind of event a line
-    match event:
-        case SessionsReceived(changed, removed, reset):
-            return _Sessions(_all_bytes(changed), list(removed), reset)
-        case EndedReceived(sessions, is_cut):
-            return _Ended(_all_bytes(sessions), is_cut)
-        case ClusterReceived(cluster, took_s):
-            return _Cluster(cluster.SerializeToString(), took_s)
-        case QueueReceived(queue):
-            return _Queue(queue.SerializeToString())
-        case NodesReceived(nodes):
-            return _Nodes(_all_bytes(nodes))
-        case SeriesReceived(ids, query, groups, owners, left_out):
-            lines = {name: [_line(one) for one in group] for name, group in groups.items()}
-            whose = {name: list(owners.get(name, ())) for name in groups}
-            return _Series(
-                ids, query.axis, query.low, query.high, query.width, lines, whose, left_out
-            )
-        case LogReceived(session_id, lines, is_anew, missing_bytes, unended, attempt):
-            return _Log(session_id, list(lines), is_anew, missing_bytes, unended, attempt)
-        case ExplanationReceived(session_id, answer):
-            return _Explanation(session_id, answer.SerializeToString())
-        case DatasetsReceived(datasets):
-            return _Datasets(_all_bytes(datasets))
-        case TreeReceived(digest, files):
-            return _Tree(digest, list(files))
-        case ProjectsReceived(projects):
-            return _Projects(_all_bytes(projects))
-        case ProjectReceived(project):
-            return _Project(project.project.name, project.SerializeToString())
-        case Linked(topic, link):
-            return _Linked(topic, link.is_live, link.failures, link.retry_in_s, link.reason)
-        case Refused(topic, why):
-            return _Refused(topic, why)
-        case CheckpointsReceived(session_id, checkpoints):
-            return _Checkpoints(session_id, _all_bytes(checkpoints))
-        case TelemetryReceived(session_id, what, answer):
-            return _Telemetry(session_id, what, answer.SerializeToString())
-        case MediaReceived(session_id, media, left_out):
-            return _Media(session_id, _all_bytes(media), left_out)
-        case ContentReceived(session_id, what, data):
-            return _Content(session_id, what, data) if len(data) <= MOST_CONTENT_BYTES else None
-        case WholeReceived():
-            # A recording shows lists, and repeats nothing.
-            return None
-        case CodeReceived() | FilesReceived() | FileReceived():
-            # What a program is, is not what it does: code stays where it is.
-            return None
+def _read_files(kept: Any) -> list[tuple[str, int]]:
+    files = msgspec.convert(kept, list[tuple[str, int]])
+    if min((size for _, size in files), default=0) < 0:
+        raise _Unsound("a file of less than nothing")
+    return files
 
 
-def _all_bytes(messages: Sequence[Message]) -> list[bytes]:
-    return [one.SerializeToString() for one in messages]
+def _read_topic(kept: Any) -> Topic:
+    try:
+        return Topic(kept)
+    except ValueError:
+        raise _Unsound("a topic that there is not") from None
+
+
+def _read_link(kept: Any) -> Link:
+    is_live, failures, retry_in_s, reason = msgspec.convert(kept, tuple[bool, int, float, str])
+    return Link(is_live=is_live, failures=failures, retry_in_s=_finite(retry_in_s), reason=reason)
+
+
+def _read_query(kept: Any) -> ChartQuery:
+    span = float | None
+    axis, low, high, width = msgspec.convert(kept, tuple[Axis, span, span, int])
+    return ChartQuery(axis=axis, low=low, high=high, width=width)
+
+
+def _kept_lines(groups: Mapping[str, Sequence[Series]]) -> dict[str, list[_Line]]:
+    return {name: [_line(one) for one in group] for name, group in groups.items()}
 
 
 def _line(one: Series) -> _Line:
     counts = None if one.counts is None else list(one.counts)
     means = None if one.means is None else list(one.means)
     return _Line(one.label, list(one.x), list(one.y), counts, means)
+
+
+def _read_lines(kept: Any) -> dict[str, list[Series]]:
+    groups = msgspec.convert(kept, dict[str, list[_Line]])
+    return {visible(name): [_series(one) for one in lines] for name, lines in groups.items()}
+
+
+def _series(line: _Line) -> Series:
+    others = [each for each in (line.y, line.counts, line.means) if each is not None]
+    if any(len(each) != len(line.x) for each in others):
+        raise _Unsound("a series of columns that are not as long as one another")
+    if not all(math.isfinite(x) for x in line.x) or sorted(line.x) != line.x:
+        raise _Unsound("a series that goes back, or nowhere")
+    if line.counts is not None and min(line.counts, default=0) < 0:
+        raise _Unsound("a series of less than no points")
+    return Series(
+        label=visible(line.label), x=line.x, y=line.y, counts=line.counts, means=line.means
+    )
+
+
+def _read_owners(kept: Any) -> dict[str, list[str]]:
+    owners = msgspec.convert(kept, dict[str, list[str]])
+    return {visible(name): whose for name, whose in owners.items()}
+
+
+def _read_unended(kept: Any) -> str:
+    return "\n".join(map(visible, msgspec.convert(kept, str).split("\n")))
+
+
+_TEXT, _FLAG, _BYTES = _plain(str), _plain(bool), _plain(bytes)
+_TEXTS = _Field(list, _plain(list[str]).read)
+_SHOWN = _Field(list, lambda kept: [visible(one) for one in msgspec.convert(kept, list[str])])
+_COUNT = _Field(int, _read_count)
+_NUMBER = _Field(float, lambda kept: _finite(msgspec.convert(kept, float)))
+_TOPIC = _Field(str, _read_topic)
+_LINK = _Field(lambda link: (link.is_live, link.failures, link.retry_in_s, link.reason), _read_link)
+_QUERY = _Field(lambda query: (query.axis, query.low, query.high, query.width), _read_query)
+
+_FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
+    SessionsReceived: (_messages(Session), _TEXTS, _FLAG),
+    EndedReceived: (_messages(Session), _FLAG),
+    ClusterReceived: (_message(GetClusterResponse), _NUMBER),
+    QueueReceived: (_message(ListQueueResponse),),
+    NodesReceived: (_messages(Node),),
+    DatasetsReceived: (_messages(Dataset),),
+    TreeReceived: (_TEXT, _Field(list, _read_files)),
+    ProjectsReceived: (_messages(Project),),
+    ProjectReceived: (_message(GetProjectResponse),),
+    SeriesReceived: (
+        _plain(tuple[str, ...]),
+        _QUERY,
+        _Field(_kept_lines, _read_lines),
+        _Field(dict, _read_owners),
+        _COUNT,
+    ),
+    LogReceived: (_TEXT, _SHOWN, _FLAG, _COUNT, _Field(str, _read_unended), _COUNT),
+    ExplanationReceived: (_TEXT, _message(ExplainSessionResponse)),
+    CheckpointsReceived: (_TEXT, _messages(Checkpoint)),
+    TelemetryReceived: (_TEXT, _TEXT, _message(ReadTelemetryResponse)),
+    MediaReceived: (_TEXT, _messages(Media), _COUNT),
+    ContentReceived: (_TEXT, _TEXT, _BYTES),
+    Linked: (_TOPIC, _LINK),
+    Refused: (_TOPIC, _TEXT),
+}
+"""What is recorded, each with its fields in their order.
+
+Code is not: what a program is, is not what it does. Nor is the rest of long commands: a recording shows lists.
+"""
+_CALLER: Final = "caller"
+"""The word of who looks."""
+_WORDS: Final = {
+    kind: TOPICS[kind].value if kind in TOPICS else kind.__name__.lower() for kind in _FIELDS
+}
+_KINDS: Final = {word: kind for kind, word in _WORDS.items()}
+
+
+def _kept(event: Event) -> list[Any] | None:
+    """As it is written; None where it is not."""
+    kind = type(event)
+    if kind not in _FIELDS:
+        return None
+    if isinstance(event, ContentReceived) and len(event.data) > MOST_CONTENT_BYTES:
+        return None
+    values = (getattr(event, one.name) for one in dataclasses.fields(kind))
+    kept = [one.kept(value) for one, value in zip(_FIELDS[kind], values, strict=True)]
+    return [_WORDS[kind], *kept]
+
+
+def _received(body: list[Any]) -> Event:
+    """What was received; raises where it is not what a platform says."""
+    word, *kept = body or [""]
+    kind = _KINDS.get(word) if isinstance(word, str) else None
+    if kind is None:
+        raise _Unsound("of a kind that there is not")
+    fields = _FIELDS[kind]
+    if len(kept) != len(fields):
+        raise _Unsound("with more fields than its kind has, or fewer")
+    event: Event = kind(*(one.read(value) for one, value in zip(fields, kept, strict=True)))
+    if isinstance(event, SeriesReceived):
+        for name, lines in event.groups.items():
+            whose = event.owners.get(name, ())
+            if len(whose) != len(lines) or not {*whose} <= {*event.session_ids}:
+                raise _Unsound("a series of nobody")
+    return event
 
 
 class Recorder:
@@ -342,7 +364,7 @@ class Recorder:
         self._most_bytes = most_bytes
         self._taken = 0
         self._at = at
-        self._last_written: dict[type, _Body] = {}
+        self._last_written: dict[type, list[Any]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
         try:
@@ -363,20 +385,21 @@ class Recorder:
 
     def take(self, event: Event, at: float) -> None:
         """Record what was received at a moment; where that cannot be, `ended` says why."""
-        body = _packed(event)
-        if isinstance(body, (_Checkpoints, _Media)):
+        body = _kept(event)
+        if body is None:
+            return
+        if isinstance(event, (CheckpointsReceived, MediaReceived)):
             # What is asked for again and again is written where it has changed.
-            if self._last_written.get(type(body)) == body:
+            if self._last_written.get(type(event)) == body:
                 return
-            self._last_written[type(body)] = body
-        if body is not None:
-            self._record(body, at)
+            self._last_written[type(event)] = body
+        self._record(body, at)
 
     def caller(self, user: str, at: float) -> None:
         """Record who looks."""
-        self._record(_Caller(user), at)
+        self._record([_CALLER, user], at)
 
-    def _record(self, body: _Body, at: float) -> None:
+    def _record(self, body: list[Any], at: float) -> None:
         if self.ended:
             return
         # The machine's clock may be set back; what came later stays later.
@@ -429,27 +452,6 @@ class _Known(msgspec.Struct):
     """The sessions that it tells of, where it tells nothing else: once each of them is told of later, nothing."""
 
 
-_TOPICS: Final = {
-    _Sessions: Topic.SESSIONS,
-    _Ended: Topic.ENDED,
-    _Reports: Topic.SESSIONS,
-    _Cluster: Topic.CLUSTER,
-    _Queue: Topic.QUEUE,
-    _Nodes: Topic.NODES,
-    _Series: Topic.SERIES,
-    _Log: Topic.LOG,
-    _Explanation: Topic.EXPLANATION,
-    _Checkpoints: Topic.CHECKPOINTS,
-    _Telemetry: Topic.TELEMETRY,
-    _Media: Topic.MEDIA,
-    _Content: Topic.CONTENT,
-    _Datasets: Topic.DATASETS,
-    _Tree: Topic.TREE,
-    _Projects: Topic.PROJECTS,
-    _Project: Topic.PROJECT,
-}
-
-
 class Recording:
     """A recording as a story: everything in it is sound.
 
@@ -484,7 +486,7 @@ class Recording:
             header = msgspec.msgpack.decode(first, type=Header)
         except (msgspec.MsgspecError, RecursionError):
             raise _Unsound("is damaged at its beginning") from None
-        if header.version not in READ:
+        if header.version != VERSION:
             raise _Unsound(f"is of version {header.version}, and this program reads {VERSION}")
         self.platform, self.begins = header.platform, _moment(header.at)
         self.opens = self.ends = self.begins
@@ -496,36 +498,28 @@ class Recording:
 
     def _add(self, data: bytes) -> None:
         entry = self._decoder.decode(data)
-        body = entry.body
         at = _moment(entry.at)
         if at < self.ends:
             raise _Unsound("it goes back in time")
         self.ends = at
-        if isinstance(body, _Caller):
-            self.user = body.user
+        if entry.body[:1] == [_CALLER]:
+            _, self.user = msgspec.convert(entry.body, tuple[str, str])
             return
-        if isinstance(body, (_Linked, _Refused)) and body.topic == _LAST_REPORTS:
+        event = _received(entry.body)
+        if isinstance(event, (Linked, Refused)):
+            if event.topic not in CLOSELY:
+                known = _Known(at, event.topic, is_whole=False, is_word=True, data=data)
+                self._general.append(known)
             return
-        event = _unpacked(body)
-        if isinstance(body, (_Linked, _Refused)):
-            if (topic := _topic(body.topic)) not in CLOSELY:
-                self._general.append(_Known(at, topic, False, True, data))  # noqa: FBT003
-            return
-        topic = _TOPICS[type(body)]
-        is_whole = not isinstance(body, (_Sessions, _Reports, _Log))
-        is_whole = is_whole or getattr(body, "reset", False) or getattr(body, "is_anew", False)
-        names = frozenset[str]()
+        topic = TOPICS[type(event)]
+        known = _Known(at, topic, is_whole=_is_whole(event), is_word=False, data=data)
         if isinstance(event, SessionsReceived) and not event.reset and not event.removed:
-            names = frozenset(one.id for one in event.changed)
-        known = _Known(at, topic, is_whole, False, data, names)  # noqa: FBT003
-        if isinstance(body, _Series):
-            for session_id in set(body.session_ids):
-                self._closely.setdefault((topic, session_id, ""), []).append(known)
-        elif topic in CLOSELY:
-            key = topic, _whose(body), getattr(body, "what", "")
-            self._closely.setdefault(key, []).append(known)
-        else:
+            known.names = frozenset(one.id for one in event.changed)
+        if topic not in CLOSELY:
             self._general.append(known)
+        for name in _whose(event) if topic in CLOSELY else ():
+            key = topic, name, getattr(event, "what", "")
+            self._closely.setdefault(key, []).append(known)
 
     def _frames(self, file: BinaryIO) -> Iterator[bytes]:
         """The bodies of all frames that are whole."""
@@ -611,62 +605,60 @@ class Recording:
         """What each of the sessions reported, as it was last received, whatever it was beside."""
         if not any(self._between(Topic.SERIES, one, after, at) for one in session_ids):
             return []
-        groups: dict[str, list[Series]] = {}
-        owners: dict[str, list[str]] = {}
+        found: list[tuple[str, Mapping[str, Sequence[Series]]]] = []
         moments = []
         for session_id in session_ids:
             for one in reversed(self._between(Topic.SERIES, session_id, None, at)):
                 when, event = self._event(one)
                 if isinstance(event, SeriesReceived) and event.query.axis is query.axis:
                     moments.append(when)
-                    for name, line in _own(event, session_id):
-                        groups.setdefault(name, []).append(_part(line, query))
-                        owners.setdefault(name, []).append(session_id)
+                    found.append((session_id, _own(event, session_id, query)))
                     break
         if not moments:
             return []
-        received = SeriesReceived(session_ids, query, lines_in_order(groups), owners)
-        return [(max(moments), received)]
+        lines = grouped(found)
+        return [(max(moments), SeriesReceived(session_ids, query, lines.groups, lines.owners))]
 
     def _event(self, one: _Known) -> tuple[float, Event]:
-        return one.at, _unpacked(self._decoder.decode(one.data).body)
+        return one.at, _received(self._decoder.decode(one.data).body)
 
 
-def _whose(body: _Body) -> str:
-    """What it is of: the id of a session, the digest of a dataset, the name of a project."""
-    match body:
-        case _Tree():
-            return body.digest
-        case _Project():
-            return body.name
-    return str(getattr(body, "session_id", ""))
+def _is_whole(event: Event) -> bool:
+    """Whether it says all of its topic, and not what is new."""
+    match event:
+        case SessionsReceived(_, _, reset):
+            return reset
+        case LogReceived(_, _, is_anew):
+            return is_anew
+    return True
+
+
+def _whose(event: Event) -> Iterable[str]:
+    """What it is of: the ids of sessions, the digest of a dataset, the name of a project."""
+    match event:
+        case SeriesReceived(session_ids):
+            return set(session_ids)
+        case TreeReceived(digest):
+            return [digest]
+        case ProjectReceived(answer):
+            return [answer.project.name]
+    return [getattr(event, "session_id", "")]
 
 
 def _at(one: _Known) -> float:
     return one.at
 
 
-def _own(event: SeriesReceived, session_id: str) -> Iterator[tuple[str, Series]]:
+def _own(
+    event: SeriesReceived, session_id: str, query: ChartQuery
+) -> Mapping[str, Sequence[Series]]:
+    """The lines of one session, as much of them as the query asks for."""
+    own: dict[str, list[Series]] = {}
     for name, lines in event.groups.items():
         for line, owner in zip(lines, event.owners[name], strict=True):
             if owner == session_id:
-                yield name, line
-
-
-def _part(one: Series, query: ChartQuery) -> Series:
-    """The part of a line that the query asks for."""
-    low = -math.inf if query.low is None else query.low
-    high = math.inf if query.high is None else query.high
-    inside = [n for n, x in enumerate(one.x) if low <= x <= high]
-    if len(inside) == len(one.x):
-        return one
-    return Series(
-        label=one.label,
-        x=[one.x[n] for n in inside],
-        y=[one.y[n] for n in inside],
-        counts=None if one.counts is None else [one.counts[n] for n in inside],
-        means=None if one.means is None else [one.means[n] for n in inside],
-    )
+                own.setdefault(name, []).append(within(line, *query.span))
+    return own
 
 
 class _Pieces:
@@ -693,154 +685,6 @@ class _Pieces:
         taken = bytes(self._held[:size])
         del self._held[:size]
         return taken
-
-
-class _Unsound(Exception):
-    """What a file holds and should not, in words that follow its name."""
-
-
-def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of event a line
-    """What was received; _Unsound and DecodeError where it is not what a platform says."""
-    match body:
-        case _Sessions(changed, removed, reset):
-            return SessionsReceived([_message(Session, one) for one in changed], removed, reset)
-        case _Ended(sessions, is_cut):
-            return EndedReceived([_message(Session, one) for one in sessions], is_cut)
-        case _Reports(sessions):
-            return SessionsReceived([_message(Session, one) for one in sessions], ())
-        case _Cluster(cluster, took_s):
-            return ClusterReceived(_message(GetClusterResponse, cluster), _finite(took_s))
-        case _Queue(queue):
-            return QueueReceived(_message(ListQueueResponse, queue))
-        case _Nodes(nodes):
-            return NodesReceived([_message(Node, one) for one in nodes])
-        case _Series():
-            query = ChartQuery(axis=body.axis, low=body.low, high=body.high, width=body.width)
-            groups, owners = {}, {}
-            for name, lines in body.groups.items():
-                whose = body.owners.get(name, [])
-                if len(whose) != len(lines) or not {*whose} <= {*body.session_ids}:
-                    raise _Unsound("a series of nobody")
-                groups[visible(name)] = [_series(one) for one in lines]
-                owners[visible(name)] = whose
-            return SeriesReceived(body.session_ids, query, groups, owners, body.left_out)
-        case _Log(session_id, lines, is_anew, missing_bytes, unended, attempt):
-            if missing_bytes < 0 or attempt < 0:
-                raise _Unsound("less than nothing is missing of a log, or made it")
-            shown = [visible(line) for line in lines]
-            open_lines = "\n".join(map(visible, unended.split("\n")))
-            return LogReceived(session_id, shown, is_anew, missing_bytes, open_lines, attempt)
-        case _Explanation(session_id, answer):
-            return ExplanationReceived(session_id, _message(ExplainSessionResponse, answer))
-        case _Checkpoints(session_id, checkpoints):
-            return CheckpointsReceived(
-                session_id, [_message(Checkpoint, one) for one in checkpoints]
-            )
-        case _Telemetry(session_id, what, answer):
-            return TelemetryReceived(session_id, what, _telemetry(answer))
-        case _Media(session_id, media, left_out):
-            if left_out < 0:
-                raise _Unsound("less than nothing is left out")
-            return MediaReceived(session_id, [_message(Media, one) for one in media], left_out)
-        case _Content(session_id, what, data):
-            return ContentReceived(session_id, what, data)
-        case _Datasets(datasets):
-            return DatasetsReceived([_message(Dataset, one) for one in datasets])
-        case _Tree(digest, files):
-            if min((size for _, size in files), default=0) < 0:
-                raise _Unsound("a file of less than nothing")
-            return TreeReceived(digest, files)
-        case _Projects(projects):
-            return ProjectsReceived([_message(Project, one) for one in projects])
-        case _Project(name, answer):
-            project = _message(GetProjectResponse, answer)
-            if project.project.name != name:
-                raise _Unsound("a project of another name")
-            return ProjectReceived(project)
-        case _Linked():
-            link = Link(
-                is_live=body.is_live,
-                failures=body.failures,
-                retry_in_s=_finite(body.retry_in_s),
-                reason=body.reason,
-            )
-            return Linked(_topic(body.topic), link)
-        case _Refused(topic, why):
-            return Refused(_topic(topic), why)
-        case _Caller():
-            raise _Unsound("who looks is nothing that is received")
-
-
-def _series(line: _Line) -> Series:
-    others = [each for each in (line.y, line.counts, line.means) if each is not None]
-    if any(len(each) != len(line.x) for each in others):
-        raise _Unsound("a series of columns that are not as long as one another")
-    if not all(math.isfinite(x) for x in line.x) or sorted(line.x) != line.x:
-        raise _Unsound("a series that goes back, or nowhere")
-    if line.counts is not None and min(line.counts, default=0) < 0:
-        raise _Unsound("a series of less than no points")
-    return Series(
-        label=visible(line.label), x=line.x, y=line.y, counts=line.counts, means=line.means
-    )
-
-
-def _telemetry(data: bytes) -> ReadTelemetryResponse:
-    answer = _message(ReadTelemetryResponse, data)
-    for series in answer.series:
-        each = [
-            one for figure in series.figures for one in (figure.least, figure.most, figure.mean)
-        ]
-        if any(len(one) != len(series.at) for one in each):
-            raise _Unsound("figures that are not as many as their moments")
-        if list(series.at) != sorted(series.at):
-            raise _Unsound("figures that go back")
-    if answer.until.ToNanoseconds() < answer.since.ToNanoseconds():
-        raise _Unsound("a span that ends before it begins")
-    return answer
-
-
-def _topic(name: str) -> Topic:
-    try:
-        return Topic(name)
-    except ValueError:
-        raise _Unsound("a topic that there is not") from None
-
-
-def _message(kind: type[M], data: bytes) -> M:
-    message = kind()
-    message.ParseFromString(data)
-    _check(message)
-    return message
-
-
-def _check(message: Message) -> None:
-    """_Unsound where a number is none, or a moment is on no calendar; what users report may be anything."""
-    if isinstance(message, (Value, Struct)):
-        return
-    if isinstance(message, (Timestamp, Duration)):
-        if not (_EARLIEST_STAMP < message.seconds < _LATEST_STAMP):
-            raise _Unsound("a moment that no calendar has")
-        return
-    for _, value in message.ListFields():
-        _check_value(value)
-
-
-def _check_value(value: Any) -> None:
-    if isinstance(value, float):
-        _finite(value)
-    elif isinstance(value, Message):
-        _check(value)
-    elif not isinstance(value, (int, str, bytes)) and not hasattr(value, "items"):
-        for one in value:
-            if isinstance(one, (int, str, bytes)):
-                break
-            _check_value(one)
-
-
-def _finite(number: float) -> float:
-    if not abs(number) < 1e30:
-        raise _Unsound("a number that is none")
-    return number
 
 
 def _moment(at: float) -> float:

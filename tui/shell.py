@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from nsml.client.calls import Client
+    from nsml.client.series import ChartQuery
     from nsml.clock import Clock
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed
-    from tui.model import ChartQuery, Detail, Event
+    from tui.model import Detail, Event
     from tui.preferences import Preferences, PreferencesFile
     from tui.recording import Recorder
     from tui.story import Player
@@ -560,15 +561,15 @@ class Shell(App[None]):
         """All that these reported, also what there is no room for at once; none where that cannot be had."""
         if self.client is None:
             return ()
+        from nsml.client.series import reported
         from nsml.view.metrics import in_order
 
-        names = set[str]()
         try:
-            for session in sessions[:MOST_ASKED]:
-                names.update(one.name for one in await self.client.sessions.metrics(session.id))
+            found = await reported(self.client, (one.id for one in sessions[:MOST_ASKED]))
         except ClientError as error:
             self.say(error.message, is_bad=True)
-        return in_order(names)
+            return ()
+        return in_order({metric.name for own in found.values() for metric in own})
 
     def fit_charts(self, columns: int) -> None:
         """Charts have so many cells of room."""

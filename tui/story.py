@@ -16,8 +16,9 @@ from tui.sources import OF_ONE, Topic
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nsml.client.series import ChartQuery
     from nsml.clock import Clock
-    from tui.model import ChartQuery, Event, Model
+    from tui.model import Event, Model
 
 FASTEST: Final = 64
 STEPS_A_SECOND: Final = 8

@@ -22,14 +22,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from bench.scheduler.outcome import Outcome
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     SessionChanged,
     SessionRemoved,
     StockChanged,
 )
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     AllocatedReplica,
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from controlplane.domain.changes import Change
     from controlplane.domain.plan import Placement
-    from controlplane.domain.snapshot import Change
 
 SEEDS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 NODES: Final = 48

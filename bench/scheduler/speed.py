@@ -35,14 +35,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bench.report import percentile
 from bench.scheduler.outcome import Outcome
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     ProjectChanged,
     SessionChanged,
     UsedChanged,
 )
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     AllocatedReplica,
@@ -68,8 +68,8 @@ from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_B
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from controlplane.domain.changes import Change
     from controlplane.domain.plan import Placement, Plan
-    from controlplane.domain.snapshot import Change
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
-from cli.arguments import expand, session_argument
+from cli.arguments import expand, session_argument, sessions_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_list, write_one
@@ -145,7 +145,7 @@ async def _open(
 def _stop(app: App, name: str, kind: ViewKind, references: tuple[str, ...]) -> None:
     async def act(client: Client) -> list[View]:
         caller = (await client.accounts.caller()).user.name
-        names = {(await client.sessions.get(one)).name for one in await expand(client, references)}
+        names = {session.name for session in await sessions_of(client, references)}
         views = await client.views.every()
         own = [one for one in views if (one.owner, one.kind) == (caller, kind)]
         ended = [one for one in own if not references or names & set(one.sessions)]

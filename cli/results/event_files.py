@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.app import App
-from cli.arguments import expand
+from cli.arguments import sessions_of
 from cli.atomic_file import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
@@ -44,8 +44,10 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
     progress = Progress(app, "writing", words=lambda total: counted(total, "point"))
 
     async def copy(client: Client) -> None:
-        sessions = [await client.sessions.get(name) for name in await expand(client, references)]
-        found = {one.name: await client.sessions.metrics(one.id) for one in sessions}
+        from nsml.client.series import reported
+
+        sessions = await sessions_of(client, references)
+        found = await reported(client, (one.name for one in sessions))
         check_known(
             found,
             source.globs,

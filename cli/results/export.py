@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from cli.app import App
-from cli.arguments import expand, given_references, sessions_argument
+from cli.arguments import given_references, sessions_argument, sessions_of
 from cli.atomic_file import check_folder_of, whole_file
 from cli.exits import CommandError, ExitCode
 from cli.group import BadValue, command, json_flag, pass_app
@@ -157,7 +157,7 @@ def export(
     progress = Progress(app, "exporting", words=lambda total: counted(total, "point"))
 
     async def copy(client: Client) -> list[Written]:
-        sessions = [await client.sessions.get(name) for name in await expand(client, given)]
+        sessions = await sessions_of(client, given)
         total = await _total(client, sessions, metrics)
         exporting = _Exporting(app, client, metrics, progress, total, is_apart=is_apart)
         if target == "-" or not _is_folder(target):
@@ -233,7 +233,9 @@ def _open(app: App, target: str) -> Iterator[IO[bytes]]:
 
 async def _total(client: Client, sessions: Sequence[Session], globs: Sequence[str]) -> int:
     """How many points there are to write. Raises CommandError where a glob fits no metric at all."""
-    found = {session.name: await client.sessions.metrics(session.id) for session in sessions}
+    from nsml.client.series import reported
+
+    found = await reported(client, (session.name for session in sessions))
     if all(len(metrics) < MOST_LISTED for metrics in found.values()):
         check_known(found, globs, lambda session, name: ["export", session, "-m", name])
     return sum(one.count for metrics in found.values() for one in metrics if fits(one.name, globs))

@@ -411,11 +411,9 @@ def ask_known(
     corrected: Callable[[str, str], Sequence[str]],
 ) -> None:
     """Raise when sessions reported something, but nothing that a glob fits; see `check_known`."""
+    from nsml.client.series import reported
 
-    async def reported(client: Client) -> dict[str, list[Metric]]:
-        return {session: await client.sessions.metrics(session) for session in sessions}
-
-    check_known(app.call(reported), globs, corrected)
+    check_known(app.call(lambda client: reported(client, sessions)), globs, corrected)
 
 
 def check_known(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format
-from cli.arguments import WholeRange, expand, given_references, one_of, sessions_argument
+from cli.arguments import WholeRange, given_references, one_of, sessions_argument, sessions_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_list
@@ -313,7 +313,7 @@ def _watch(
     live = LivePlot(app, source, wish, has_height=has_height)
 
     async def follow(client: Client) -> None:
-        sessions = [await client.sessions.get(name) for name in await expand(client, given)]
+        sessions = await sessions_of(client, given)
         await live.follow(client, sessions, labels_of(sessions))
 
     app.call(follow)
@@ -368,7 +368,7 @@ def _read(app: App, references: Sequence[str], source: Source) -> tuple[list[Ses
     given = given_references(app, references)
 
     async def work(client: Client) -> tuple[list[Session], list[Event]]:
-        sessions = [await client.sessions.get(name) for name in await expand(client, given)]
+        sessions = await sessions_of(client, given)
         found: list[Event] = []
         for session in sessions:
             stream = points_of(app, client, session, source)

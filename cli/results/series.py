@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cli.app import App
-from cli.arguments import expand
+from cli.arguments import sessions_of
 from cli.results.charts import COLUMNS, EVERYTHING, ChartOptions, Span
 from cli.results.metric_options import (
     Event,
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
+    from nsml.client.series import Columns, Part
     from nsml.v1 import sessions_pb2 as pb
-    from nsml.view.series import Axis, Series
+    from nsml.view.series import Series
 
 _PATIENCE_S = 30.0
-_MOST_SESSIONS = 1_000
-"""Of one request."""
 _ARGUMENT_CELLS = 28
 """Of arguments in the name of a line."""
 
@@ -88,6 +86,7 @@ def fetch(
 
     Raises CommandError when sessions reported something, but nothing that a glob fits.
     """
+    from nsml.client.series import first_charts, reported
     from nsml.view import figure, plot
     from nsml.view.metrics import not_worth_drawing
 
@@ -96,9 +95,9 @@ def fetch(
         width = max(width, figure.COLUMNS)
 
     async def work(client: Client) -> Fetched:
-        sessions = [await client.sessions.get(name) for name in await expand(client, references)]
-        reported = {one.name: await client.sessions.metrics(one.id) for one in sessions}
-        listed = {metric.name for metrics in reported.values() for metric in metrics}
+        sessions = await sessions_of(client, references)
+        metrics = await reported(client, (one.name for one in sessions))
+        listed = {metric.name for own in metrics.values() for metric in own}
         names = {name for name in listed if fits(name, source.globs)}
         is_of_points = source.how is not None
         if listed and not names:
@@ -106,9 +105,9 @@ def fetch(
             names, is_of_points = await _unlisted(app, client, sessions, source), True
             if not names:
                 check_known(
-                    reported, source.globs, lambda session, name: ["plot", session, "-m", name]
+                    metrics, source.globs, lambda session, name: ["plot", session, "-m", name]
                 )
-        taken, left_out = _chosen(names)
+        taken, left_out = first_charts(names)
         reading = _Reading(app, client, source, wish, names=taken, width=width)
         found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
         none, is_let_go = "", False
@@ -178,34 +177,6 @@ async def _unlisted(
     return names
 
 
-def _chosen(names: Iterable[str]) -> tuple[frozenset[str], int]:
-    """The metrics of the first charts, and how many metrics are left out."""
-    from nsml.view.elements import element_in
-    from nsml.view.figure import MOST_CHARTS, STD
-    from nsml.view.metrics import in_order
-
-    charts: dict[str, list[str]] = {}
-    for name in names:
-        charts.setdefault(element_in(name)[0], []).append(name)
-    # A deviation is drawn with what it is of.
-    alone = in_order(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
-    drawn = {*alone[:MOST_CHARTS], *(one + STD for one in alone[:MOST_CHARTS])}
-    left_out = sum(len(metrics) for chart, metrics in charts.items() if chart not in drawn)
-    return frozenset(name for chart in drawn for name in charts.get(chart, ())), left_out
-
-
-def _globs(names: Iterable[str]) -> list[str]:
-    """Globs that these metrics fit; others may fit as well. Few, however many numbers a list has."""
-    from nsml.view.elements import element_in
-
-    globs = set()
-    for name in names:
-        metric, element = element_in(name)
-        plain = re.sub(r"[*?\[]", "?", metric)
-        globs.add(f"{plain}:*" if element else plain)
-    return sorted(globs)
-
-
 class _Reading:
     """The reads that charts take."""
 
@@ -228,96 +199,67 @@ class _Reading:
 
     async def run(
         self, sessions: Sequence[pb.Session], *, is_of_points: bool
-    ) -> dict[str, list[Series]]:
+    ) -> Mapping[str, list[Series]]:
         """Series by metric, in the order in which metrics are looked at; `is_of_points`: no columns are read."""
+        from nsml.client.series import grouped
         from nsml.view.elements import may_be_list
-        from nsml.view.metrics import lines_in_order
         from nsml.view.series import collect, gather
-        from nsml.view.text import visible
 
         lists = {name for name in self._names if is_of_points or may_be_list(name)}
-        parts = {} if is_of_points else await self._parts(sessions)
-        axis = self._wish.look.axis
-        groups: dict[str, list[Series]] = {}
+        parts: Mapping[str, Sequence[Part]] = {}
+        if not is_of_points:
+            columns = await self._columns(sessions, self._wish.span)
+            tell_left_out(self._app, sessions, columns.answers)
+            parts = columns.parts()
+        axis, is_apart = self._wish.look.axis, self._source.is_apart
+        groups: list[tuple[str, Mapping[str, Sequence[Series]]]] = []
         for session, label in zip(sessions, labels_of(sessions), strict=True):
-            is_apart = self._source.is_apart
-            found = gather(parts.get(session.id, ()), session=label, is_apart=is_apart)
-            of_points = lists - {series.name for series, *_ in parts.get(session.id, ())}
+            own = parts.get(session.id, ())
+            found = gather(own, session=label, is_apart=is_apart)
+            of_points = lists - {series.name for series, *_ in own}
             if of_points:
                 events = await self._events(session, of_points)
                 points = (event.point for event in events)
                 more = collect(points, session=label, axis=axis, is_apart=is_apart)
                 found = {name: found.get(name, []) + more.get(name, []) for name in found | more}
-            for metric, lines in found.items():
-                groups.setdefault(visible(metric), []).extend(lines)
-        return lines_in_order(groups)
+            groups.append((session.id, found))
+        return grouped(groups).groups
 
     async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
         """Whether numbers are outside of the part of the axis that is drawn."""
         if self._wish.span == EVERYTHING or not self._names:
             return False
-        return bool(await self._columns(sessions, EVERYTHING))
+        return bool((await self._columns(sessions, EVERYTHING)).parts())
 
-    async def _parts(
-        self, sessions: Sequence[pb.Session]
-    ) -> Mapping[str, Sequence[tuple[pb.Series, float, float]]]:
-        """Columns by session, with the ranges that were asked for."""
-        span = self._wish.span
-        parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
-        for at in range(0, len(sessions), _MOST_SESSIONS):
-            some = sessions[at : at + _MOST_SESSIONS]
-            found = await self._columns(some, span, is_told=True)
-            asked = [(span, found)]
-            if self._wish.look.smoothing and span.low > -math.inf and found:
-                # An average has to know what was before: as finely as what it is drawn of where
-                # that is near.
-                end = max(series.x_high[-1] for series in found)
-                near = Span(
-                    low=span.low - (end - span.low), high=math.nextafter(span.low, -math.inf)
-                )
-                far = Span(low=-math.inf, high=math.nextafter(near.low, -math.inf))
-                asked += [(one, await self._columns(some, one)) for one in (near, far)]
-            for one, columns in asked:
-                for series in columns:
-                    parts.setdefault(series.session_id, []).append((series, one.low, one.high))
-        return parts
+    async def _columns(self, sessions: Sequence[pb.Session], span: Span) -> Columns:
+        """What is drawn of a part of the axis."""
+        from nsml.client.series import ChartQuery, read_columns
 
-    async def _columns(
-        self, sessions: Sequence[pb.Session], span: Span, *, is_told: bool = False
-    ) -> list[pb.Series]:
-        """What was asked for and is not empty; `is_told`: what is left out is said."""
-        from nsml.client.streams import read_series
-        from nsml.v1 import sessions_pb2 as pb
-        from nsml.view.series import Axis
-
-        axes: dict[Axis, pb.SeriesAxis] = {
-            Axis.STEP: pb.SERIES_AXIS_STEP,
-            Axis.RELATIVE: pb.SERIES_AXIS_RELATIVE,
-            Axis.WALL: pb.SERIES_AXIS_WALL,
-        }
-        source = self._source
-        request = pb.ReadSeriesRequest(
-            sessions=[session.id for session in sessions],
-            names=_globs(self._names),
-            ranks=[] if source.rank is None else [source.rank],
-            attempts=[] if source.attempt is None else [source.attempt],
-            axis=axes[self._wish.look.axis],
+        source, look = self._source, self._wish.look
+        query = ChartQuery(
+            axis=look.axis,
             low=None if span.low == -math.inf else span.low,
             high=None if span.high == math.inf else span.high,
             width=self._width,
-            all_attempts=source.is_apart,
+            names=tuple(sorted(self._names)),
+            rank=source.rank,
+            attempt=source.attempt,
+            is_apart=source.is_apart,
         )
-        answers = await read_series(
-            self._client, request, patience_s=_PATIENCE_S, on_link=self._app.link_words()
+        return await read_columns(
+            self._client,
+            sessions,
+            query,
+            has_lead=look.smoothing > 0,
+            patience_s=_PATIENCE_S,
+            on_link=self._app.link_words(),
         )
-        if is_told:
-            tell_left_out(self._app, sessions, answers)
-        series = (one for answer in answers for one in answer.series)
-        return [one for one in series if one.name in self._names and one.x_low]
 
     async def _events(self, session: pb.Session, names: Iterable[str]) -> list[Event]:
         """The points themselves of some metrics, reduced as was asked."""
-        globs = replace(self._source, globs=_globs(names))
+        from nsml.client.series import globs_of
+
+        globs = replace(self._source, globs=globs_of(names))
         stream = points_of(self._app, self._client, session, globs)
         found: list[Event] = []
         async with aclosing(stream):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cli.app import App
-from cli.arguments import expand
+from cli.arguments import sessions_of
 from cli.exits import CommandError, ExitCode
 from cli.output import write_list
 from cli.results.metric_options import fits
@@ -35,9 +35,7 @@ def diff_code(
     async def read(client: Client) -> tuple[list[Compared], int]:
         from nsml.client.code import read_both, read_trees
 
-        pair = _check_two(
-            [await client.sessions.get(name) for name in await expand(client, references)]
-        )
+        pair = _check_two(await sessions_of(client, references))
         old, new = await read_trees(client, pair)
         files = [one for one in view.differing(old, new) if takes(one.path)]
         data = await read_both(client, pair, view.entries(files))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import expand, given_references, sessions_argument
+from cli.arguments import given_references, sessions_argument, sessions_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app, to_try
 from cli.output import table_lines, write_list
@@ -129,7 +129,7 @@ def diff(
     ]
 
     async def read(client: Client) -> tuple[list[Session], list[ReadSeriesResponse]]:
-        found = [await client.sessions.get(name) for name in await expand(client, given)]
+        found = await sessions_of(client, given)
         sessions = list({session.id: session for session in found}.values())
         _check_several(sessions)
         if not (with_metrics or _names_metrics(sessions, (*lower, *higher))):
@@ -209,10 +209,10 @@ def _tell_absent(
     if not absent:
         return
 
-    async def reported(client: Client) -> dict[str, str]:
-        return {one.name: name for name in names for one in await client.sessions.metrics(name)}
+    from nsml.client.series import reported
 
-    listed = app.call(reported)
+    metrics = app.call(lambda client: reported(client, names))
+    listed = {one.name: name for name, own in metrics.items() for one in own}
     for glob in absent:
         session, name = next(
             ((session, name) for name, session in listed.items() if fits(name, [glob])), ("", "")

@@ -125,7 +125,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One decision of the scheduler, made at `revision` of the snapshot."""
+    """One decision of the scheduler, made at `revision` of what is stored."""
 
     revision: int
     placements: tuple[Placement, ...] = ()

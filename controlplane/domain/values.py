@@ -92,11 +92,6 @@ class Resources:
     cpu_thousandths: int = 0
     memory_bytes: int = 0
 
-    @property
-    def device_count(self) -> int:
-        """Devices that are touched: a share counts as one."""
-        return -(-self.gpu_thousandths // WHOLE_DEVICE)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

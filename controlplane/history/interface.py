@@ -416,10 +416,6 @@ class Catalogue(Protocol):
         """
         ...
 
-    async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
-        """All versions, newest first."""
-        ...
-
     async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
         """Remove a version, or all with the dataset (0); the digests that are gone, () where there was none.
 
@@ -564,12 +560,6 @@ class Ledger(Protocol):
 
         0: no limit. A flood removes rows of its own actor first.
         """
-        ...
-
-    async def audited(
-        self, *, after: int = 0, limit: int = 100
-    ) -> tuple[tuple[int, AuditRow], ...]:
-        """Rows in order with their numbers, those behind `after`."""
         ...
 
     async def newest_audited(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.snapshot import AllocationChanged, SessionChanged
+from controlplane.domain.changes import AllocationChanged, SessionChanged
 from controlplane.operations.desired_replicas import replicas_of
 
 if TYPE_CHECKING:
-    from controlplane.domain.snapshot import Change
+    from controlplane.domain.changes import Change
     from controlplane.operations.agent_connections import AgentConnections
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.subscriptions import Subscription

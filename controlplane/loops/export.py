@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.snapshot import SessionChanged
+from controlplane.domain.changes import SessionChanged
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session

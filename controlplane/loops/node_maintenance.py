@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.snapshot import ContactChanged, NodeChanged
+from controlplane.domain.changes import ContactChanged, NodeChanged
 
 if TYPE_CHECKING:
-    from controlplane.domain.snapshot import Change
+    from controlplane.domain.changes import Change
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.nodes import NodeKeeper
     from nsml.clock import Clock

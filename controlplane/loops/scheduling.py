@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     NodeRemoved,
@@ -28,8 +28,8 @@ from nsml.concurrency import TaskGroup
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from controlplane.domain.changes import Change
     from controlplane.domain.plan import Explanation, Placement, Plan, Preemption
-    from controlplane.domain.snapshot import Change
     from controlplane.operations.committer import Committer
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.pending_writes import Draft
@@ -104,7 +104,9 @@ class Scheduling:
         try:
             async with TaskGroup() as group:
                 with self._state.subscribed() as changes:
-                    index = self._index = ClusterIndex.of(self._state.snapshot(), self._rules)
+                    index = self._index = ClusterIndex.of(
+                        self._state.everything(), self._rules, revision=self._state.revision
+                    )
                     self._answers = QueueQueries(index)
                     self._changes = changes
                     self._compared_at = self._clock.monotonic()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.snapshot import ProjectChanged
+from controlplane.domain.changes import ProjectChanged
 from controlplane.history.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from controlplane.domain.snapshot import Change
+    from controlplane.domain.changes import Change
     from controlplane.history.interface import History
     from controlplane.history.values import AttemptCharge
     from controlplane.operations.live_state import LiveState

@@ -27,10 +27,3 @@ def check_blobs(blobs: Mapping[str, bytes]) -> None:
             verify(digest, data)
         except BlobCorrupt as error:
             raise WrongDigest("the content is not what its digest says", why=str(error)) from error
-
-
-def check_range(digest: str, start: int, end: int) -> None:
-    """Return when [start, end) can be asked of a blob."""
-    check_digest(digest)
-    if not 0 <= start < end:
-        raise InvalidRequest(f"[{start}, {end}) is no range of bytes")

@@ -53,13 +53,6 @@ class ObjectStore(Protocol):
         """The whole blob, verified, also what is aside. BlobNotFound, BlobDamaged."""
         ...
 
-    async def get_range(self, digest: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of a blob, also of what is aside, fewer where it ends before; not verified on their own.
-
-        BlobNotFound; InvalidRequest unless 0 <= start < end.
-        """
-        ...
-
     async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
         """Take a blob from its name; False when it was not there, or `may`, asked at the last moment, forbids it.
 

@@ -21,7 +21,6 @@ import errno
 import itertools
 import os
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -38,7 +37,7 @@ from obstore.exceptions import (
 from obstore.store import LocalStore
 
 from controlplane.domain.names import check_digest, is_digest
-from controlplane.objects.checking import check_blobs, check_range
+from controlplane.objects.checking import check_blobs
 from controlplane.objects.denials import denial, reason
 from controlplane.objects.errors import (
     BlobDamaged,
@@ -52,7 +51,7 @@ from controlplane.objects.s3 import open_bucket
 from nsml.concurrency import to_its_end
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt
-from nsml.content.framing import RAW, frame, unframe
+from nsml.content.framing import frame, unframe
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -134,24 +133,6 @@ class StoredObjects:
         except BlobDamaged:
             self._damaged.add(digest)
             raise
-
-    async def get_range(self, digest: str, start: int, end: int) -> bytes:
-        """See ObjectStore."""
-        check_range(digest, start, end)
-        async with self._explained():
-            part = await self._somewhere(digest, partial(self._range, start, end))
-        return (await self.get(digest))[start:end] if part is None else part
-
-    async def _range(self, start: int, end: int, key: str) -> bytes | None:
-        """None of what has to be read as a whole."""
-        found = await obstore.get_async(self._backend, key, options={"range": (0, 1)})
-        flag = bytes(await found.bytes_async())
-        if flag != bytes((RAW,)):
-            return None
-        end = min(end + 1, found.meta["size"])
-        if start + 1 >= end:
-            return b""
-        return bytes(await obstore.get_range_async(self._backend, key, start=start + 1, end=end))
 
     async def _somewhere(self, digest: str, read: Callable[[str], Awaitable[T]]) -> T:
         """What `read` makes of the object's key: under its name, aside, or taken back in between."""

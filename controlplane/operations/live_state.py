@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.domain.snapshot import SessionChanged
+from controlplane.domain.changes import SessionChanged
 from controlplane.operations import etcd_codec
 from controlplane.operations.state_cache import StateCache
 from controlplane.operations.subscriptions import EVERYTHING, VIEWED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from controlplane.domain.snapshot import NodeRemoved
+from controlplane.domain.changes import NodeRemoved
 from controlplane.domain.values import Allocation
 from controlplane.operations import etcd_codec
 from controlplane.store.interface import (

@@ -7,9 +7,9 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from controlplane.domain.changes import SessionChanged, SessionRemoved
 from controlplane.domain.errors import InvalidRequest, NotFound, Unavailable
 from controlplane.domain.identity import may_see
-from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import etcd_codec
 from controlplane.operations.concurrency_limits import Turns
 from controlplane.operations.session_listing import Matcher
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from contextlib import AbstractContextManager
 
+    from controlplane.domain.changes import Change
     from controlplane.domain.identity import UserCaller
-    from controlplane.domain.snapshot import Change
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.subscriptions import Change as Commit

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     Change,
-    ClusterSnapshot,
     ContactChanged,
     NodeChanged,
     NodeRemoved,
@@ -186,24 +185,26 @@ class StateCache:
             found += (one.placed_at for one in allocation.replicas)
         return max(found)
 
-    def snapshot(self) -> ClusterSnapshot:
-        """A fresh snapshot; loops keep theirs up by changes instead."""
-        return ClusterSnapshot().apply(self._everything(), revision=self.revision)
+    def everything(self) -> Iterator[Change]:
+        """All that is known, as the changes that make it of nothing; sessions in the order of submission.
 
-    def _everything(self) -> Iterator[Change]:
-        for node in self.nodes.values():
-            yield NodeChanged(node=node.value)
-        for allocation in self.allocations.values():
-            yield AllocationChanged(allocation=allocation.value)
-        for project in self.projects.values():
-            yield ProjectChanged(project=project.value)
-        for session in self.sessions.values():
-            yield SessionChanged(session=session.value)
-        yield PastChanged(lately=self.lately)
+        Nobody looks twice: what is said of a node comes before it, and what is said of projects before sessions.
+        """
         for name in self.silent:
             yield ContactChanged(name=name, is_silent=True)
+        for allocation in self.allocations.values():
+            yield AllocationChanged(allocation=allocation.value)
+        for node in self.nodes.values():
+            yield NodeChanged(node=node.value)
         for name, stock in self.stocks.items():
             yield StockChanged(name=name, stock=stock)
+        for project in self.projects.values():
+            yield ProjectChanged(project=project.value)
+        yield PastChanged(lately=self.lately)
+        sessions = [one.value for one in self.sessions.values()]
+        sessions.sort(key=lambda one: (not one.state.holds_devices, one.created_at, one.id))
+        for session in sessions:
+            yield SessionChanged(session=session)
 
     def keys(self) -> Iterator[tuple[str, int]]:
         """Every key that is known, with its revision."""

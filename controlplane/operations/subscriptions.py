@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from controlplane.domain.snapshot import Change
+    from controlplane.domain.changes import Change
 
     Wanted = Callable[[Change], bool]
 

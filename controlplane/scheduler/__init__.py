@@ -11,7 +11,6 @@ from controlplane.scheduler.max_capacity import (
 )
 from controlplane.scheduler.preemption_policy import NOTICE_S, RULES, InClass, Rules, may_give_way
 from controlplane.scheduler.queue_queries import Found, QueueQueries, Start
-from controlplane.scheduler.schedule import schedule
 
 __all__ = [
     "NOTICE_S",
@@ -30,5 +29,4 @@ __all__ = [
     "may_give_way",
     "request_of",
     "runs_nowhere",
-    "schedule",
 ]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.models import wishes_of
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     ContactChanged,
     NodeChanged,
@@ -20,6 +18,8 @@ from controlplane.domain.snapshot import (
     StockChanged,
     UsedChanged,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.models import wishes_of
 from controlplane.domain.values import Allocation, Priority
 from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
 from controlplane.scheduler.fit import request_of
@@ -36,7 +36,7 @@ from controlplane.scheduler.reservations import Holding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from controlplane.domain.snapshot import Change, ClusterSnapshot
+    from controlplane.domain.changes import Change
     from controlplane.domain.values import Node, Session
 
 
@@ -104,26 +104,6 @@ class Cluster:
         """Those who asked for a higher class than their project may have by now, as they asked."""
         self._allocations: dict[str, Allocation] = {}
         self._silent: set[str] = set()
-
-    @classmethod
-    def of(cls, snapshot: ClusterSnapshot, rules: Rules = RULES) -> Cluster:
-        """That of a snapshot; costs a look at everything in it."""
-        cluster = cls(rules)
-        cluster.revision = snapshot.revision
-        cluster._silent = set(snapshot.silent)
-        cluster._allocations = dict(snapshot.allocations)
-        for capacity in snapshot.nodes.values():
-            cluster._set_node(capacity.node)
-        for name, stock in snapshot.stocks.items():
-            cluster.locality.set(name, stock)
-        for project in snapshot.projects.values():
-            cluster._apply(ProjectChanged(project=project))
-        for used in snapshot.used.values():
-            cluster.entitlements.set_used(used)
-        cluster.entitlements.apply(PastChanged(lately=snapshot.lately))
-        for session in (*snapshot.holding.values(), *snapshot.queued.values()):
-            cluster.take(cluster._counted(session))
-        return cluster
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
         """Take what has happened."""

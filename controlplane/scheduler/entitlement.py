@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.snapshot import PastChanged, ProjectChanged, ProjectRemoved, UsedChanged
+from controlplane.domain.changes import PastChanged, ProjectChanged, ProjectRemoved, UsedChanged
 from controlplane.domain.values import DAY_S, WHOLE_DEVICE, Visibility
 from controlplane.scheduler.fair_share import share_of
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES

@@ -32,8 +32,8 @@ from controlplane.scheduler.session_rank import MOST_PATIENCE_S, patience_s
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
+    from controlplane.domain.changes import Change
     from controlplane.domain.plan import ReplicaPlacement
-    from controlplane.domain.snapshot import Change, ClusterSnapshot
     from controlplane.domain.values import Session
     from controlplane.scheduler.feasibility import AnyFeasible
     from controlplane.scheduler.fit import Request
@@ -82,9 +82,13 @@ class ClusterIndex:
         self._cut: Cut | None = None
 
     @classmethod
-    def of(cls, snapshot: ClusterSnapshot, rules: Rules = RULES) -> ClusterIndex:
-        """The index of a snapshot; costs a look at everything in it."""
-        return cls(Cluster.of(snapshot, rules))
+    def of(
+        cls, changes: Iterable[Change], rules: Rules = RULES, *, revision: int = 0
+    ) -> ClusterIndex:
+        """The index of a cluster that these changes make of nothing, up to a revision."""
+        index = cls(Cluster(rules))
+        index.apply(changes, revision=revision)
+        return index
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
         """Take what has happened."""

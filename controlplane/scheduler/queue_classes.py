@@ -232,10 +232,6 @@ class QueueClass:
         """The session of the oldest."""
         return self.first.session
 
-    def older_than(self, age: Age) -> int:
-        """How many are older."""
-        return self._place(age) - self._spent
-
     def _place(self, age: Age) -> int:
         return bisect_left(self._waiting, age, self._spent, key=_age)
 

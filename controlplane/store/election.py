@@ -88,12 +88,6 @@ class Leader:
     process: str = ""
 
 
-async def current_leader(store: KeyValueStore, *, key: str = LEADER_KEY) -> Leader | None:
-    """Return who leads now, or None between two leaders. For display and forwarding only."""
-    item = await store.get(key)
-    return None if item is None else _leader(item)
-
-
 async def watch_leader(
     store: KeyValueStore, *, clock: Clock, key: str = LEADER_KEY
 ) -> AsyncGenerator[Leader | None, None]:

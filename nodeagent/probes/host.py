@@ -1,4 +1,4 @@
-"""The machine around the devices: processors, memory, disk, network."""
+"""The machine around the devices: processors and memory."""
 
 from __future__ import annotations
 
@@ -23,21 +23,16 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """One reading. Network counters grow from the boot on; the disk is the data folder's."""
+    """One reading."""
 
     cpu_percent: float
     memory_used_bytes: int
-    disk_used_bytes: int
-    disk_total_bytes: int
-    network_sent_bytes: int
-    network_received_bytes: int
 
 
 class HostProbe:
     """Reads the machine. `cpu_percent` is the mean since the reading before; the first is 0."""
 
-    def __init__(self, data: Path) -> None:
-        self._data = data
+    def __init__(self) -> None:
         psutil.cpu_percent(interval=None)
 
     def facts(self) -> HostFacts:
@@ -53,13 +48,7 @@ class HostProbe:
     def sample(self) -> HostSample:
         """How the machine is."""
         memory = psutil.virtual_memory()
-        disk = psutil.disk_usage(str(self._data))
-        network = psutil.net_io_counters()
         return HostSample(
             cpu_percent=psutil.cpu_percent(interval=None),
             memory_used_bytes=memory.total - memory.available,
-            disk_used_bytes=disk.used,
-            disk_total_bytes=disk.total,
-            network_sent_bytes=network.bytes_sent if network else 0,
-            network_received_bytes=network.bytes_recv if network else 0,
         )

@@ -55,8 +55,6 @@ class Transfer:
 
     bytes: int
     bytes_total: int
-    blobs_total: int
-    """Blobs that travel: those the other end lacks."""
 
 
 async def find_missing(
@@ -170,7 +168,6 @@ class _Sending:
         run: Offload,
     ) -> None:
         self._batches = packed.source.batches(wanted, max_bytes=_MESSAGE_BYTES)
-        self._blobs = len(wanted)
         self._total = total
         self._progress = progress
         self._run = run
@@ -182,9 +179,7 @@ class _Sending:
                 yield message
                 sent += sum(len(blob.data) for blob in message.blobs)
                 if self._progress is not None:
-                    self._progress(
-                        Transfer(bytes=sent, bytes_total=self._total, blobs_total=self._blobs)
-                    )
+                    self._progress(Transfer(bytes=sent, bytes_total=self._total))
 
     def _next(self) -> Batch | None:
         return next(self._batches, None)
@@ -351,7 +346,6 @@ async def _chunks(
     """The chunks of all files in order, repeats included, few thousand a call."""
     refs = manifest.refs()
     received = 0
-    count = sum(len(entry.chunks) for entry in manifest.entries)
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:
         blobs = read_blobs(client, root, asked, shown_by=shown_by)
         expected = iter(asked)
@@ -361,7 +355,7 @@ async def _chunks(
                     raise PlatformFault("the content came back in another order")
                 received += len(data)
                 if progress is not None:
-                    progress(Transfer(bytes=received, bytes_total=manifest.size, blobs_total=count))
+                    progress(Transfer(bytes=received, bytes_total=manifest.size))
                 yield data
         if next(expected, None) is not None:
             raise PlatformFault("the content ended before its manifest did")

@@ -6,7 +6,6 @@ import re
 
 from nsml.content.errors import BlobCorrupt
 
-DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 

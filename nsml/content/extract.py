@@ -27,7 +27,7 @@ from nsml.content.paths import native_parts
 from nsml.content.safe_paths import beneath
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Generator
+    from collections.abc import AsyncIterable, Generator
     from types import TracebackType
 
     from nsml.content.manifest import ChunkRef, Limits, Manifest
@@ -209,24 +209,6 @@ class Extraction:
         return entry.mode & 0o555 if self._read_only else entry.mode
 
 
-def extract(
-    manifest: Manifest,
-    read: Callable[[str], bytes],
-    target: Path,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    read_only: bool = False,
-) -> None:
-    """Lay out `manifest` as the new folder `target`; `read` gives the chunk of a digest.
-
-    Errors are those of Extraction, and whatever `read` raises.
-    """
-    with Extraction(manifest, target, limits=limits, read_only=read_only) as extraction:
-        for ref in manifest.refs():
-            extraction.write(read(ref.digest))
-        extraction.finish()
-
-
 async def extract_stream(
     manifest: Manifest,
     chunks: AsyncIterable[bytes],
@@ -235,7 +217,10 @@ async def extract_stream(
     limits: Limits = DEFAULT_LIMITS,
     read_only: bool = False,
 ) -> None:
-    """As `extract`, from chunks that arrive in the order of `manifest.refs()`."""
+    """Lay out `manifest` as the new folder `target`, from chunks that arrive in the order of `manifest.refs()`.
+
+    Errors are those of Extraction, and whatever `chunks` raises.
+    """
     with Extraction(manifest, target, limits=limits, read_only=read_only) as extraction:
         async for data in chunks:
             extraction.write(data)

@@ -838,8 +838,6 @@ async def test_dataset_versions_count_up_and_repeat_harmlessly(history: History)
     assert old.version == second
     assert await history.catalogue.dataset("kim", "mnist", 9) is None
     assert await history.catalogue.dataset("lee", "mnist") is None
-    versions = await history.catalogue.dataset_versions("kim", "mnist")
-    assert [version.number for version in versions] == [3, 2, 1]
     assert [found.name for found in await history.catalogue.readers_of("d1")] == ["mnist"]
     assert await history.catalogue.readers_of("d9") == ()
     assert await history.catalogue.versions_among({"d1", "d9"}) == {"d1"}
@@ -1207,13 +1205,8 @@ async def test_an_attempt_is_charged_once(history: History) -> None:
     assert await history.ledger.charged() == pytest.approx(1.0, abs=1e-12)
 
 
-async def test_the_audit_trail_is_in_order(history: History) -> None:
-    rows = [AuditRow(at=float(i), actor="kim", method=f"m{i}", token="ab12") for i in range(5)]
-    await history.ledger.audit(rows[:3])
-    await history.ledger.audit(rows[3:])
-    first = await history.ledger.audited(limit=2)
-    rest = await history.ledger.audited(after=first[-1][0])
-    assert [row for _, row in (*first, *rest)] == rows
+async def audited(history: History) -> list[tuple[int, AuditRow]]:
+    return [*await history.ledger.newest_audited(AuditQuery(), limit=2_000)][::-1]
 
 
 async def test_the_audit_trail_is_read_backwards_too(history: History) -> None:
@@ -1243,10 +1236,10 @@ async def test_of_a_large_audit_trail_the_oldest_rows_go_of_who_has_most(history
     assert await history.ledger.trim_audit(most_rows=0, most_bytes=0) == 0
     assert await history.ledger.trim_audit(most_rows=1102, most_bytes=1 << 30) == 0
     assert await history.ledger.trim_audit(most_rows=1000, most_bytes=0) == 102
-    left = [row for _, row in await history.ledger.audited(limit=2_000)]
+    left = [row for _, row in await audited(history)]
     assert left == rows[102:], "nobody else's"
     assert await history.ledger.trim_audit(most_rows=0, most_bytes=100_000) > 300
-    left = [row for _, row in await history.ledger.audited(limit=2_000)]
+    left = [row for _, row in await audited(history)]
     assert {row.actor for row in left} == {"eve", "kim", ""}
     assert left[-1] == rows[-1]
     await history.ledger.audit(rows[:1])
@@ -1261,7 +1254,7 @@ async def test_rows_of_a_backup_from_before_bursts_were_counted_stand_for_one_ca
     row = (7, 1.0, "kim", "m", "", "OK", "", "")
     await history.load([Batch(table="audit", columns=columns, rows=(row,))])
     expected = AuditRow(at=1.0, actor="kim", method="m")
-    assert await history.ledger.audited() == ((7, expected),)
+    assert await audited(history) == [(7, expected)]
 
 
 async def test_it_says_how_large_it_is(history: History) -> None:
@@ -1344,7 +1337,7 @@ async def test_an_empty_history_takes_what_another_engine_told(history: History)
     await history.streams.append([text(log(), 8, b"more\n"), text(log("s2"), 0, b"other\n")])
     await history.ledger.audit([AuditRow(at=2.0, actor="kim", method="m")])
     assert (await history.streams.read_log("s1")).data == b"one\ntwo\nmore\n"
-    assert [row.at for _, row in await history.ledger.audited()] == [1.0, 2.0]
+    assert [row.at for _, row in await audited(history)] == [1.0, 2.0]
 
 
 def medium(number: int, **given: Any) -> Media:

@@ -19,10 +19,10 @@ from controlplane.history.sql import archiving, logs
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SessionRecord, StreamKey
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.logs import LogLost, Logs
 from nsml.clock import SystemClock, inline
 from tests.examples import examples
+from tests.memory_objects import MemoryObjects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

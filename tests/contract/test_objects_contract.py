@@ -13,11 +13,11 @@ import pytest
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
-from controlplane.objects.memory import MemoryObjects
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared
 from nsml.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
+from tests.memory_objects import MemoryObjects
 from tests.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
@@ -67,24 +67,6 @@ async def test_what_was_put_comes_back(objects: ObjectStore, data: bytes) -> Non
     assert [blob.digest async for blob in objects.list()] == [digest]
 
 
-@pytest.mark.parametrize("data", CONTENTS[1:])
-async def test_ranges(objects: ObjectStore, data: bytes) -> None:
-    digest = digest_of(data)
-    await objects.put(digest, data)
-    size = len(data)
-    for start, end in [
-        (0, 1),
-        (0, size),
-        (size // 2, size),
-        (size - 1, size + 9),
-        (size, size + 1),
-    ]:
-        assert await objects.get_range(digest, start, end) == data[start:end]
-    for start, end in [(-1, 1), (1, 1), (2, 1)]:
-        with pytest.raises(InvalidRequest):
-            await objects.get_range(digest, start, end)
-
-
 async def test_wrong_bytes_are_refused_and_nothing_is_kept(objects: ObjectStore) -> None:
     good, bad = digest_of(b"good"), digest_of(b"bad")
     with pytest.raises(WrongDigest):
@@ -100,7 +82,6 @@ async def test_what_is_no_digest_is_refused_everywhere(objects: ObjectStore, dig
         objects.has_missing([digest]),
         objects.put(digest, b""),
         objects.get(digest),
-        objects.get_range(digest, 0, 1),
         objects.delete(digest),
         objects.put_aside(digest, always),
         objects.take_back([digest]),
@@ -113,8 +94,6 @@ async def test_what_is_not_there(objects: ObjectStore) -> None:
     digest = digest_of(b"nobody")
     with pytest.raises(BlobNotFound):
         await objects.get(digest)
-    with pytest.raises(BlobNotFound):
-        await objects.get_range(digest, 0, 1)
     assert await objects.delete(digest) is False
     assert await objects.put_aside(digest, always) is False
     await objects.take_back([digest])
@@ -146,8 +125,6 @@ async def test_what_is_aside_is_missing_and_read_and_taken_back(
     assert [blob async for blob in objects.list()] == []
     assert [blob.digest async for blob in objects.list_aside()] == [digest]
     assert await objects.get(digest) == data
-    if data:
-        assert await objects.get_range(digest, 0, 9) == data[:9]
     await objects.take_back([digest, digest_of(b"nowhere")])
     assert await objects.has_missing([digest]) == set()
     await objects.delete(digest)
@@ -195,10 +172,8 @@ async def test_what_is_read_while_it_moves_is_read(objects: ObjectStore) -> None
                 lambda one: objects.put_aside(one, always),
                 lambda one: objects.take_back([one]),
             ):
-                whole, part, _ = await asyncio.gather(
-                    objects.get(digest), objects.get_range(digest, 0, 5), move(digest)
-                )
-                assert (whole, part) == (data, data[:5])
+                whole, _ = await asyncio.gather(objects.get(digest), move(digest))
+                assert whole == data
 
 
 async def test_the_first_mark_stands(objects: ObjectStore) -> None:
@@ -351,7 +326,6 @@ async def test_a_folder_that_vanishes_is_gone_and_nothing_is_written_in_its_plac
         objects.put(new, b"new"),
         objects.has_missing([new]),
         objects.get(kept),
-        objects.get_range(kept, 0, 1),
         objects.delete(kept),
         objects.put_aside(kept, always),
         objects.take_back([kept]),

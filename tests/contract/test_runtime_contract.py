@@ -33,7 +33,6 @@ from nodeagent.machine.accounts import barrier
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
-from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import (
     DeviceGrant,
     ExitWhy,
@@ -55,6 +54,7 @@ from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.runtimes.strays import Strays
 from nsml.clock import SystemClock, in_own_thread, in_thread
 from tests.engines import SOCKET, required_engine, required_image
+from tests.fake_machine import Act, FakeDriver, FakeMachine, Script
 from tests.process_drivers import process_driver
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from controlplane.store.election import (
     Leader,
     Leadership,
     LeadershipLost,
-    current_leader,
     depose,
     watch_leader,
 )
@@ -27,6 +26,7 @@ from controlplane.store.interface import (
     holds,
 )
 from tests.contract.store_engines import CLOCK, Engine, put, until
+from tests.leaders import current_leader
 
 LONG_S = 30.0
 """A lease that does not end during a test: what happens then does not come from its end."""
@@ -44,12 +44,12 @@ def write(key: str, value: bytes = b"") -> Transaction:
 
 async def test_others_see_who_leads_and_which_term(engine: Engine) -> None:
     async with engine.open() as store:
-        assert await current_leader(store) is None
+        assert await current_leader(store, CLOCK) is None
         async with stand(store, "one") as leadership:
-            leader = await current_leader(store)
+            leader = await current_leader(store, CLOCK)
             assert leader == Leader(member="one", address="one:1", term=leadership.term)
             assert leadership.is_valid
-        assert await current_leader(store) is None
+        assert await current_leader(store, CLOCK) is None
         assert not leadership.is_valid
 
 
@@ -127,7 +127,7 @@ async def test_a_leader_that_was_deposed_is_cancelled_and_fenced(engine: Engine)
         leading = asyncio.create_task(lead())
         async with asyncio.timeout(LONG_S / 3):
             await leads.wait()
-            leader = await current_leader(store)
+            leader = await current_leader(store, CLOCK)
             assert leader is not None
             assert await depose(store, leader)
             assert not await depose(store, leader)
@@ -165,7 +165,7 @@ async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(engine: En
                     await asyncio.Event().wait()
                 finally:
                     assert not leadership.is_valid
-                    leader = await current_leader(store)
+                    leader = await current_leader(store, CLOCK)
 
         with pytest.raises(LeadershipLost):
             await lead()
@@ -215,7 +215,7 @@ async def test_an_error_of_the_body_passes_through_and_the_key_is_given_back(
         with pytest.raises(ZeroDivisionError):
             async with stand(store, "one"):
                 raise ZeroDivisionError
-        assert await current_leader(store) is None
+        assert await current_leader(store, CLOCK) is None
 
 
 async def test_a_cancelled_candidate_and_a_cancelled_leader_leave_nothing(engine: Engine) -> None:
@@ -226,7 +226,7 @@ async def test_a_cancelled_candidate_and_a_cancelled_leader_leave_nothing(engine
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            leader = await current_leader(store)
+            leader = await current_leader(store, CLOCK)
             assert leader is not None
             assert leader.term == one.term
 
@@ -237,13 +237,13 @@ async def test_a_cancelled_candidate_and_a_cancelled_leader_leave_nothing(engine
         leading = asyncio.create_task(lead())
 
         async def is_led() -> bool:
-            return await current_leader(store) is not None
+            return await current_leader(store, CLOCK) is not None
 
         await until(is_led)
         leading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leading
-        assert await current_leader(store) is None
+        assert await current_leader(store, CLOCK) is None
 
 
 class Granting:
@@ -330,7 +330,7 @@ async def test_history_that_is_gone_ends_no_term_and_hides_no_end(engine: Engine
         async with asyncio.timeout(LONG_S / 3):
             await leads.wait()
             await until(has_looked)
-            leader = await current_leader(store)
+            leader = await current_leader(store, CLOCK)
             assert leader is not None
             assert not leading.done()
             assert await depose(store, leader)

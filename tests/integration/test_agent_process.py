@@ -114,7 +114,7 @@ async def test_says_what_it_is_and_says_when_it_is_ready(node: Node) -> None:
     assert [device.simulated for device in said.devices] == [True, True]
     assert said.capacity.gpu_thousandths == 2000
     assert said.capacity.memory_bytes > 0
-    assert said.boot_id == HostProbe(node.data).facts().boot_id
+    assert said.boot_id == HostProbe().facts().boot_id
     await until((node.data / "ready.json").exists)
     ready = json.loads((node.data / "ready.json").read_text())
     assert node.process is not None

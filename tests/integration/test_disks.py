@@ -16,7 +16,6 @@ from controlplane.history.errors import HistoryFull
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.objects.errors import ObjectsFull, ObjectsUnavailable
-from controlplane.objects.memory import MemoryObjects
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared
 from controlplane.store.embedded import EmbeddedStore
@@ -24,6 +23,7 @@ from controlplane.store.interface import DiskFull, Put, Transaction
 from nsml.clock import SystemClock, in_own_thread, in_thread, inline
 from nsml.content.digests import digest_of
 from tests import disks
+from tests.memory_objects import MemoryObjects
 
 CLOCK = SystemClock()
 LOG = StreamKey("s1", 1, 0, Channel.LOG)

@@ -44,7 +44,6 @@ async def refused(objects: StoredObjects) -> list[str]:
     for call in (
         objects.put(DIGEST, b"data"),
         objects.get(DIGEST),
-        objects.get_range(DIGEST, 0, 2),
         objects.has_missing([DIGEST]),
         objects.delete(DIGEST),
         objects.mark("x"),
@@ -88,7 +87,6 @@ async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
     for call in (
         objects.put(DIGEST, b"data"),
         objects.get(DIGEST),  # the blob may well be there once the bucket is
-        objects.get_range(DIGEST, 0, 2),
         objects.mark(),
         objects.mark("x"),
     ):
@@ -116,7 +114,6 @@ async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:
     head = s3.client().head_object(Bucket=bucket, Key=f"p/blobs/{digest[:2]}/{digest[2:]}")
     assert head["ETag"].endswith('-3"'), "an object that was put in three parts"
     assert await objects.get(digest) == data
-    assert await objects.get_range(digest, 5 << 20, (5 << 20) + 9) == data[5 << 20 : (5 << 20) + 9]
 
 
 async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import ControlPlane
 from controlplane.server import RESIGN_WITHIN_S
@@ -40,6 +39,7 @@ from nsml.client.calls import Client
 from nsml.client.channel import Channel
 from nsml.client.endpoints import Endpoints
 from nsml.clock import SystemClock, inline
+from tests.memory_objects import MemoryObjects
 from tests.platforms import ensure_cluster
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
 from tests.simulation.invariants import Invariant, Referee, Violation

@@ -19,11 +19,11 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
 from nodeagent.machine.meter import HeldDevices
 from nodeagent.probes.simulated import SimulatedProbe
-from nodeagent.runtimes.fake import FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import Isolation, ReplicaSpec
 from nodeagent.runtimes.records import read_exit
 from nsml._frames import HEADER, MAGIC
 from nsml.v1 import agents_pb2, resources_pb2
+from tests.fake_machine import FakeDriver, FakeMachine, Script
 from tests.simulation.invariants import Referee
 from tests.simulation.network import Network
 from tests.simulation.points import Points

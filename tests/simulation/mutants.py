@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from controlplane.access import user_secrets  # noqa: F401 - loaded before anything is patched
-from controlplane.domain import snapshot
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.history.sql.appending import Appending
 from controlplane.loops.liveness import Liveness
@@ -40,11 +39,11 @@ from nodeagent.link.outbox import Outbox
 from nodeagent.link.reports import exit_without_start
 from nodeagent.reconcile import Replicas
 from nodeagent.replica.runner import Runner
-from nodeagent.runtimes.fake import FakeMachine
 from nodeagent.runtimes.interface import ReplicaState
 from nodeagent.storage import checkpoints
 from nsml.client import streams
 from nsml.v1 import agents_pb2, sessions_pb2
+from tests.fake_machine import FakeMachine
 from tests.simulation.cluster import Shape
 from tests.simulation.invariants import Invariant
 from tests.simulation.situations import Situation
@@ -169,12 +168,11 @@ def without_whole_gangs(patch: Patch) -> None:
 
 
 def without_counting_what_is_held(patch: Patch) -> None:
-    sound = snapshot.capacity_of
+    sound = placing.capacity_of
 
     def capacity_of(node: Any, allocation: Allocation, **facts: Any) -> Any:
         return sound(node, Allocation(node=allocation.node), **facts)
 
-    patch.setattr(snapshot, "capacity_of", capacity_of)
     patch.setattr(placing, "capacity_of", capacity_of)
     patch.setattr(room, "capacity_of", capacity_of)
     patch.setattr(room.NodeCapacity, "change", lambda *_: False)

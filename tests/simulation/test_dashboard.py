@@ -16,8 +16,8 @@ import pytest
 
 from controlplane.operations import etcd_codec
 from controlplane.services.convert.sessions import session_message
-from nodeagent.runtimes.fake import Act
 from nsml.client.streams import ENDED_STATES, watch_sessions
+from tests.fake_machine import Act
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated
 from tests.simulation.faults import HOUR_S, Faults
 from tests.simulation.network import KEEPALIVE_S

@@ -12,8 +12,8 @@ import pytest
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, Session
 from nodeagent.folders import ReplicaId
-from nodeagent.runtimes.fake import Act, Script
 from nsml.client.errors import AlreadyEnded
+from tests.fake_machine import Act, Script
 from tests.simulation.cluster import Cluster, simulated
 from tests.simulation.invariants import Life
 from tests.simulation.virtual_time import run

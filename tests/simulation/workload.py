@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from controlplane.domain.values import WHOLE_DEVICE
-from nodeagent.runtimes.fake import Act, Script
 from nsml.v1 import resources_pb2, sessions_pb2
+from tests.fake_machine import Act, Script
 
 OWNERS = ("kim", "lee", "park")
 LOST_AFTER_S = 30.0

@@ -14,9 +14,9 @@ from tui.model import LogReceived, SeriesReceived
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsml.client.series import ChartQuery
     from nsml.view.series import Series
     from tui.demo.scripted_session import ScriptedSession
-    from tui.model import ChartQuery
 
 TAIL_LINES: Final = 1_000
 

@@ -39,8 +39,9 @@ from tui.sources import OF_TABS, Topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nsml.client.series import ChartQuery
     from tui.demo.scripted_session import ScriptedSession
-    from tui.model import ChartQuery, DetailReceived, Event
+    from tui.model import DetailReceived, Event
 
 RECEIVED_EVERY_S: Final = 2.0
 MOST_ENDED: Final = 16

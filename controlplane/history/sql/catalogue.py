@@ -205,18 +205,6 @@ class SqlCatalogue:
 
         return await self._database.read(work)
 
-    async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> tuple[DatasetVersion, ...]:
-            rows = connection.execute(
-                f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? ORDER BY v.number DESC",
-                (owner, name),
-            )
-            return tuple(_dataset_listing(row).version for row in rows)
-
-        return await self._database.read(work)
-
     async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
         """See Catalogue."""
         one = " AND number = ?" if number else ""

@@ -126,22 +126,6 @@ class SqlLedger:
                 left -= step
         return removed
 
-    async def audited(
-        self, *, after: int = 0, limit: int = 100
-    ) -> tuple[tuple[int, AuditRow], ...]:
-        """See Ledger."""
-
-        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
-            rows = connection.execute(
-                f"SELECT id, {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
-            )
-            names = _AUDIT.split(", ")
-            return tuple(
-                (number, AuditRow(**dict(zip(names, row, strict=True)))) for number, *row in rows
-            )
-
-        return await self._database.read(work)
-
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:

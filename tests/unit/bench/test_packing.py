@@ -20,10 +20,11 @@ from bench.scheduler.traces import (
     read_machines,
     read_pods,
 )
+from controlplane.domain.changes import NodeCapacity
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import NodeCapacity
 from controlplane.scheduler.fragmentation import FIRST_MIX, Free, Shape, takings
 from tests.examples import examples
+from tests.unit.controlplane.snapshot import whole_free_devices
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
@@ -171,7 +172,7 @@ def free_on(capacity: NodeCapacity) -> Free:
     models = {device.model for device in capacity.node.devices}
     return Free(
         "".join(models),
-        capacity.whole_free_devices,
+        whole_free_devices(capacity),
         tuple(shares),
         capacity.free_cpu_thousandths,
         capacity.free_memory_bytes,

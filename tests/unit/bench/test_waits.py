@@ -30,6 +30,7 @@ from controlplane.scheduler import QueueQueries, session_rank
 from controlplane.scheduler.preemption_policy import MIN_RUN_S
 from controlplane.scheduler.reservations import STARTING_S
 from tests.examples import examples
+from tests.unit.controlplane.snapshot import whole_free_devices
 
 if TYPE_CHECKING:
     from bench.scheduler.simulator import Live, Policy, Spots
@@ -98,7 +99,7 @@ class Told(Indexed):
         due = super().decide(cluster)
         assert due > cluster.now
         records, now = self.records, EPOCH + cluster.now
-        assert [one.whole_free_devices for one in records.capacities()] == cluster.floor.free
+        assert [whole_free_devices(one) for one in records.capacities()] == cluster.floor.free
         states = {session.id: session.state for session in records.sessions.values()}
         assert set(states.values()) <= {SessionState.QUEUED, SessionState.RUNNING}
         waiting = {one for one, state in states.items() if state is SessionState.QUEUED}

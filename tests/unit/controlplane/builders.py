@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
-    ClusterSnapshot,
     ContactChanged,
     NodeChanged,
     SessionChanged,
@@ -24,6 +23,7 @@ from controlplane.domain.values import (
     Session,
     SessionSpec,
 )
+from tests.unit.controlplane.snapshot import ClusterSnapshot
 
 GIB = 1 << 30
 _ids = itertools.count(1)

@@ -19,7 +19,6 @@ from controlplane.access.vault import make_vault
 from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
-from controlplane.objects.memory import MemoryObjects
 from controlplane.plane import ControlPlane
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
@@ -42,6 +41,7 @@ from nsml.v1 import (
     telemetry_pb2_grpc,
     webhooks_pb2_grpc,
 )
+from tests.memory_objects import MemoryObjects
 from tests.platforms import ensure_cluster
 
 Metadata = tuple[tuple[str, str], ...]

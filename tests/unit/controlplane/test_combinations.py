@@ -14,11 +14,11 @@ from controlplane import ownership as claims
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.core.dependencies import Backends
-from controlplane.objects.memory import MemoryObjects
 from controlplane.ownership import BackendSettings, Coordination, StartRefused, choose_coordination
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked
 from nsml.clock import SystemClock
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import surroundings
 
 PAGE = Path(__file__).parents[3] / "docs" / "control-planes.md"

@@ -26,7 +26,6 @@ from nodeagent.engine.watch import EngineWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
 from nodeagent.network.host_network import NetworkOffer
-from nodeagent.probes.fake import FakeProbe
 from nodeagent.probes.interface import Device
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import (
@@ -36,7 +35,6 @@ from nodeagent.replica.preparation_steps import (
     PreparationFailed,
     PythonHook,
 )
-from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, ReplicaSpec
 from nodeagent.storage import reservations as rooms
 from nodeagent.storage.reservations import Disk, Size
@@ -47,6 +45,8 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
+from tests.fake_machine import Act, FakeDriver, FakeMachine, Script
+from tests.fake_probe import FakeProbe
 from tests.sandboxes import environments_in
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 from tests.simulation.network import Network

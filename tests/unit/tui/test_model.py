@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES, Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.nodes_pb2 import GetClusterResponse
@@ -11,7 +12,6 @@ from nsml.view.filtering import Filter
 from nsml.view.series import Axis, Series
 from tui.model import (
     MOST_LINES,
-    ChartQuery,
     ClusterReceived,
     CodeReceived,
     EndedReceived,

@@ -1,10 +1,12 @@
 """Recordings: what was written is read again, and nothing in a file is believed."""
 
+import dataclasses
 import math
 import stat
 import struct
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.checkpoints_pb2 import Checkpoint
@@ -26,13 +29,14 @@ from nsml.view.series import Axis, Series
 from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
-    ChartQuery,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
     ContentReceived,
     DatasetsReceived,
+    DetailReceived,
     EndedReceived,
+    Event,
     ExplanationReceived,
     FileReceived,
     FilesReceived,
@@ -49,6 +53,7 @@ from tui.model import (
     SessionsReceived,
     TelemetryReceived,
     TreeReceived,
+    WholeReceived,
 )
 from tui.recording import MAGIC, NOT_RECORDED, VERSION, Recorder, Recording, RecordingError
 from tui.sources import State, Topic
@@ -177,12 +182,12 @@ def test_what_tabs_show_is_recorded_where_it_changes_but_for_code(tmp_path):
     assert of(story, Topic.FILE, "s1", what="a.py") == [Refused(Topic.FILE, NOT_RECORDED)]
 
 
-def test_a_recording_of_the_version_before_is_read(tmp_path):
-    path = tmp_path / "it"
-    path.write_bytes(
-        packed((AT + 1, ["log", "s1", ["epoch 1"], True, 0]), header=(1, "garden", AT))
-    )
-    assert of(Recording(path), Topic.LOG, "s1") == [LogReceived("s1", ["epoch 1"], is_anew=True)]
+def test_of_every_kind_it_is_said_whether_it_is_recorded():
+    code = {WholeReceived, CodeReceived, FilesReceived, FileReceived}
+    kinds = set(get_args(Event)) | set(get_args(DetailReceived))
+    assert kinds - {DetailReceived} - code == set(recording._FIELDS)
+    for kind, fields in recording._FIELDS.items():
+        assert len(dataclasses.fields(kind)) == len(fields)
 
 
 def test_a_clock_that_is_set_back_makes_no_recording_unreadable(tmp_path):
@@ -280,22 +285,6 @@ def test_sessions_that_were_looked_at_one_by_one_can_be_compared(tmp_path):
 # Files of others
 
 
-def test_reports_that_were_apart_from_sessions_are_shown_with_them(tmp_path):
-    bodies = [
-        ["sessions", [session(1).SerializeToString()], [], True],
-        ["reports", [session(1, memo="reported").SerializeToString()]],
-        ["linked", "last reports", False, 1, 0.5, "gone"],
-        ["refused", "last reports", "no"],
-    ]
-    data = packed(*((AT + n, body) for n, body in enumerate(bodies)), header=(2, "garden", AT))
-    (tmp_path / "it").write_bytes(data)
-    model = Model()
-    for when, event in Recording(tmp_path / "it").received(None, AT + 9):
-        model.fold(event, when)
-    assert [row.session.memo for row in model.rows(Filter(""), AT)] == ["reported"]
-    assert model.sources[Topic.SESSIONS].state(AT + 9) is State.LIVE
-
-
 def packed(*bodies, magic=MAGIC, header=(VERSION, "garden", AT)):
     frames = [msgspec.msgpack.encode(one) for one in (header, *bodies)]
     data = magic + b"".join(struct.pack("<II", len(one), zlib.crc32(one)) + one for one in frames)
@@ -321,24 +310,31 @@ LINE = ("it", [1.0], [1.0], None, None)
         (b"", "cut off before its beginning"),
         (b"hello, I am text\n" * 9, "is no recording"),
         (zstandard.compress(b"another file"), "is no recording"),
-        (packed(header=(4, "garden", AT)), "is of version 4, and this program reads 3"),
+        (packed(header=(3, "garden", AT)), "is of version 3, and this program reads 4"),
         (packed(header=("x",)), "damaged at its beginning"),
         (packed(header=(VERSION, "garden", math.nan)), "no calendar has"),
         (packed((math.inf, ["cluster", b"", 0.0])), "damaged in frame 1: a moment"),
         (packed((AT - 1, ["cluster", b"", 0.0])), "goes back in time"),
         (packed((AT, ["cluster", b"", math.inf])), "a number that is none"),
         (packed((AT, ["cluster", b"\xff\xff", 0.0])), "damaged in frame 1"),
-        (packed((AT, ["nonsense"])), "damaged in frame 1"),
+        (packed((AT, ["nonsense"])), "damaged in frame 1: of a kind that there is not"),
+        (packed((AT, [])), "of a kind that there is not"),
+        (packed((AT, [["queue"], b""])), "of a kind that there is not"),
+        (packed((AT, ["queue"])), "with more fields than its kind has, or fewer"),
+        (packed((AT, ["queue", b"", 1])), "with more fields than its kind has, or fewer"),
+        (packed((AT, ["queue", 7])), "Expected `bytes`"),
+        (packed((AT, ["caller"])), "damaged in frame 1"),
+        (packed((AT, ["dataset's files", "d1", [["a", -1]]])), "less than nothing"),
         (packed((AT, ["refused", "weather", "no"])), "a topic that there is not"),
         (packed((AT, ["sessions", [FAR.SerializeToString()], [], True])), "no calendar has"),
         (packed((AT, ["explanation", "s1", BAD.SerializeToString()])), "number that is none"),
-        (packed((AT, ["log", "s1", [], True, -1])), "less than nothing"),
+        (packed((AT, ["log", "s1", [], True, -1, "", 1])), "less than nothing"),
         (packed((AT, ["media", "s1", [], -1])), "less than nothing"),
         (packed((AT, ["telemetry", "s1", "", UNEVEN])), "not as many as"),
         (packed((AT, ["telemetry", "s1", "", BACK.SerializeToString()])), "go back"),
         (packed((AT, ["telemetry", "s1", "", EMPTY.SerializeToString()])), "ends before"),
         (
-            packed((AT, ["series", ["s"], "step", None, None, 9, {"a": [LINE]}, {}])),
+            packed((AT, ["metrics", ["s"], ["step", None, None, 9], {"a": [LINE]}, {}, 0])),
             "a series of nobody",
         ),
         (
@@ -346,8 +342,8 @@ LINE = ("it", [1.0], [1.0], None, None)
                 (
                     AT,
                     [
-                        *("series", ["s"], "step", None, None, 9),
-                        *({"a": [("", [2.0, 1.0], [1.0, 1.0], None, None)]}, {"a": ["s"]}),
+                        *("metrics", ["s"], ["step", None, None, 9]),
+                        *({"a": [("", [2.0, 1.0], [1.0, 1.0], None, None)]}, {"a": ["s"]}, 0),
                     ],
                 )
             ),
@@ -375,7 +371,7 @@ def test_a_file_that_is_no_recording_is_refused_in_one_line(tmp_path, data, why)
 def test_a_file_that_is_small_and_holds_much_takes_no_more_than_is_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr(recording, "MOST_BYTES", 100_000)
     path = tmp_path / "it"
-    path.write_bytes(packed(*[(AT, ["log", "s1", [" " * 9_000], False, 0])] * 20))
+    path.write_bytes(packed(*[(AT, ["log", "s1", [" " * 9_000], False, 0, "", 0])] * 20))
     assert path.stat().st_size < 1_000
     with pytest.raises(RecordingError, match="too much to show"):
         Recording(path)
@@ -386,25 +382,23 @@ def test_texts_of_a_file_are_made_safe(tmp_path):
     line = ("\x1b[2J", [1.0], [1.0], None, None)
     path.write_bytes(
         packed(
-            (AT, ["log", "s1", ["\x1b]0;owned\x07"], True, 0]),
+            (AT, ["log", "s1", ["\x1b]0;owned\x07"], True, 0, "\x1b[A\nb", 0]),
             (
                 AT,
                 [
-                    "series",
+                    "metrics",
                     ["s1"],
-                    "step",
-                    None,
-                    None,
-                    9,
+                    ["step", None, None, 9],
                     {"\x1b[31m": [line]},
                     {"\x1b[31m": ["s1"]},
+                    0,
                 ],
             ),
         )
     )
     story = Recording(path)
     (log,), (received,) = of(story, Topic.LOG, "s1"), of(story, Topic.SERIES, "s1")
-    assert log.lines == ["␛]0;owned␇"]
+    assert (log.lines, log.unended) == (["␛]0;owned␇"], "␛[A\nb")
     assert received.groups["␛[31m"][0].label == "␛[2J"
 
 

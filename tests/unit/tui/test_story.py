@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message import Message
 
+from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
@@ -14,7 +15,7 @@ from tui.app import Dashboard
 from tui.demo.scenery import GPUS
 from tui.demo.story import Demo
 from tui.main import main
-from tui.model import ChartQuery, Model, Refused, SeriesReceived, medium_key
+from tui.model import Model, Refused, SeriesReceived, medium_key
 from tui.recording import Recorder, Recording
 from tui.screens.session import SessionScreen
 from tui.sources import State, Topic

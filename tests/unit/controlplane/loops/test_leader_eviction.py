@@ -15,9 +15,10 @@ from controlplane.domain import leader_eviction as rules
 from controlplane.features.leadership import deposing
 from controlplane.loops import leader_eviction
 from controlplane.plane import ControlPlane
-from controlplane.store.election import Leader, current_leader, last_deposed
+from controlplane.store.election import Leader, last_deposed
 from controlplane.store.interface import StoreUnavailable
 from nsml.client.channel import Channel
+from tests.leaders import current_leader
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings, until
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controlplane.domain.snapshot import PastChanged, ProjectChanged
+from controlplane.domain.changes import PastChanged, ProjectChanged
 from controlplane.domain.values import DAY_S, Budget, Project
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import AttemptCharge
@@ -206,7 +206,7 @@ async def test_whoever_orders_the_queue_is_told_once_a_history_that_was_away_ans
             told = await asyncio.wait_for(changes.take(), 60)
         assert told == [PastChanged(lately=at.state.lately)]
         await at.tells_lately({"vision": lately(at.made, 4)})
-        assert at.state.snapshot().lately == at.state.lately
+        assert PastChanged(lately=at.state.lately) in at.state.everything()
 
 
 async def test_a_share_fades_and_an_end_that_nobody_heard_of_is_found() -> None:

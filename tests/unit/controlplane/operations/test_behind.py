@@ -24,7 +24,6 @@ from controlplane.domain.values import (
 )
 from controlplane.history.sqlite import SqliteHistory, open_history
 from controlplane.history.values import Channel, Chunk, LogPage, SessionRecord, StreamKey
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import etcd_codec
 from controlplane.operations import readers as following
 from controlplane.operations.compare_and_swap import SessionWriter
@@ -41,6 +40,7 @@ from controlplane.operations.update import Updater
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, Transaction
 from nsml.clock import SystemClock, inline
+from tests.memory_objects import MemoryObjects
 
 KIM = UserCaller(user=User(name="kim"))
 SESSION = Session(

@@ -23,7 +23,6 @@ from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.errors import WrongDigest
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import content as contents
 from controlplane.operations.admission import NOTE_BYTES, Admission
 from controlplane.operations.conditions import Conditions
@@ -41,6 +40,7 @@ from controlplane.operations.live_usage import LiveUsage
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = UserCaller(user=User(name="kim"))

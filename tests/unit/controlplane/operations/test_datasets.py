@@ -13,7 +13,6 @@ from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.values import Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import datasets as operations
 from controlplane.operations import manifests
 from controlplane.operations.content import Content
@@ -22,6 +21,7 @@ from controlplane.operations.live_state import LiveState
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM = UserCaller(user=User(name="kim"))

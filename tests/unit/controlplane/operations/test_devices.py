@@ -11,9 +11,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
-    ClusterSnapshot,
     NodeChanged,
     SessionChanged,
     SessionRemoved,
@@ -22,9 +21,9 @@ from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Session
 from controlplane.operations.etcd_codec import decode_node, encode_node
 from controlplane.operations.pending_writes import Draft
 from controlplane.operations.placement import place
-from controlplane.scheduler import schedule
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
+from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule
 
 NODES = ("a", "b")
 

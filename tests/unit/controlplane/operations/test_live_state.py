@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import ClusterSnapshot
 from controlplane.domain.values import Allocation, Replica
 from controlplane.operations import etcd_codec
 from controlplane.operations.live_state import RELIST_EVERY_S, LiveState
 from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
 from tests.examples import examples
 from tests.unit.controlplane.builders import held, node, session
+from tests.unit.controlplane.snapshot import ClusterSnapshot
 from tests.unit.controlplane.workbench import HandClock, bench
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_a_snapshot_kept_by_changes_is_a_fresh_one(steps, flushes: list[int]) ->
             if position in flushes:
                 snapshot = snapshot.apply(changes.drain())
         snapshot = snapshot.apply(changes.drain())
-    fresh = state.snapshot()
+    fresh = ClusterSnapshot().apply(state.everything())
     assert dict(snapshot.nodes) == dict(fresh.nodes)
     assert list(snapshot.queued.items()) == list(fresh.queued.items())
     assert dict(snapshot.allocations) == dict(fresh.allocations)

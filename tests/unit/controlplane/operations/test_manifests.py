@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from controlplane.domain.errors import InvalidRequest, LimitReached
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import manifests
 from controlplane.operations.concurrency_limits import MOST_WAITING
 from controlplane.operations.manifests import SMALL_BYTES, Manifests
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build, decode
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.workbench import HandClock
 
 KIM, EVE = "kim", "eve"

@@ -29,7 +29,6 @@ from controlplane.history.values import (
 )
 from controlplane.loops.object_gc import FIRST_AFTER_S, LOOK_EVERY_S, Collecting
 from controlplane.objects.errors import BlobNotFound, ObjectsUnavailable
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import etcd_codec
 from controlplane.operations import object_gc as collecting
 from controlplane.operations.content import FOUND_FOR_S, PERIOD_S, Content
@@ -40,6 +39,7 @@ from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from tests.examples import examples
 from tests.failing import Failing
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane import builders
 from tests.unit.controlplane.workbench import HandClock
 

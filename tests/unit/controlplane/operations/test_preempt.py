@@ -14,9 +14,9 @@ from controlplane.operations.preempt import give_way
 from controlplane.operations.progress import ProgressReport, apply_progress
 from controlplane.operations.replica_reports import BACKOFF_S, SETTLED_WITHIN_S
 from controlplane.operations.stop import stopped_by
-from controlplane.scheduler import schedule
 from controlplane.scheduler.explain import moved_words
 from tests.unit.controlplane.builders import cluster, node, session
+from tests.unit.controlplane.snapshot import schedule
 from tests.unit.controlplane.workbench import Script
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.changes import SessionRemoved
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import SessionRemoved
 from controlplane.operations import etcd_codec
 from controlplane.operations import state_cache as known
 from controlplane.operations.live_state import LiveState

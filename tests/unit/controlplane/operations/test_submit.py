@@ -31,7 +31,6 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Isolation, Limits, Project, Resources, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import etcd_codec
 from controlplane.operations.content import Content, Part
 from controlplane.operations.datasets import Datasets
@@ -45,6 +44,7 @@ from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.request_limits import LEAST_DISK_BYTES
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.builders import held, new_id, node
 from tests.unit.controlplane.workbench import Bench, bench
 
@@ -80,7 +80,9 @@ class Desk:
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,
-            answers=lambda: QueueQueries(ClusterIndex.of(state.snapshot())) if self.leads else None,
+            answers=lambda: (
+                QueueQueries(ClusterIndex.of(state.everything())) if self.leads else None
+            ),
         )
         submitter.state = state
         submitter.content = content

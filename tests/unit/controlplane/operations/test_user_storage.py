@@ -23,7 +23,6 @@ from controlplane.history.sqlite import open_history, tally
 from controlplane.history.sqlite.tally import Tally, TallyFailed
 from controlplane.history.values import Checkpoint, CheckpointState, SessionRecord
 from controlplane.loops.user_storage import FAILED_REST_S, LEAST_REST_S, CountingKept
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import etcd_codec
 from controlplane.operations import object_gc as collecting
 from controlplane.operations.admission import Admission
@@ -37,6 +36,7 @@ from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from tests.examples import examples
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane import builders
 from tests.unit.controlplane.workbench import HandClock
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.domain.changes import AllocationChanged, NodeChanged, SessionChanged
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import AllocationChanged, NodeChanged, SessionChanged
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,

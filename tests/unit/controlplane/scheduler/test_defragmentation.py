@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     Change,
     NodeChanged,
@@ -16,6 +14,8 @@ from controlplane.domain.snapshot import (
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Plan
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,

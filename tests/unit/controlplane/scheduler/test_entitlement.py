@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Placement, Plan
-from controlplane.domain.snapshot import (
-    ClusterSnapshot,
+from controlplane.domain.changes import (
     ProjectChanged,
     ProjectRemoved,
     SessionChanged,
     SessionRemoved,
     UsedChanged,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Placement, Plan
 from controlplane.domain.values import (
     DAY_S,
     GPU_UNITS,
@@ -33,12 +32,13 @@ from controlplane.domain.values import (
     Used,
     Visibility,
 )
-from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.entitlement import Claim, claim_of, date_text, gpu_hours, never
 from controlplane.scheduler.fit import request_of
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW, places, reason
+from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule
 
 HOUR_S = 3600
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from controlplane.domain.snapshot import PastChanged
+from controlplane.domain.changes import PastChanged
 from controlplane.domain.values import DAY_S, Project
 from controlplane.scheduler.entitlement import Claim, Entitlements
 from controlplane.scheduler.fair_share import PERIODS, Past, counts_since, share_of

@@ -12,14 +12,14 @@ from dataclasses import replace
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Placement, Plan, Preemption
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Placement, Plan, Preemption
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     Change,
-    ClusterSnapshot,
     ContactChanged,
     NodeChanged,
     NodeRemoved,
@@ -26,6 +23,8 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
     StockChanged,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Plan
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,
@@ -37,10 +36,11 @@ from controlplane.domain.values import (
     Session,
     Stock,
 )
-from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
+from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule
 
 HOUR_S = 3600.0
 SIZES = [0, 250, 500, 1000, 1000, 2000, 4000]

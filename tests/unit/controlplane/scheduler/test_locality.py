@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.changes import NodeChanged, NodeRemoved, SessionChanged, SessionRemoved
+from controlplane.domain.changes import StockChanged as Stocked
 from controlplane.domain.plan import Placement
-from controlplane.domain.snapshot import NodeChanged, NodeRemoved, SessionChanged, SessionRemoved
-from controlplane.domain.snapshot import StockChanged as Stocked
 from controlplane.domain.values import (
     Allocation,
     DatasetVersion,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controlplane.domain.snapshot import PastChanged
+from controlplane.domain.changes import PastChanged
 from controlplane.domain.values import Cause, EndedAttempt, Priority
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.queue_classes import demand_of

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     Change,
     ProjectChanged,
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Plan
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,

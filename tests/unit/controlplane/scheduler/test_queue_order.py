@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     Change,
-    ClusterSnapshot,
     NodeChanged,
     PastChanged,
     ProjectChanged,
@@ -26,6 +25,7 @@ from tests.unit.controlplane.builders import GIB, cluster, node, session
 from tests.unit.controlplane.scheduler.test_index import World
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 from tests.unit.controlplane.scheduler.test_session_rank import running
+from tests.unit.controlplane.snapshot import ClusterSnapshot
 
 OWNERS = ("kim", "lee", "park")
 PROJECTS = ("", "", "vision", "speech")

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
     ContactChanged,
     NodeChanged,
@@ -17,6 +16,7 @@ from controlplane.domain.snapshot import (
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Allocation, Drain, Stop
 from controlplane.scheduler.fit import Request, resources_on
 from controlplane.scheduler.release_times import Ends

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     ContactChanged,
     NodeChanged,
     NodeRemoved,
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Plan
 from controlplane.domain.values import Priority, Replica
 from controlplane.scheduler import QueueQueries
 from controlplane.scheduler.node_capacity import HELD

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import ClusterSnapshot
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,
@@ -18,10 +17,10 @@ from controlplane.domain.values import (
     Resources,
     Session,
 )
-from controlplane.scheduler import schedule
 from controlplane.scheduler.fit import MOST_ON_ONE_NODE, most_on
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
+from tests.unit.controlplane.snapshot import ClusterSnapshot, schedule, takes_sessions
 
 NOW = 1_000_000.0
 
@@ -415,13 +414,13 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
         assert len({kind is Isolation.CONTAINER for kind in kinds}) == 1
         for replica in placement.replicas:
             capacity = snapshot.nodes[replica.node]
-            assert capacity.takes_sessions
+            assert takes_sessions(capacity)
             target: Node = capacity.node
             assert target.isolation is not Isolation.NONE or target.owner == wanted.owner
             assert target.isolation is Isolation.CONTAINER or not wanted.spec.image
             total = sum(share.thousandths for share in replica.devices)
             assert total == wanted.spec.resources.gpu_thousandths
-            assert len(replica.devices) == wanted.spec.resources.device_count
+            assert len(replica.devices) == -(-wanted.spec.resources.gpu_thousandths // 1000)
             for share in replica.devices:
                 used[share.uuid] += share.thousandths
                 whole = share.thousandths == 1000

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.changes import PastChanged, ProjectChanged, SessionChanged
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import FairShare, Plan
-from controlplane.domain.snapshot import PastChanged, ProjectChanged, SessionChanged
 from controlplane.domain.values import (
     Cause,
     EndedAttempt,
@@ -19,11 +19,12 @@ from controlplane.domain.values import (
     Replica,
     Session,
 )
-from controlplane.scheduler import ClusterIndex, QueueQueries, schedule
+from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.session_rank import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
+from tests.unit.controlplane.snapshot import schedule
 
 
 def ask(gpu: int = 1000, priority: Priority = Priority.NORMAL, **facts: object) -> Session:

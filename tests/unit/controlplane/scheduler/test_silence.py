@@ -8,14 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     AllocationChanged,
-    ClusterSnapshot,
     ContactChanged,
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.plan import Plan
 from controlplane.domain.values import Allocation, Priority
 from controlplane.scheduler import ClusterIndex, InClass, Rules
 from controlplane.scheduler.index import MOST_TRIED
@@ -27,6 +26,7 @@ from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_preemption import ask, held, runs, victims
 from tests.unit.controlplane.scheduler.test_schedule import NOW
+from tests.unit.controlplane.snapshot import ClusterSnapshot
 
 HORIZON_S = 6 * 3_600.0
 

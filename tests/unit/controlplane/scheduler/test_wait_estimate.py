@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.plan import Deferral
-from controlplane.domain.snapshot import (
+from controlplane.domain.changes import (
     ContactChanged,
     NodeChanged,
     ProjectChanged,
@@ -20,6 +18,8 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
     UsedChanged,
 )
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Deferral
 from controlplane.domain.values import (
     Budget,
     Drain,
@@ -44,6 +44,7 @@ from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.looks import look
 from tests.unit.controlplane.scheduler.test_index import World
 from tests.unit.controlplane.scheduler.test_schedule import NOW
+from tests.unit.controlplane.snapshot import takes_sessions, whole_free_devices
 
 HOUR = 3600.0
 GPUS = [0, 250, 500, 1000, 1000, 2000, 3000, 8000]
@@ -202,14 +203,14 @@ def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject)
             takes = [
                 two
                 for name, two in nodes.items()
-                if two.takes_sessions
+                if takes_sessions(two)
                 and not refusal(two.node, request)
                 and is_open_to(world.index, name, one.session_id)
             ]
             count = int(hole[1]) if hole else 0
-            assert max([two.whole_free_devices for two in takes], default=0) == count
+            assert max([whole_free_devices(two) for two in takes], default=0) == count
             assert bool(hole) == (count > 0)
-            assert not hole or nodes[hole[2]].whole_free_devices == count
+            assert not hole or whole_free_devices(nodes[hole[2]]) == count
         assert len(one.holders) <= MOST_HOLDERS
         assert bool(one.short) or not one.holders
         for holder in one.holders:
@@ -218,7 +219,7 @@ def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject)
             assert holder.held > 0
             if holder.nodes:
                 assert holder.held == world.held(running.id, set(holder.nodes))[one.short]
-                assert all(nodes[name].takes_sessions for name in holder.nodes)
+                assert all(takes_sessions(nodes[name]) for name in holder.nodes)
             else:
                 assert (running.project, asked.project) == ("vision", "vision")
             limit = running.spec.time_limit_s

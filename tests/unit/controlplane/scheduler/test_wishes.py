@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.changes import SessionChanged, SessionRemoved
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.domain.values import Device, Drain, Network, Node, Priority, Session, SessionSpec
-from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of, schedule
+from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
+from tests.unit.controlplane.snapshot import schedule
 
 NOW = 1_000_000.0
 A100, V100, P40 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "Tesla P40"

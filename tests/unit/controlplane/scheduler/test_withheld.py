@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from controlplane.domain.values import Device, Isolation, Node
-from controlplane.scheduler import can_ever_fit, request_of, schedule
+from controlplane.scheduler import can_ever_fit, request_of
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW, places, reason
+from tests.unit.controlplane.snapshot import schedule
 
 
 def withheld(one: Node, *indexes: int, why: str = "it failed") -> Node:

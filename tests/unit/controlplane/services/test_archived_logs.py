@@ -9,11 +9,11 @@ import pytest
 
 from controlplane.loops import archiving
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import logs
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from tests.failing import Failing
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import Ingest, _all, log_chunk, refused
 

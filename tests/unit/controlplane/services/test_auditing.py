@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pool, message_factory
 from controlplane.access.access_table import TABLE, AllowedCallers
 from controlplane.domain.identity import Role
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.values import AuditRow
+from controlplane.history.values import AuditQuery, AuditRow
 from controlplane.operations import auditing
 from controlplane.operations.auditing import (
     LEFT_OUT,
@@ -46,7 +46,8 @@ async def trail(rig: Rig, count: int = 0, *, of_users: bool = True) -> list[Audi
 
     async def found() -> list[AuditRow] | None:
         await rig.plane.core.audit.flush()
-        rows = [row for _, row in await rig.on.history.ledger.audited(limit=1000)]
+        found = await rig.on.history.ledger.newest_audited(AuditQuery(), limit=1000)
+        rows = [row for _, row in reversed(found)]
         shown = [row for row in rows if not of_users or not row.actor.startswith("node ")]
         return shown if len(shown) >= count else None
 

@@ -14,7 +14,6 @@ from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.sqlite import open_history
 from controlplane.loops import probing
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.objects.memory import MemoryObjects
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, NoSpace, StoreUnavailable
 from nsml.client.errors import Unavailable, translate
@@ -22,6 +21,7 @@ from nsml.clock import SystemClock, inline
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import nodes_pb2 as pb
 from tests.failing import Failing, failing_history
+from tests.memory_objects import MemoryObjects
 from tests.unit.controlplane.rig import Rig, Stubs, one_leads, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 

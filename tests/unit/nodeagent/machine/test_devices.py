@@ -22,10 +22,10 @@ from nodeagent.machine.devices import (
     silent_offer,
 )
 from nodeagent.machine.foreign_processes import Occupants
-from nodeagent.probes.fake import FakeProbe, fake_device
 from nodeagent.probes.interface import Device, DeviceProcess, Devices, DeviceSample
 from nodeagent.runtimes.interface import ReplicaFacts
 from nsml.clock import SystemClock, in_own_thread
+from tests.fake_probe import FakeProbe, fake_device
 
 ZERO, ONE = fake_device(0), fake_device(1)
 

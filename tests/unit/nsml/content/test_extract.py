@@ -12,10 +12,11 @@ import pytest
 from nsml.content import safe_paths as beneath_module
 from nsml.content.digests import digest_of
 from nsml.content.errors import BlobCorrupt, ContentError, ExtractRefused, PathRefused, TargetExists
-from nsml.content.extract import Extraction, extract, extract_stream, remove_tree
+from nsml.content.extract import Extraction, extract_stream, remove_tree
 from nsml.content.manifest import ChunkRef, Entry, Limits, Manifest, build
 from nsml.content.packing import pack
 from nsml.content.safe_paths import Beneath, ByDescriptor, ByPath
+from tests.unit.nsml.content.extracting import extract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,11 +11,11 @@ import pytest
 
 from nsml.content import errors, ignore, packing
 from nsml.content.digests import digest_of
-from nsml.content.extract import extract
 from nsml.content.ignore import IgnoreRules, rules_for
 from nsml.content.manifest import decode
 from nsml.content.packing import Packed, Progress, pack, pack_file, pack_files
 from nsml.content.stored_manifest import StoredManifest
+from tests.unit.nsml.content.extracting import extract
 
 
 def write(root: Path, files: dict[str, bytes]) -> None:

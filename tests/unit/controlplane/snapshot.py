@@ -1,177 +1,34 @@
-"""ClusterSnapshot: everything a decision needs, as one immutable value, kept up by changes."""
+"""ClusterSnapshot: a cluster as one plain immutable value, kept up by changes. What the index must agree with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import (
-    WHOLE_DEVICE,
-    Allocation,
-    Node,
-    Project,
-    Resources,
-    Session,
-    Stock,
-    Used,
+from controlplane.domain.changes import (
+    AllocationChanged,
+    Change,
+    ContactChanged,
+    NodeCapacity,
+    NodeChanged,
+    NodeRemoved,
+    PastChanged,
+    ProjectChanged,
+    ProjectRemoved,
+    SessionChanged,
+    SessionRemoved,
+    StockChanged,
+    UsedChanged,
+    capacity_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.plan import Plan
+from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Project, Session, Stock, Used
+from controlplane.scheduler import ClusterIndex, QueueQueries
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCapacity:
-    """A node with what is free on it.
-
-    `free` maps the uuid of every device that is offered to its free thousandths, in the order of the
-    devices.
-    """
-
-    node: Node
-    allocation: Allocation
-    free: Mapping[str, int]
-    free_cpu_thousandths: int
-    free_memory_bytes: int
-    is_silent: bool = False
-
-    @property
-    def takes_sessions(self) -> bool:
-        """Whether anything may be placed here now."""
-        return not (self.is_silent or self.node.closed_by)
-
-    @property
-    def whole_free_devices(self) -> int:
-        """Devices that nobody touches."""
-        return sum(1 for free in self.free.values() if free == WHOLE_DEVICE)
-
-    @property
-    def free_thousandths(self) -> int:
-        """Free GPU capacity, shares included."""
-        return sum(self.free.values())
-
-
-def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) -> NodeCapacity:
-    """What is free on a node with this allocation."""
-    cpu, memory = node.capacity.cpu_thousandths, node.capacity.memory_bytes
-    for replica in allocation.replicas:
-        cpu -= replica.cpu_thousandths
-        memory -= replica.memory_bytes
-    held = allocation.held_thousandths()
-    # The same hardware under other names: a device, and the MIG instances that are parts of it.
-    cut = {one.parent_uuid for one in node.devices if one.parent_uuid and one.uuid in held}
-    # What runs on a device that is withheld, or listed no more, still holds its share of it.
-    free = {
-        device.uuid: WHOLE_DEVICE - held.get(device.uuid, 0)
-        for device in node.devices
-        if not (device.withheld or device.uuid in cut or device.parent_uuid in held)
-    }
-    return NodeCapacity(
-        node=node,
-        allocation=allocation,
-        free=MappingProxyType(free),
-        free_cpu_thousandths=cpu,
-        free_memory_bytes=memory,
-        is_silent=is_silent,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChanged:
-    """A node registered, or changed what it is."""
-
-    node: Node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRemoved:
-    """A node was taken out of the cluster."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContactChanged:
-    """A node fell silent, or was heard again."""
-
-    name: str
-    is_silent: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StockChanged:
-    """A node has other dataset versions or images than before; nothing once its agent is not connected."""
-
-    name: str
-    stock: Stock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationChanged:
-    """What a node is to run changed."""
-
-    allocation: Allocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionChanged:
-    """A session is new or changed."""
-
-    session: Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRemoved:
-    """A session left: it ended and was exported."""
-
-    session_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectChanged:
-    """A project is new or changed, or a further period of its budget began."""
-
-    project: Project
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectRemoved:
-    """A project is no more."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedChanged:
-    """What a project has used of its budget."""
-
-    used: Used
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastChanged:
-    """What accounts held lately: GPUs on average, as of one instant; of those left out nothing."""
-
-    lately: Mapping[str, float]
-
-
-Change = (
-    NodeChanged
-    | NodeRemoved
-    | ContactChanged
-    | StockChanged
-    | AllocationChanged
-    | SessionChanged
-    | SessionRemoved
-    | ProjectChanged
-    | ProjectRemoved
-    | UsedChanged
-    | PastChanged
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,19 +63,38 @@ class ClusterSnapshot:
             draft.apply(change)
         return draft.finish(max(revision, self.revision))
 
-    @property
-    def has_nodes(self) -> bool:
-        """Whether any node ever registered."""
-        return bool(self.nodes)
+    def __iter__(self) -> Iterator[Change]:
+        """The changes that make it of nothing."""
+        for name in self.silent:
+            yield ContactChanged(name=name, is_silent=True)
+        for allocation in self.allocations.values():
+            yield AllocationChanged(allocation=allocation)
+        for capacity in self.nodes.values():
+            yield NodeChanged(node=capacity.node)
+        for name, stock in self.stocks.items():
+            yield StockChanged(name=name, stock=stock)
+        for project in self.projects.values():
+            yield ProjectChanged(project=project)
+        for used in self.used.values():
+            yield UsedChanged(used=used)
+        yield PastChanged(lately=self.lately)
+        for session in (*self.holding.values(), *self.queued.values()):
+            yield SessionChanged(session=session)
 
-    def capacity(self) -> Resources:
-        """Sum over the nodes that take sessions."""
-        ready = [entry.node for entry in self.nodes.values() if not entry.is_silent]
-        return Resources(
-            gpu_thousandths=sum(len(node.devices) for node in ready) * WHOLE_DEVICE,
-            cpu_thousandths=sum(node.capacity.cpu_thousandths for node in ready),
-            memory_bytes=sum(node.capacity.memory_bytes for node in ready),
-        )
+
+def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
+    """The decision on a snapshot in one call, with why the others wait."""
+    index = ClusterIndex.of(snapshot, revision=snapshot.revision)
+    plan = index.plan(now)
+    return replace(plan, deferrals=QueueQueries(index).deferrals(now))
+
+
+def takes_sessions(capacity: NodeCapacity) -> bool:
+    return not (capacity.is_silent or capacity.node.closed_by)
+
+
+def whole_free_devices(capacity: NodeCapacity) -> int:
+    return sum(1 for free in capacity.free.values() if free == WHOLE_DEVICE)
 
 
 class _Draft:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.domain.names import check_digest
-from controlplane.objects.checking import check_blobs, check_range
+from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.objects.interface import StoredBlob
 
@@ -45,11 +45,6 @@ class MemoryObjects:
         if found is None:
             raise BlobNotFound(f"there is no blob {digest}")
         return found[0]
-
-    async def get_range(self, digest: str, start: int, end: int) -> bytes:
-        """See ObjectStore."""
-        check_range(digest, start, end)
-        return (await self.get(digest))[start:end]
 
     async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
         """See ObjectStore."""
