@@ -11,6 +11,7 @@ from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
+from controlplane.history.sql.queries import change, select
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
@@ -69,24 +70,19 @@ class SqlHistory(Generic[D]):
     async def probe(self) -> None:
         """See History."""
         now = str(self._clock.time())  # another value each time, or nothing would be written
-
-        def work(connection: Connection) -> None:
-            connection.execute(
-                "INSERT INTO properties (name, value) VALUES ('probe', ?)"
-                " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (now,),
-            )
-
-        await self._database.write(work)
+        await change(
+            self._database,
+            "INSERT INTO properties (name, value) VALUES ('probe', ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (now,),
+        )
 
     async def size(self) -> int:
         """See History."""
-
-        def work(connection: Connection) -> int:
-            (size,) = connection.execute(self._database.dialect.size).fetchone()
-            return int(size)
-
-        return await self._database.read(work)
+        [size] = await select(
+            self._database, self._database.dialect.size, (), lambda row: int(row[0])
+        )
+        return size
 
     async def dump(self) -> AsyncGenerator[Batch, None]:
         """See History."""

@@ -9,12 +9,13 @@ other transaction sees.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, astuple
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
+from controlplane.history.sql.queries import RowType, page, select
 from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.interface import Connection, Database
 
-_CHARGE = ", ".join(field.name for field in fields(AttemptCharge))
+_CHARGE = RowType(AttemptCharge)
 _ASKED = ("actor", "method", "target")
-_AUDIT = ", ".join(field.name for field in fields(AuditRow))
+_AUDIT = RowType(AuditRow)
 _TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
 _SIZE = " + ".join(f"length({name})" for name in _TEXTS)
 _CUT = ", ".join(
-    f"substr({field.name}, 1, {{most}})" if field.name in _TEXTS else field.name
-    for field in fields(AuditRow)
+    f"substr({name}, 1, {{most}})" if name in _TEXTS else name for name in _AUDIT.names
 )
 
 ROW_BYTES: Final = 100
@@ -62,16 +62,13 @@ class SqlLedger:
         conditions = ["ended_at >= :since"]
         conditions += ["owner = :owner"] if owner is not None else []
         conditions += ["project = :project"] if project is not None else []
-
-        def work(connection: Connection) -> float:
-            rows = connection.execute(
-                f"SELECT gpu_thousandths, seconds FROM charges WHERE {' AND '.join(conditions)}",
-                {"since": since, "owner": owner, "project": project},
-            )
-            # fsum: the sum does not depend on the order of the rows.
-            return math.fsum(thousandths * seconds for thousandths, seconds in rows) / 1000
-
-        return await self._database.read(work)
+        used = await select(
+            self._database,
+            f"SELECT gpu_thousandths, seconds FROM charges WHERE {' AND '.join(conditions)}",
+            {"since": since, "owner": owner, "project": project},
+            lambda row: float(row[0] * row[1]),
+        )
+        return math.fsum(used) / 1000  # whatever the order of the rows
 
     async def charges(
         self,
@@ -88,24 +85,19 @@ class SqlLedger:
             # The first says to the index where to begin.
             where = "ended_at >= ? AND (ended_at, session_id, attempt) > (?, ?, ?)"
             values = (behind.ended_at, behind.ended_at, behind.session_id, behind.attempt)
-
-        def work(connection: Connection) -> tuple[AttemptCharge, ...]:
-            rows = connection.execute(
-                f"SELECT {_CHARGE} FROM charges WHERE project = ? AND {where}"
-                " ORDER BY ended_at, session_id, attempt LIMIT ?",
-                (project, *values, limit),
-            )
-            names = _CHARGE.split(", ")
-            return tuple(AttemptCharge(**dict(zip(names, row, strict=True))) for row in rows)
-
-        return await self._database.read(work)
+        return await select(
+            self._database,
+            f"SELECT {_CHARGE.columns} FROM charges WHERE project = ? AND {where}"
+            " ORDER BY ended_at, session_id, attempt LIMIT ?",
+            (project, *values, limit),
+            _CHARGE.read,
+        )
 
     async def audit(self, rows: Sequence[AuditRow]) -> None:
         """See Ledger."""
         await self._database.write(
             lambda connection: connection.executemany(
-                f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [astuple(row) for row in rows],
+                _AUDIT.insert("audit"), [_AUDIT.values(row) for row in rows]
             )
         )
 
@@ -130,17 +122,8 @@ class SqlLedger:
         self, *, after: int = 0, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
         """See Ledger."""
-
-        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
-            rows = connection.execute(
-                f"SELECT id, {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
-            )
-            names = _AUDIT.split(", ")
-            return tuple(
-                (number, AuditRow(**dict(zip(names, row, strict=True)))) for number, *row in rows
-            )
-
-        return await self._database.read(work)
+        query = page(f"id, {_AUDIT.columns}", "audit", ["id"], after=(after,), limit=limit)
+        return await select(self._database, *query, _numbered)
 
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
@@ -153,19 +136,17 @@ class SqlLedger:
         conditions += [f"NOT (outcome = 'OK' AND method = :{name})" for name in hidden]
         values = {**asdict(query), **hidden, "before": before, "limit": limit}
         del values["without"]
+        return await select(
+            self._database,
+            f"SELECT id, {_CUT.format(most=_LONGEST_SHOWN)} FROM audit WHERE {' AND '.join(conditions)}"
+            " ORDER BY id DESC LIMIT :limit",
+            values,
+            _numbered,
+        )
 
-        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
-            rows = connection.execute(
-                f"SELECT id, {_CUT.format(most=_LONGEST_SHOWN)} FROM audit WHERE {' AND '.join(conditions)} "
-                "ORDER BY id DESC LIMIT :limit",
-                values,
-            )
-            names = _AUDIT.split(", ")
-            return tuple(
-                (number, AuditRow(**dict(zip(names, row, strict=True)))) for number, *row in rows
-            )
 
-        return await self._database.read(work)
+def _numbered(row: Sequence[Any]) -> tuple[int, AuditRow]:
+    return row[0], _AUDIT.read(row[1:])
 
 
 def _audit_span(connection: Connection) -> tuple[int, int]:
@@ -227,13 +208,11 @@ def insert_charges(connection: Connection, charges: Sequence[AttemptCharge]) -> 
     """Add charges as part of a larger transaction; HistoryConflict for another value."""
     for charge in charges:
         known = connection.execute(
-            f"SELECT {_CHARGE} FROM charges WHERE session_id = ? AND attempt = ?",
+            f"SELECT {_CHARGE.columns} FROM charges WHERE session_id = ? AND attempt = ?",
             (charge.session_id, charge.attempt),
         ).fetchone()
         if known is None:
-            connection.execute(
-                f"INSERT INTO charges ({_CHARGE}) VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(charge)
-            )
+            connection.execute(_CHARGE.insert("charges"), _CHARGE.values(charge))
         elif known != astuple(charge):
             raise HistoryConflict(
                 f"attempt {charge.attempt} of {charge.session_id} is charged already",

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from controlplane.history.sql.queries import RowType, change, select
 from controlplane.history.values import Media, MediaKey, MediaPage, MediaState, ReplicaKey
 from nsml.content.media import MOST_OF_SESSION
 
@@ -37,7 +38,7 @@ class SqlMedia:
                     if len(new) > room:
                         left_out[session_id] = len(new) - room
                     some = new[:room]
-                connection.executemany(_TELL, [asdict(one) for one in some])
+                connection.executemany(_TELL, [_MEDIA.values(one) for one in some])
             return left_out
 
         return await self._database.write(work, touches={one.session_id for one in told})
@@ -68,7 +69,8 @@ class SqlMedia:
         """See MediaCatalogue."""
         dialect = self._database.dialect
         statement = (
-            f"SELECT {_COLUMNS} FROM media WHERE {' AND '.join(_conditions(query, after, dialect))}"
+            f"SELECT {_MEDIA.columns} FROM media"
+            f" WHERE {' AND '.join(_conditions(query, after, dialect))}"
             " ORDER BY time, attempt, rank, file LIMIT :limit"
         )
         parameters: dict[str, Any] = {
@@ -83,7 +85,7 @@ class SqlMedia:
 
         def work(connection: Connection) -> MediaPage:
             rows = connection.execute(statement, parameters).fetchall()
-            found = tuple(map(_media, rows[:limit]))
+            found = tuple(map(_MEDIA.read, rows[:limit]))
             if len(rows) > limit and found:
                 return MediaPage(media=found, next=_key(found[-1]))
             is_full = not _room(connection, query.session_id)
@@ -93,28 +95,33 @@ class SqlMedia:
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
         """See MediaCatalogue."""
-
-        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
-            rows = connection.execute(
-                "SELECT DISTINCT session_id, attempt, rank FROM media WHERE state = 'SAVED'"
-                " ORDER BY session_id, attempt, rank",
-                (),
-            )
-            return tuple(ReplicaKey(*row) for row in rows)
-
-        return await self._database.read(work)
+        return await saved_replicas(self._database, "media")
 
     async def lose(self, replica: ReplicaKey, why: str) -> int:
         """See MediaCatalogue."""
+        return await lose_saved(self._database, "media", replica, why)
 
-        def work(connection: Connection) -> int:
-            return connection.execute(
-                "UPDATE media SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
-                " AND attempt = :attempt AND rank = :rank AND state = 'SAVED'",
-                {**replica._asdict(), "why": why},
-            ).rowcount
 
-        return await self._database.write(work, touches={replica.session_id})
+async def saved_replicas(database: Database, table: str) -> tuple[ReplicaKey, ...]:
+    """Whose rows of a table are of what is on its node only."""
+    return await select(
+        database,
+        f"SELECT DISTINCT session_id, attempt, rank FROM {table} WHERE state = 'SAVED'"
+        " ORDER BY session_id, attempt, rank",
+        (),
+        ReplicaKey._make,
+    )
+
+
+async def lose_saved(database: Database, table: str, replica: ReplicaKey, why: str) -> int:
+    """Note that what is on its node only will not come; of how many rows."""
+    return await change(
+        database,
+        f"UPDATE {table} SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
+        " AND attempt = :attempt AND rank = :rank AND state = 'SAVED'",
+        {**replica._asdict(), "why": why},
+        touches={replica.session_id},
+    )
 
 
 def delete_media(connection: Connection, session_id: str) -> None:
@@ -158,12 +165,10 @@ def _glob(number: int) -> str:
     return f"glob_{chr(ord('a') + number % 26) * (number // 26 + 1)}"
 
 
-_COLUMNS = ", ".join(field.name for field in fields(Media))
-_IN_ALL = ", ".join(f":{field.name}" for field in fields(Media))
+_MEDIA = RowType(Media, state=MediaState)
 _TOLD = ("name", "kind", "time", "step", "content_type", "caption", "facts")
 _TELL = (
-    f"INSERT INTO media ({_COLUMNS}) VALUES ({_IN_ALL})"
-    " ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
+    f"{_MEDIA.insert('media')} ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _TOLD)
     + ", size_bytes = CASE media.state WHEN 'DURABLE' THEN media.size_bytes ELSE excluded.size_bytes END"
     " WHERE media.name = ''"
@@ -184,12 +189,6 @@ _SETTLE_ANY = (
     " size_bytes = CASE excluded.state WHEN 'DURABLE' THEN excluded.size_bytes ELSE media.size_bytes END"
     " WHERE media.state <> 'DURABLE'"
 )
-
-
-def _media(row: tuple[Any, ...]) -> Media:
-    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
-    values["state"] = MediaState(values["state"])
-    return Media(**values)
 
 
 def _key(media: Media) -> MediaKey:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.portable import Batch, check, size_of
 from controlplane.history.sql.appending import begin_folding
+from controlplane.history.sql.queries import page
 from controlplane.history.sql.tables import BACKED_UP, columns_of, names_of
 
 if TYPE_CHECKING:
@@ -79,11 +80,8 @@ async def load(database: Snapshots, given: Iterable[Batch]) -> None:
 def _page(table: Table, after: tuple[Value, ...] | None, connection: Connection) -> Batch | None:
     """The rows behind a key: about a batch of them."""
     names = table.column_names
-    behind = f"WHERE ({table.key}) > ({', '.join('?' * len(after))})" if after else ""
-    found = connection.execute(
-        f"SELECT {', '.join(names)} FROM {table.name} {behind} ORDER BY {table.key} LIMIT {_PAGE_ROWS}",
-        after or (),
-    )
+    query = page(", ".join(names), table.name, names_of(table.key), after=after, limit=_PAGE_ROWS)
+    found = connection.execute(*query)
     rows: list[tuple[Value, ...]] = []
     size = 0
     for row in found:

@@ -29,6 +29,7 @@ from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.range_read import RangeReader, Span
 from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
+from controlplane.history.sql.queries import select
 from controlplane.history.sql.retention import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
 from nsml.attempt_points import superseded_from
@@ -145,17 +146,13 @@ class SqlSeries:
 
     async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
         """See Series."""
-        before = self._clock.time() - FOLD_AFTER_S
-
-        def work(connection: Connection) -> tuple[str, ...]:
-            rows = connection.execute(
-                "SELECT session_id FROM series_folds WHERE waiting > 0"
-                " AND (waiting >= ? + ? * series OR since <= ?) ORDER BY since LIMIT ?",
-                (FOLD_BYTES, FOLD_SERIES_BYTES, before, limit),
-            )
-            return tuple(row[0] for row in rows)
-
-        return await self._database.read(work)
+        return await select(
+            self._database,
+            "SELECT session_id FROM series_folds WHERE waiting > 0"
+            " AND (waiting >= ? + ? * series OR since <= ?) ORDER BY since LIMIT ?",
+            (FOLD_BYTES, FOLD_SERIES_BYTES, self._clock.time() - FOLD_AFTER_S, limit),
+            itemgetter(0),
+        )
 
     async def to_thin(self, ages: Ages, *, limit: int = 16) -> tuple[str, ...]:
         """See Series."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from controlplane.history.blocks import NO_BLOCKS
@@ -28,6 +29,7 @@ from controlplane.history.sql.logs import (
     look_back,
     rows_from,
 )
+from controlplane.history.sql.queries import select, select_one
 from controlplane.history.summaries import listed_of
 from controlplane.history.values import (
     Channel,
@@ -82,19 +84,17 @@ class SqlStreams:
 
     async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
         """See Streams."""
-
-        def work(connection: Connection) -> dict[StreamKey, int]:
-            rows = connection.execute(
-                "SELECT rank, channel, writer, wanted FROM streams"
-                " WHERE session_id = ? AND attempt = ?",
-                (session_id, attempt),
-            )
-            return {
-                StreamKey(session_id, attempt, rank, Channel(channel), writer): wanted
-                for rank, channel, writer, wanted in rows
-            }
-
-        return await self._database.read(work)
+        rows = await select(
+            self._database,
+            "SELECT rank, channel, writer, wanted FROM streams"
+            " WHERE session_id = ? AND attempt = ?",
+            (session_id, attempt),
+            tuple,
+        )
+        return {
+            StreamKey(session_id, attempt, rank, Channel(channel), writer): wanted
+            for rank, channel, writer, wanted in rows
+        }
 
     async def read(
         self,
@@ -171,17 +171,13 @@ class SqlStreams:
 
     async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
         """See Streams."""
-
-        def work(connection: Connection) -> int | None:
-            row = connection.execute(
-                "SELECT min(attempt) FROM streams"
-                " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
-                (session_id, attempt, rank, int(Channel.LOG)),
-            ).fetchone()
-            number: int | None = row[0]
-            return number
-
-        return await self._database.read(work)
+        return await select_one(
+            self._database,
+            "SELECT min(attempt) FROM streams"
+            " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
+            (session_id, attempt, rank, int(Channel.LOG)),
+            itemgetter(0),
+        )
 
     async def unarchived(self, *, ended_before: float, limit: int = 16) -> tuple[StreamKey, ...]:
         """See Streams."""
@@ -216,16 +212,14 @@ class SqlStreams:
     async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
         """See Streams."""
         dialect = self._database.dialect
-
-        def work(connection: Connection) -> dict[str, Summary]:
-            rows = connection.execute(
-                "SELECT session_id, attempt, time, step, report FROM summaries"
-                f" WHERE {dialect.among('session_id', 'ids')}",
-                {"ids": dialect.many(sorted(session_ids))},
-            )
-            return {row[0]: _summary(*row[1:]) for row in rows}
-
-        return await self._database.read(work)
+        found = await select(
+            self._database,
+            "SELECT session_id, attempt, time, step, report FROM summaries"
+            f" WHERE {dialect.among('session_id', 'ids')}",
+            {"ids": dialect.many(sorted(session_ids))},
+            lambda row: (row[0], _summary(*row[1:])),
+        )
+        return dict(found)
 
     async def listed_summaries(
         self, session_ids: Collection[str], names: Sequence[str] = ()
@@ -271,26 +265,23 @@ class SqlStreams:
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
         """See Streams."""
-
-        def work(connection: Connection) -> dict[str, int]:
-            rows = connection.execute(
-                "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
-                (session_id,),
-            )
-            return {self._database.dialect.text_of(name): points for name, points in rows}
-
-        return await self._database.read(work)
+        counts = await select(
+            self._database,
+            "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
+            (session_id,),
+            lambda row: (self._database.dialect.text_of(row[0]), row[1]),
+        )
+        return dict(counts)
 
     async def let_go_at(self, session_id: str) -> float:
         """See Streams."""
-
-        def work(connection: Connection) -> float:
-            row = connection.execute(
-                "SELECT let_go_at FROM series_folds WHERE session_id = ?", (session_id,)
-            ).fetchone()
-            return 0.0 if row is None else float(row[0])
-
-        return await self._database.read(work)
+        at = await select_one(
+            self._database,
+            "SELECT let_go_at FROM series_folds WHERE session_id = ?",
+            (session_id,),
+            lambda row: float(row[0]),
+        )
+        return at or 0.0
 
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
         """See Streams."""

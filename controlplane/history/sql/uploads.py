@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from controlplane.history.sql.queries import change, page, select
 from controlplane.history.sql.user_storage import add_kept
 
 if TYPE_CHECKING:
@@ -73,54 +74,38 @@ class SqlSent:
 
     async def count(self, caller: str, *, period: int) -> int:
         """See Sent."""
-
-        def work(connection: Connection) -> int:
-            row = connection.execute(
-                "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?", (period, caller)
-            ).fetchone()
-            return int(row[0])
-
-        return await self._database.read(work)
+        [count] = await select(
+            self._database,
+            "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?",
+            (period, caller),
+            lambda row: int(row[0]),
+        )
+        return count
 
     async def notes(
         self, after: tuple[int, str, str] | None = None
     ) -> tuple[tuple[int, str, str], ...]:
         """See Sent."""
-        condition = "WHERE (period, caller, digest) > (?, ?, ?)" if after else ""
-
-        def work(connection: Connection) -> tuple[tuple[int, str, str], ...]:
-            rows = connection.execute(
-                f"SELECT period, caller, digest FROM sent_blobs {condition}"
-                f" ORDER BY period, caller, digest LIMIT {_AT_ONCE}",
-                after or (),
-            )
-            return tuple((int(period), caller, digest) for period, caller, digest in rows)
-
-        return await self._database.read(work)
+        key = ("period", "caller", "digest")
+        query = page(", ".join(key), "sent_blobs", key, after=after, limit=_AT_ONCE)
+        return await select(self._database, *query, tuple)
 
     async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
         """See Sent."""
         statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
-
-        def work(connection: Connection) -> None:
-            for note in sorted(notes):
-                connection.execute(statement, note)
-
-        await self._database.write(work)
+        await self._database.write(
+            lambda connection: connection.executemany(statement, sorted(notes))
+        )
 
     async def forget(self, *, before: int) -> int:
         """See Sent."""
-
-        def work(connection: Connection) -> int:
-            return connection.execute(
-                "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
-                " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)",
-                (before, _AT_ONCE),
-            ).rowcount
-
+        statement = (
+            "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
+            " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)"
+        )
         # In steps, so that others write in between.
         forgotten = 0
-        while step := await self._database.write(work):
+        while step := await change(self._database, statement, (before, _AT_ONCE)):
             forgotten += step
         return forgotten
 

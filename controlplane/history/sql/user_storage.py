@@ -1,13 +1,12 @@
 """What the object store keeps for each user: the last count, what was sent since, and what was released."""
 
-# ruff: noqa: S608 - statements are put together from constants here; values are parameters
-
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.fence import pass_fence
+from controlplane.history.sql.queries import select
 from controlplane.history.values import Item, KeptBytes, KeptKind, Release
 
 if TYPE_CHECKING:
@@ -55,17 +54,13 @@ class SqlKept:
 
     async def all(self) -> dict[str, KeptBytes]:
         """See Kept."""
-
-        def work(connection: Connection) -> dict[str, KeptBytes]:
-            rows = connection.execute(
-                "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes"
-            )
-            return {
-                owner: KeptBytes(json.loads(counted), counted_at, int(sent), int(asked))
-                for owner, counted, counted_at, sent, asked in rows
-            }
-
-        return await self._database.read(work)
+        rows = await select(
+            self._database,
+            "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes",
+            (),
+            lambda row: (row[0], KeptBytes(json.loads(row[1]), *row[2:])),
+        )
+        return dict(rows)
 
     async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
         """See Kept."""
@@ -75,16 +70,14 @@ class SqlKept:
 
     async def released(self) -> tuple[Release, ...]:
         """See Kept."""
-
-        def work(connection: Connection) -> tuple[Release, ...]:
-            rows = connection.execute(
-                "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
-                " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
-                f" ORDER BY r.owner, r.session_id, r.root LIMIT {_AT_ONCE}"
-            )
-            return tuple(Release(*row) for row in rows)
-
-        return await self._database.read(work)
+        return await select(
+            self._database,
+            "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
+            " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
+            " ORDER BY r.owner, r.session_id, r.root LIMIT ?",
+            (_AT_ONCE,),
+            Release._make,
+        )
 
     async def count(
         self,
