@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from controlplane.history.errors import HistoryTooNew
 from controlplane.history.sql.tables import (
     FIRST,
     LATER,
@@ -19,6 +18,7 @@ from controlplane.history.sql.tables import (
     Step,
     Table,
     columns_of,
+    refuse_newer,
 )
 
 if TYPE_CHECKING:
@@ -109,12 +109,7 @@ def migrate(line: Line, shown: str) -> None:
             " (version bigint PRIMARY KEY, taken_at timestamptz NOT NULL DEFAULT now())"
         )
         version: int = line.ask("SELECT coalesce(max(version), 0) FROM schema_versions")[0]
-        if version > len(STEPS):
-            raise HistoryTooNew(
-                f"the history at {shown} was written by a newer version (schema {version})",
-                why=f"this version knows schema {len(STEPS)}",
-                attempt="start the newer version again",
-            )
+        refuse_newer(version, STEPS, shown)
         for number in range(version + 1, len(STEPS) + 1):
             line.run(";\n".join(PRINTER.statements(STEPS[number - 1])))
             line.run(f"INSERT INTO schema_versions (version) VALUES ({number})")  # noqa: S608

@@ -17,10 +17,11 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
+from controlplane.history.errors import HistoryTooNew
 from controlplane.history.values import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Column(NamedTuple):
@@ -144,6 +145,16 @@ def _column(text: str) -> Column:
     name, kind = text.split(maxsplit=1)
     kind, _, default = kind.partition("=")
     return Column(name, kind.removesuffix("?"), kind.endswith("?"), default)
+
+
+def refuse_newer(version: int, steps: Sequence[Step], shown: str) -> None:
+    """Raise HistoryTooNew for a database that has more steps than there are."""
+    if version > len(steps):
+        raise HistoryTooNew(
+            f"the history at {shown} was written by a newer version (schema {version})",
+            why=f"this version knows schema {len(steps)}",
+            attempt="start the newer version again",
+        )
 
 
 FOLD_WHAT_IS_THERE: Final = (

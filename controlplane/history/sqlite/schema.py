@@ -9,7 +9,6 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from controlplane.history.errors import HistoryTooNew
 from controlplane.history.sql.tables import (
     FIRST,
     LATER,
@@ -21,6 +20,7 @@ from controlplane.history.sql.tables import (
     Step,
     Table,
     names_of,
+    refuse_newer,
 )
 
 if TYPE_CHECKING:
@@ -99,12 +99,7 @@ STEPS: Final[tuple[Step, ...]] = (
 def migrate(connection: sqlite3.Connection, path: str) -> None:
     """Take every step that the database lacks; HistoryTooNew when it has more than there are."""
     version = _version(connection)
-    if version > len(STEPS):
-        raise HistoryTooNew(
-            f"the history at {path} was written by a newer version (schema {version})",
-            why=f"this version knows schema {len(STEPS)}",
-            attempt="start the newer version again",
-        )
+    refuse_newer(version, STEPS, path)
     connection.create_function("casefold", 1, str.casefold, deterministic=True)
     for number in range(version + 1, len(STEPS) + 1):
         with transaction(connection):
