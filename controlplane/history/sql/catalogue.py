@@ -43,7 +43,7 @@ _DIGESTS_A_STEP = 10_000
 
 
 class SqlCatalogue:
-    """See interface.Catalogue."""
+    """What has ended, and what outlives sessions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -51,7 +51,12 @@ class SqlCatalogue:
     async def put_session(
         self, session: SessionRecord, charges: Sequence[AttemptCharge] = (), *, term: int
     ) -> None:
-        """See Catalogue."""
+        """Store or replace an ended session by id, with what its attempts are charged for.
+
+        Only the leader does; HistoryFenced when one of a later term than `term` has written.
+        HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
+        something else already.
+        """
         row = _session_row(session)
 
         def work(connection: Connection) -> None:
@@ -62,26 +67,26 @@ class SqlCatalogue:
         await self._database.write(work, touches={session.id})
 
     async def replace_session(self, session: SessionRecord, *, known: bytes) -> bool:
-        """See Catalogue."""
+        """Replace a session whose `record` still is `known`; False when it is another or gone."""
         row = {**_session_row(session), "known": known}
         return await change(self._database, _REPLACE_SESSION, row, touches={session.id}) > 0
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By id."""
         return await self._one_session("id = ?", session_id)
 
     async def session_by_name(self, name: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By USER/DATASET/N."""
         return await self._one_session("name = ?", name)
 
     async def session_by_request(self, owner: str, request_id: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By the request that made it."""
         return await self._one_session("owner = ? AND request_id = ?", owner, request_id)
 
     async def sessions(
         self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
     ) -> SessionPage:
-        """See Catalogue."""
+        """A page of what the viewer may see, newest first by (created_at, id)."""
         dialect = self._database.dialect
         conditions = " AND ".join(_session_conditions(query, after, dialect))
         statement = (
@@ -109,7 +114,10 @@ class SqlCatalogue:
         )
 
     async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
-        """See Catalogue."""
+        """Remove a session with its streams, summary, checkpoints and media; False when it was not there.
+
+        Charges and audit rows stay. Its manifests, and those of `roots`, are released, and a count is asked for.
+        """
 
         def work(connection: Connection) -> bool:
             owner = owners_of(connection, [session_id]).get(session_id)
@@ -134,7 +142,11 @@ class SqlCatalogue:
         file_count: int,
         message: str = "",
     ) -> tuple[DatasetVersion, bool]:
-        """See Catalogue."""
+        """Make content the newest version; the same digest as the newest gives that one and False.
+
+        Makes the dataset when it is new; of one that exists, team and visibility become `dataset`'s.
+        The version is created at `dataset.created_at`.
+        """
 
         def work(connection: Connection) -> tuple[DatasetVersion, bool]:
             connection.execute(_PUT_DATASET, _DATASET.values(dataset))
@@ -157,7 +169,7 @@ class SqlCatalogue:
         return await self._database.write(work, touches={f"{dataset.owner}/{dataset.name}"})
 
     async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
-        """See Catalogue."""
+        """One dataset with a version, 0 for the newest."""
         return await self._database.read(
             lambda connection: _listing(connection, owner, name, number)
         )
@@ -171,7 +183,11 @@ class SqlCatalogue:
         after: tuple[str, str] = ("", ""),
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
-        """See Catalogue."""
+        """What the viewer may see, with the newest versions, by name and then owner.
+
+        `name_glob` as domain.names.fits_glob has it; "" does not restrict. `after` is the name and
+        owner of the last one of the page before; at most `limit` follow.
+        """
         dialect = self._database.dialect
         conditions = [
             _IS_NEWEST,
@@ -192,7 +208,7 @@ class SqlCatalogue:
         return await select(self._database, statement, parameters, _dataset_listing)
 
     async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
-        """See Catalogue."""
+        """All versions, newest first."""
         return await select(
             self._database,
             f"SELECT {_VERSION.columns} FROM dataset_versions WHERE owner = ? AND name = ?"
@@ -202,7 +218,10 @@ class SqlCatalogue:
         )
 
     async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
-        """See Catalogue."""
+        """Remove a version, or all with the dataset (0); the digests that are gone, () where there was none.
+
+        The dataset goes with its last version. The content is released, and a count asked for.
+        """
         one = " AND number = ?" if number else ""
         key: tuple[str | int, ...] = (owner, name, number) if number else (owner, name)
 
@@ -228,7 +247,7 @@ class SqlCatalogue:
         return await self._database.write(work, touches={f"{owner}/{name}"})
 
     async def owned_by(self, owner: str) -> OwnedBy:
-        """See Catalogue."""
+        """How many ended sessions and datasets an owner has."""
         [counts] = await select(
             self._database,
             "SELECT (SELECT count(*) FROM sessions WHERE owner = :owner),"
@@ -239,7 +258,7 @@ class SqlCatalogue:
         return counts
 
     async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
-        """See Catalogue."""
+        """The datasets that have a version of this digest: who sees one may read the content."""
         return await select(
             self._database,
             f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ?"
@@ -249,7 +268,7 @@ class SqlCatalogue:
         )
 
     async def versions_among(self, digests: Collection[str]) -> set[str]:
-        """See Catalogue."""
+        """Those of the digests that name a version of any dataset."""
         wanted, dialect = sorted(digests), self._database.dialect
 
         def work(connection: Connection) -> set[str]:
@@ -266,11 +285,17 @@ class SqlCatalogue:
         return await self._database.read(work)
 
     async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
-        """See Catalogue."""
+        """What refers to objects, a page at a time: all that is there from the first page to the last.
+
+        Behind the place that the page before ended at; a page may be empty and have a next one.
+        """
         return await self._database.read(partial(referred, after))
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """See Catalogue."""
+        """Store a checkpoint; of two of one name the later saved one stands, see `values.later_of`.
+
+        Making one durable keeps what was said of it when it was saved.
+        """
 
         def work(connection: Connection) -> None:
             known = _find_checkpoint(connection, checkpoint.session_id, checkpoint.name)
@@ -285,7 +310,7 @@ class SqlCatalogue:
     async def checkpoints(
         self, session_id: str, *, after: tuple[float, str] | None = None, limit: int | None = None
     ) -> tuple[Checkpoint, ...]:
-        """See Catalogue."""
+        """Of one session, oldest first; behind the one with this time and name."""
         query = page(
             _CHECKPOINT.columns,
             "checkpoints",
@@ -298,7 +323,7 @@ class SqlCatalogue:
         return await select(self._database, *query, _CHECKPOINT.read)
 
     async def newest_durable(self, session_id: str) -> Checkpoint | None:
-        """See Catalogue."""
+        """The last saved one with content, of the latest attempt that has one."""
         return await select_one(
             self._database,
             f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE session_id = ? AND digest <> ''"
@@ -310,7 +335,7 @@ class SqlCatalogue:
         )
 
     async def newest_names(self, session_id: str, limit: int) -> tuple[str, ...]:
-        """See Catalogue."""
+        """Names of the checkpoints that were saved last, oldest first."""
         names = await select(
             self._database,
             "SELECT name FROM checkpoints WHERE session_id = ?"
@@ -321,7 +346,7 @@ class SqlCatalogue:
         return names[::-1]
 
     async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:
-        """See Catalogue."""
+        """By name."""
         return await self._database.read(
             lambda connection: _find_checkpoint(connection, session_id, name)
         )
@@ -329,7 +354,7 @@ class SqlCatalogue:
     async def checkpoint_counts(
         self, session_ids: Collection[str]
     ) -> Mapping[str, CheckpointCount]:
-        """See Catalogue."""
+        """Numbers of checkpoints of each session that has any, and when the newest was saved."""
         dialect = self._database.dialect
         counts = await select(
             self._database,
@@ -343,15 +368,15 @@ class SqlCatalogue:
         return dict(counts)
 
     async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
-        """See Catalogue."""
+        """The replicas of which checkpoints are SAVED: no node has reported what became of them."""
         return await saved_replicas(self._database, "checkpoints")
 
     async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
-        """See Catalogue."""
+        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
         return await lose_saved(self._database, "checkpoints", replica, why)
 
     async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
-        """See Catalogue."""
+        """Remove its row; False when it was not there. With `owner` its content is released, and a count asked for."""
 
         def work(connection: Connection) -> bool:
             known = _find_checkpoint(connection, session_id, name)

@@ -41,13 +41,16 @@ _TRIMMED_AT_ONCE: Final = 10_000
 
 
 class SqlLedger:
-    """See interface.Ledger."""
+    """What is added to and never changed: charges and the audit trail."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
-        """See Ledger."""
+        """Store one row an ended attempt; repeating it is harmless, another value a conflict.
+
+        Only the leader does; HistoryFenced as in Catalogue.put_session.
+        """
 
         def work(connection: Connection) -> None:
             pass_fence(connection, self._database.dialect, term)
@@ -58,7 +61,7 @@ class SqlLedger:
     async def charged(
         self, *, owner: str | None = None, project: str | None = None, since: float = 0.0
     ) -> float:
-        """See Ledger."""
+        """GPU-seconds of attempts that ended at `since` or later."""
         conditions = ["ended_at >= :since"]
         conditions += ["owner = :owner"] if owner is not None else []
         conditions += ["project = :project"] if project is not None else []
@@ -78,7 +81,10 @@ class SqlLedger:
         behind: AttemptCharge | None = None,
         limit: int = 500,
     ) -> tuple[AttemptCharge, ...]:
-        """See Ledger."""
+        """A page of the rows of a project's attempts that ended after `since`, in the order of their ends.
+
+        The first so many, or those behind the last row of the page before.
+        """
         where = "ended_at > ?"
         values: tuple[float | str, ...] = (since,)
         if behind is not None:
@@ -94,7 +100,7 @@ class SqlLedger:
         )
 
     async def audit(self, rows: Sequence[AuditRow]) -> None:
-        """See Ledger."""
+        """Append rows; they cannot be changed, and only `trim_audit` removes some."""
         await self._database.write(
             lambda connection: connection.executemany(
                 _AUDIT.insert("audit"), [_AUDIT.values(row) for row in rows]
@@ -102,7 +108,10 @@ class SqlLedger:
         )
 
     async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
-        """See Ledger."""
+        """Remove the oldest rows of the actors with the most bytes until the trail is no larger; how many.
+
+        0: no limit. A flood removes rows of its own actor first.
+        """
         most_rows, most_bytes = most_rows or 1 << 62, most_bytes or 1 << 62
         first, last = await self._database.read(_audit_span)
         if last - first < min(most_rows, most_bytes // LARGEST_ROW):
@@ -121,14 +130,17 @@ class SqlLedger:
     async def audited(
         self, *, after: int = 0, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
-        """See Ledger."""
+        """Rows in order with their numbers, those behind `after`."""
         query = page(f"id, {_AUDIT.columns}", "audit", ["id"], after=(after,), limit=limit)
         return await select(self._database, *query, _numbered)
 
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
-        """See Ledger."""
+        """Rows that a query asks for with their numbers, the newest first; those before `before`.
+
+        Their texts are cut to some thousand characters.
+        """
         conditions = ["at >= :since"]
         conditions += ["id < :before"] if before is not None else []
         conditions += [f"{name} = :{name}" for name in _ASKED if getattr(query, name)]

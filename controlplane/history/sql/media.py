@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 
 
 class SqlMedia:
-    """See interface.MediaCatalogue. A row without a name is of a file whose record has not come yet."""
+    """What sessions showed, file by file; rows go with their session.
+
+    A record tells of a file, and its node says what became of it, in either order: a file is listed
+    once its record has come.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
-        """See MediaCatalogue."""
+        """Store what records tell, the first word on each file; by session for how many there was no room.
+
+        At most 100,000 files of a session are kept.
+        """
 
         def work(connection: Connection) -> dict[str, int]:
             left_out: dict[str, int] = {}
@@ -46,7 +53,7 @@ class SqlMedia:
     async def settle(
         self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
     ) -> None:
-        """See MediaCatalogue."""
+        """Store what became of a replica's files; one that is DURABLE stays as it is."""
         replica = {"session_id": session_id, "attempt": attempt, "rank": rank}
         rows = [
             {
@@ -66,7 +73,7 @@ class SqlMedia:
     async def list(
         self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
     ) -> MediaPage:
-        """See MediaCatalogue."""
+        """A page by (time, attempt, rank, file)."""
         dialect = self._database.dialect
         statement = (
             f"SELECT {_MEDIA.columns} FROM media"
@@ -94,11 +101,11 @@ class SqlMedia:
         return await self._database.read(work)
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
-        """See MediaCatalogue."""
+        """The replicas of which media are SAVED: nobody has said what became of them."""
         return await saved_replicas(self._database, "media")
 
     async def lose(self, replica: ReplicaKey, why: str) -> int:
-        """See MediaCatalogue."""
+        """What is SAVED of a replica is LOST, unless its node says otherwise later; how many that are."""
         return await lose_saved(self._database, "media", replica, why)
 
 

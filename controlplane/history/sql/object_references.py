@@ -34,7 +34,7 @@ _KINDS: Final = {
 
 
 def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
-    """See Catalogue. A place is the number of a table, and the key of the row before it."""
+    """See SqlCatalogue. A place is the number of a table, and the key of the row before it."""
     number, key = (int(after[0]), after[1:]) if after else (0, ())
     if number == len(_TABLES):
         return _blocks(key, connection)

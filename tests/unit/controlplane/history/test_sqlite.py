@@ -48,16 +48,10 @@ from tests.upgrade.old_schemas import old_steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from controlplane.history.interface import History
     from controlplane.history.sqlite import SqliteHistory
 
 T = TypeVar("T")
 LOG = StreamKey("s1", 1, 0, Channel.LOG)
-
-
-def conforms(history: SqliteHistory) -> History:
-    """Checked by mypy: every method has the contract's signature."""
-    return history
 
 
 async def reopen(path: Path) -> SqliteHistory:
