@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Archiving(Rounds[StreamKey]):
-    """The leader's. Two at a time would do no harm: see Streams.archive.
+    """The leader's. Two at a time would do no harm: see SqlStreams.archive.
 
     Args:
         after_s: how long after its end a session's logs stay where they are.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Thinning(Rounds[str]):
-    """The leader's. Two at a time would do no harm: see Series.thin.
+    """The leader's. Two at a time would do no harm: see SqlSeries.thin.
 
     Args:
         points_s: how long after its end a session keeps its points; 0: for good.

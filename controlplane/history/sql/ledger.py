@@ -49,7 +49,7 @@ class SqlLedger:
     async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
         """Store one row an ended attempt; repeating it is harmless, another value a conflict.
 
-        Only the leader does; HistoryFenced as in Catalogue.put_session.
+        Only the leader does; HistoryFenced as in SqlCatalogue.put_session.
         """
 
         def work(connection: Connection) -> None:
@@ -65,13 +65,16 @@ class SqlLedger:
         conditions = ["ended_at >= :since"]
         conditions += ["owner = :owner"] if owner is not None else []
         conditions += ["project = :project"] if project is not None else []
-        used = await select(
-            self._database,
-            f"SELECT gpu_thousandths, seconds FROM charges WHERE {' AND '.join(conditions)}",
-            {"since": since, "owner": owner, "project": project},
-            lambda row: float(row[0] * row[1]),
-        )
-        return math.fsum(used) / 1000  # whatever the order of the rows
+
+        def work(connection: Connection) -> float:
+            rows = connection.execute(
+                f"SELECT gpu_thousandths, seconds FROM charges WHERE {' AND '.join(conditions)}",
+                {"since": since, "owner": owner, "project": project},
+            )
+            # fsum: the sum does not depend on the order of the rows.
+            return math.fsum(thousandths * seconds for thousandths, seconds in rows) / 1000
+
+        return await self._database.read(work)
 
     async def charges(
         self,

@@ -94,7 +94,7 @@ class SqlKept:
     ) -> None:
         """Store a count of everybody, in one transaction.
 
-        Only the leader does; HistoryFenced as in Catalogue.put_session. What was sent, asked and released until
+        Only the leader does; HistoryFenced as in SqlCatalogue.put_session. What was sent, asked and released until
         the count began (`before`, `released`) is in it.
         """
         dialect = self._database.dialect
