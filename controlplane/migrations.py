@@ -1,6 +1,6 @@
 """Whether this version of nsml may work with what a store holds, and how older data become today's.
 
-The history has versions of its own (`history/sqlite/schema.py`); so has an agent's journal.
+The history has versions of its own (`history/sql/tables.py`); so has an agent's journal.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Positions [first, last] of a metric stream that were stored and let go: see Series.thin."""
+    """Positions [first, last] of a metric stream that were stored and let go: see SqlSeries.thin."""
 
     first: int
     last: int
@@ -278,7 +278,7 @@ class SeriesPage:
 
 
 class Ages(NamedTuple):
-    """Sessions that ended before these moments are thinned: see Series.thin."""
+    """Sessions that ended before these moments are thinned: see SqlSeries.thin."""
 
     points_before: float = -math.inf
     levels_before: float = -math.inf

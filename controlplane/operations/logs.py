@@ -55,7 +55,7 @@ class Logs:
         stop: int | None = None,
         limit_bytes: int = 64 << 10,
     ) -> LogPage:
-        """See Streams.read_log."""
+        """See SqlStreams.read_log."""
         return await self._with_blocks(
             lambda blocks: self._history.streams.read_log(
                 session_id,
@@ -72,7 +72,7 @@ class Logs:
     async def at(
         self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
     ) -> LogPlace:
-        """See Streams.log_at."""
+        """See SqlStreams.log_at."""
         return await self._with_blocks(
             lambda blocks: self._history.streams.log_at(
                 session_id, moment, attempt=attempt, rank=rank, blocks=blocks
@@ -80,7 +80,7 @@ class Logs:
         )
 
     async def parts(self, log: StreamKey, start: int) -> tuple[Recorded | Gap | LetGo, ...]:
-        """See Streams.read."""
+        """See SqlStreams.read."""
         return await self._with_blocks(
             lambda blocks: self._history.streams.read(log, start, blocks=blocks)
         )

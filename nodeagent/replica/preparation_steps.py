@@ -51,11 +51,10 @@ from nsml.folders import is_one_name
 from nsml.packages.requirements import Requirements
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
+from nsml.view.times import seconds_of
 from nsml.view.units import ago, counted
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
-
     from nodeagent.environments.build_queue import Waits
     from nodeagent.environments.image_names import ImageNames
     from nodeagent.environments.images import Images
@@ -335,15 +334,11 @@ async def _provided(
             cancelled,
             waits=partial(_waits, draft),
             use=lambda key: note_use(draft.folder, f"{kind} {key}"),
-            built_after=_seconds(draft.assignment.built_after),
+            built_after=seconds_of(draft.assignment.built_after),
             built=partial(_tell_age, draft, wanted),
         ),
         cancel=cancelled.set,
     )
-
-
-def _seconds(at: Timestamp) -> float:
-    return at.seconds + at.nanos / 1e9
 
 
 def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:

@@ -52,6 +52,7 @@ from nsml.clock import Clock, Offload
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
+from nsml.view.times import seconds_of
 
 _LINGER_S = 0.15
 """A program that ends within this time costs one report, not three: nobody could see it run."""
@@ -337,11 +338,11 @@ class Runner:
             mounts=draft.mounts,
             devices=grants,
             device_share=given.gpu_thousandths / 1000 / max(len(grants), 1) or 1.0,
-            time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
-            warning_s=min(_seconds(spec.time_limit) * _WARNING_SHARE, _WARNING_S),
+            time_limit_s=seconds_of(spec.time_limit) if spec.HasField("time_limit") else None,
+            warning_s=min(seconds_of(spec.time_limit) * _WARNING_SHARE, _WARNING_S),
             leaves_at_limit=spec.retry_count > 0,
-            grace_s=_seconds(spec.grace),
-            lost_after_s=_seconds(spec.lost_after) if spec.HasField("lost_after") else None,
+            grace_s=seconds_of(spec.grace),
+            lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,
             isolation=self.place.isolation,
             memory_bytes=given.memory_bytes or None,
             cpus=given.cpu_thousandths / 1000 or None,
@@ -457,9 +458,9 @@ class Runner:
         grace = order.grace if order.HasField("grace") else self.assignment.spec.grace
         await self.place.runtime.stop(
             self.replica_id,
-            grace_s=_seconds(grace),
+            grace_s=seconds_of(grace),
             reason=order.reason,
-            notice_s=_seconds(order.notice),
+            notice_s=seconds_of(order.notice),
         )
 
     async def _insist_on_stop(self, order: pb.StopOrder) -> None:
@@ -515,7 +516,3 @@ async def _run_hooks(hooks: Sequence[Hook], draft: Draft) -> PreparationFailed |
     except PreparationFailed as failure:
         return failure
     return None
-
-
-def _seconds(duration: object) -> float:
-    return duration.ToNanoseconds() / 1e9  # type: ignore[attr-defined, no-any-return]

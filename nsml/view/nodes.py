@@ -215,7 +215,7 @@ def warning(node: Node, now: float) -> str:
 
 
 def _clock_ahead_s(node: Node) -> float:
-    return node.clock_ahead.ToNanoseconds() / 1e9
+    return seconds_of(node.clock_ahead)
 
 
 def _whole_note(node: Node, now: float) -> str:

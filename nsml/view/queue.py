@@ -77,7 +77,7 @@ def share_text(share: FairShare) -> str:
     """A fair share and its parts: `2.5 (3 GPUs now, 2 recent; half-life 7d; weight 2)`."""
     text = f"{_gpu_count(share.held_gpus)} now"
     if share.HasField("half_life"):
-        half = duration_text(share.half_life.ToNanoseconds() / 1e9)
+        half = duration_text(seconds_of(share.half_life))
         text += f", {gpus_text(share.lately_gpus)} recent; half-life {half}"
     if share.weight != 1:
         text += f"; weight {share.weight:g}"
@@ -100,7 +100,7 @@ def _gpu_count(gpus: float) -> str:
 
 def share_record(share: FairShare) -> dict[str, Any]:
     """The same in raw values; no half-life: only what is held now counts."""
-    half_life = share.half_life.ToNanoseconds() / 1e9 if share.HasField("half_life") else None
+    half_life = seconds_of(share.half_life) if share.HasField("half_life") else None
     return {
         "account": share.account,
         "held_gpus": share.held_gpus,

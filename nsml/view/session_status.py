@@ -88,7 +88,7 @@ def _limit_text(session: Session, now: float) -> str:
     """The time limit; of a first attempt that runs also what is left: of a further one nobody says when it began."""
     if not session.spec.HasField("time_limit"):
         return ""
-    limit_s = session.spec.time_limit.ToNanoseconds() / 1e9
+    limit_s = seconds_of(session.spec.time_limit)
     text = duration_text(limit_s)
     is_first = session.state == SESSION_STATE_RUNNING and session.attempt <= 1
     if not is_first or not session.HasField("started_at"):

@@ -993,10 +993,7 @@ def _stop(session: Session) -> dict[str, Any] | None:
 
 
 def _seconds(message: Any, field: str) -> float | None:
-    if not message.HasField(field):
-        return None
-    span = getattr(message, field)
-    return float(span.seconds + span.nanos / 1e9)
+    return seconds_of(getattr(message, field)) if message.HasField(field) else None
 
 
 def _end(session: Session) -> dict[str, Any] | None:

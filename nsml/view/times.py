@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from nsml.view.units import moment
 
 if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-def seconds_of(stamp: Timestamp) -> float:
-    """Unix seconds of a timestamp."""
-    return float(stamp.seconds + stamp.nanos / 1e9)
+def seconds_of(message: Timestamp | Duration) -> float:
+    """A time, since the Unix epoch, or a span in seconds."""
+    return float(message.seconds + message.nanos / 1e9)
 
 
 def moment_of(message: Any, field: str) -> str | None:

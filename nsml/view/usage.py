@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import sessions_pb2
 from nsml.view.enums import enum_name, enum_word
+from nsml.view.times import seconds_of
 from nsml.view.units import duration_text, memory_text, moment, short_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.v1.sessions_pb2 import Episode, Replica, SessionUsage
 
@@ -78,7 +77,7 @@ def waste_text(episodes: Sequence[Episode], now: float) -> str:
         return ""
     last = episodes[-1]
     word = enum_word(sessions_pb2.EpisodeKind, last.kind, "EPISODE_KIND_")
-    return f"{word} {duration_text(max(now - _seconds(last.since), 0.0))}"
+    return f"{word} {duration_text(max(now - seconds_of(last.since), 0.0))}"
 
 
 def episode_lines(episodes: Sequence[Episode], now: float) -> list[str]:
@@ -86,8 +85,8 @@ def episode_lines(episodes: Sequence[Episode], now: float) -> list[str]:
     lines = []
     for one in reversed(episodes):
         word = enum_word(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_")
-        since = _seconds(one.since)
-        until = _seconds(one.until) if one.HasField("until") else now
+        since = seconds_of(one.since)
+        until = seconds_of(one.until) if one.HasField("until") else now
         lasted = duration_text(max(until - since, 0.0))
         begun = short_moment(since, now)
         told = f"{word} for {lasted}, since {begun}"
@@ -102,8 +101,8 @@ def episode_records(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     return [
         {
             "kind": enum_name(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_"),
-            "since": moment(_seconds(one.since)),
-            "until": moment(_seconds(one.until)) if one.HasField("until") else None,
+            "since": moment(seconds_of(one.since)),
+            "until": moment(seconds_of(one.until)) if one.HasField("until") else None,
             "reason": one.reason,
         }
         for one in episodes
@@ -138,8 +137,4 @@ def efficiency_text(usage: SessionUsage) -> str:
 
 
 def _idle_since(usage: SessionUsage) -> float:
-    return _seconds(usage.idle_since)
-
-
-def _seconds(moment_of: Timestamp) -> float:
-    return moment_of.seconds + moment_of.nanos / 1e9
+    return seconds_of(usage.idle_since)

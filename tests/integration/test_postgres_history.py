@@ -97,11 +97,6 @@ async def planes(url: str, count: int) -> AsyncIterator[list[PostgresHistory]]:
         yield opened
 
 
-def conforms(history: PostgresHistory) -> History:
-    """Checked by mypy: every method has the contract's signature."""
-    return history
-
-
 def ended(whose: str, number: int) -> SessionRecord:
     return SessionRecord(
         id=f"{whose}{number}",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PostgresHistory(SqlHistory[PostgresDatabase]):
-    """See interface.History. Any number of processes may have the same database open."""
+    """See SqlHistory. Any number of processes may have the same database open."""
 
 
 async def check_postgresql(url: str) -> None:

@@ -1,7 +1,5 @@
 """Chunks on their way into a transaction: trimmed, gaps told and filled, counted and summed up."""
 
-# ruff: noqa: S608 - statements are put together from constants here; values are parameters
-
 from __future__ import annotations
 
 import json
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.history.records import readable_reports
 from controlplane.history.sql.bodies import pieces
+from controlplane.history.sql.tables import FOLD_WHAT_IS_THERE
 from controlplane.history.summaries import listed
 from controlplane.history.values import Channel, Chunk, StreamKey
 
@@ -36,14 +35,6 @@ class Stream(NamedTuple):
 
     id: int
     wanted: int
-
-
-FOLD_WHAT_IS_THERE = (
-    "INSERT INTO series_folds (session_id, folded, waiting, since, series, left_out, dropped)"
-    " SELECT DISTINCT session_id, 0, 1, 0, 0, 0, 0 FROM streams"
-    f" WHERE channel = {int(Channel.METRIC)}"
-    " AND session_id NOT IN (SELECT session_id FROM series_folds)"
-)
 
 
 class Appending:

@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 
 def unarchived(ended_before: float, limit: int, connection: Connection) -> tuple[StreamKey, ...]:
-    """See Streams."""
+    """See SqlStreams."""
     rows = connection.execute(
         "SELECT streams.session_id, attempt, rank, writer FROM streams"
         " JOIN sessions ON sessions.id = streams.session_id"

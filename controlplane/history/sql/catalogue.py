@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
-from controlplane.history.sql.media import delete_media
+from controlplane.history.sql.media import delete_media, lose_saved, saved_replicas
 from controlplane.history.sql.object_references import owners_of, referred, roots_of_session
+from controlplane.history.sql.queries import NO_LIMIT, RowType, change, page, select, select_one
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.values import (
     Checkpoint,
@@ -34,19 +35,15 @@ from controlplane.history.values import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from _typeshed import DataclassInstance
-
     from controlplane.domain.identity import User
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import AttemptCharge, Referred
 
 _DIGESTS_A_STEP = 10_000
-_ALL = 1 << 62
-"""A limit that nothing reaches: databases write "none" differently."""
 
 
 class SqlCatalogue:
-    """See interface.Catalogue."""
+    """What has ended, and what outlives sessions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -54,7 +51,12 @@ class SqlCatalogue:
     async def put_session(
         self, session: SessionRecord, charges: Sequence[AttemptCharge] = (), *, term: int
     ) -> None:
-        """See Catalogue."""
+        """Store or replace an ended session by id, with what its attempts are charged for.
+
+        Only the leader does; HistoryFenced when one of a later term than `term` has written.
+        HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
+        something else already.
+        """
         row = _session_row(session)
 
         def work(connection: Connection) -> None:
@@ -65,33 +67,30 @@ class SqlCatalogue:
         await self._database.write(work, touches={session.id})
 
     async def replace_session(self, session: SessionRecord, *, known: bytes) -> bool:
-        """See Catalogue."""
+        """Replace a session whose `record` still is `known`; False when it is another or gone."""
         row = {**_session_row(session), "known": known}
-        return await self._database.write(
-            lambda connection: connection.execute(_REPLACE_SESSION, row).rowcount > 0,
-            touches={session.id},
-        )
+        return await change(self._database, _REPLACE_SESSION, row, touches={session.id}) > 0
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By id."""
         return await self._one_session("id = ?", session_id)
 
     async def session_by_name(self, name: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By USER/DATASET/N."""
         return await self._one_session("name = ?", name)
 
     async def session_by_request(self, owner: str, request_id: str) -> SessionRecord | None:
-        """See Catalogue."""
+        """By the request that made it."""
         return await self._one_session("owner = ? AND request_id = ?", owner, request_id)
 
     async def sessions(
         self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
     ) -> SessionPage:
-        """See Catalogue."""
+        """A page of what the viewer may see, newest first by (created_at, id)."""
         dialect = self._database.dialect
         conditions = " AND ".join(_session_conditions(query, after, dialect))
         statement = (
-            f"SELECT {_SESSION} FROM sessions WHERE {conditions}"
+            f"SELECT {_SESSION.columns} FROM sessions WHERE {conditions}"
             " ORDER BY created_at DESC, id DESC LIMIT :limit"
         )
         parameters = {
@@ -106,19 +105,19 @@ class SqlCatalogue:
             "limit": limit + 1,
         }
 
-        def work(connection: Connection) -> SessionPage:
-            rows = connection.execute(statement, parameters).fetchall()
-            found = tuple(_session(row) for row in rows[:limit])
-            more = len(rows) > limit and found
-            return SessionPage(
-                sessions=found,
-                next=PageKey(found[-1].created_at, found[-1].id) if more else None,
-            )
-
-        return await self._database.read(work)
+        rows = await select(self._database, statement, parameters, _SESSION.read)
+        found = rows[:limit]
+        more = len(rows) > limit and found
+        return SessionPage(
+            sessions=found,
+            next=PageKey(found[-1].created_at, found[-1].id) if more else None,
+        )
 
     async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
-        """See Catalogue."""
+        """Remove a session with its streams, summary, checkpoints and media; False when it was not there.
+
+        Charges and audit rows stay. Its manifests, and those of `roots`, are released, and a count is asked for.
+        """
 
         def work(connection: Connection) -> bool:
             owner = owners_of(connection, [session_id]).get(session_id)
@@ -143,10 +142,14 @@ class SqlCatalogue:
         file_count: int,
         message: str = "",
     ) -> tuple[DatasetVersion, bool]:
-        """See Catalogue."""
+        """Make content the newest version; the same digest as the newest gives that one and False.
+
+        Makes the dataset when it is new; of one that exists, team and visibility become `dataset`'s.
+        The version is created at `dataset.created_at`.
+        """
 
         def work(connection: Connection) -> tuple[DatasetVersion, bool]:
-            connection.execute(_PUT_DATASET, _row(dataset))
+            connection.execute(_PUT_DATASET, _DATASET.values(dataset))
             found = _listing(connection, dataset.owner, dataset.name, 0)
             if found is not None and found.version.digest == digest:
                 return found.version, False
@@ -160,13 +163,13 @@ class SqlCatalogue:
                 created_at=dataset.created_at,
                 message=message,
             )
-            connection.execute(_PUT_VERSION, _row(version))
+            connection.execute(_PUT_VERSION, _VERSION.values(version))
             return version, True
 
         return await self._database.write(work, touches={f"{dataset.owner}/{dataset.name}"})
 
     async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
-        """See Catalogue."""
+        """One dataset with a version, 0 for the newest."""
         return await self._database.read(
             lambda connection: _listing(connection, owner, name, number)
         )
@@ -180,7 +183,11 @@ class SqlCatalogue:
         after: tuple[str, str] = ("", ""),
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
-        """See Catalogue."""
+        """What the viewer may see, with the newest versions, by name and then owner.
+
+        `name_glob` as domain.names.fits_glob has it; "" does not restrict. `after` is the name and
+        owner of the last one of the page before; at most `limit` follow.
+        """
         dialect = self._database.dialect
         conditions = [
             _IS_NEWEST,
@@ -196,17 +203,15 @@ class SqlCatalogue:
             "name": name,
             "after_name": after[0],
             "after_owner": after[1],
-            "limit": _ALL if limit is None else limit,
+            "limit": NO_LIMIT if limit is None else limit,
         }
-
-        def work(connection: Connection) -> tuple[DatasetListing, ...]:
-            rows = connection.execute(statement, parameters)
-            return tuple(_dataset_listing(row) for row in rows)
-
-        return await self._database.read(work)
+        return await select(self._database, statement, parameters, _dataset_listing)
 
     async def delete_dataset(self, owner: str, name: str, number: int = 0) -> tuple[str, ...]:
-        """See Catalogue."""
+        """Remove a version, or all with the dataset (0); the digests that are gone, () where there was none.
+
+        The dataset goes with its last version. The content is released, and a count asked for.
+        """
         one = " AND number = ?" if number else ""
         key: tuple[str | int, ...] = (owner, name, number) if number else (owner, name)
 
@@ -232,34 +237,28 @@ class SqlCatalogue:
         return await self._database.write(work, touches={f"{owner}/{name}"})
 
     async def owned_by(self, owner: str) -> OwnedBy:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> OwnedBy:
-            counts = [
-                connection.execute(
-                    f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)
-                ).fetchone()[0]
-                for table in ("sessions", "datasets")
-            ]
-            return OwnedBy(*counts)
-
-        return await self._database.read(work)
+        """How many ended sessions and datasets an owner has."""
+        [counts] = await select(
+            self._database,
+            "SELECT (SELECT count(*) FROM sessions WHERE owner = :owner),"
+            " (SELECT count(*) FROM datasets WHERE owner = :owner)",
+            {"owner": owner},
+            OwnedBy._make,
+        )
+        return counts
 
     async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> tuple[Dataset, ...]:
-            rows = connection.execute(
-                f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ?"
-                " ORDER BY d.owner, d.name",
-                (digest,),
-            )
-            return tuple(_dataset(row) for row in rows)
-
-        return await self._database.read(work)
+        """The datasets that have a version of this digest: who sees one may read the content."""
+        return await select(
+            self._database,
+            f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ?"
+            " ORDER BY d.owner, d.name",
+            (digest,),
+            _DATASET.read,
+        )
 
     async def versions_among(self, digests: Collection[str]) -> set[str]:
-        """See Catalogue."""
+        """Those of the digests that name a version of any dataset."""
         wanted, dialect = sorted(digests), self._database.dialect
 
         def work(connection: Connection) -> set[str]:
@@ -276,17 +275,23 @@ class SqlCatalogue:
         return await self._database.read(work)
 
     async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
-        """See Catalogue."""
+        """What refers to objects, a page at a time: all that is there from the first page to the last.
+
+        Behind the place that the page before ended at; a page may be empty and have a next one.
+        """
         return await self._database.read(partial(referred, after))
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """See Catalogue."""
+        """Store a checkpoint; of two of one name the later saved one stands, see `values.later_of`.
+
+        Making one durable keeps what was said of it when it was saved.
+        """
 
         def work(connection: Connection) -> None:
             known = _find_checkpoint(connection, checkpoint.session_id, checkpoint.name)
             stands = checkpoint if known is None else later_of(known, checkpoint)
             if stands != known:
-                connection.execute(_PUT_CHECKPOINT, _row(stands))
+                connection.execute(_PUT_CHECKPOINT, _CHECKPOINT.values(stands))
                 if known is not None and known.digest not in {None, "", stands.digest}:
                     release(connection, "", checkpoint.session_id, [known.digest or ""])
 
@@ -295,49 +300,43 @@ class SqlCatalogue:
     async def checkpoints(
         self, session_id: str, *, after: tuple[float, str] | None = None, limit: int | None = None
     ) -> tuple[Checkpoint, ...]:
-        """See Catalogue."""
-        behind = "" if after is None else " AND (saved_at, name) > (?, ?)"
-
-        def work(connection: Connection) -> tuple[Checkpoint, ...]:
-            rows = connection.execute(
-                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ?{behind}"
-                " ORDER BY saved_at, name LIMIT ?",
-                (session_id, *(after or ()), _ALL if limit is None else limit),
-            )
-            return tuple(_checkpoint(row) for row in rows)
-
-        return await self._database.read(work)
+        """Of one session, oldest first; behind the one with this time and name."""
+        query = page(
+            _CHECKPOINT.columns,
+            "checkpoints",
+            ("saved_at", "name"),
+            after=after,
+            limit=limit,
+            where=("session_id = ?",),
+            values=(session_id,),
+        )
+        return await select(self._database, *query, _CHECKPOINT.read)
 
     async def newest_durable(self, session_id: str) -> Checkpoint | None:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> Checkpoint | None:
-            row = connection.execute(
-                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND digest <> ''"
-                " ORDER BY CASE WHEN content_attempt > 0 THEN content_attempt ELSE attempt END DESC,"
-                " CASE WHEN content_saved_at > 0 THEN content_saved_at ELSE saved_at END DESC,"
-                " name DESC LIMIT 1",
-                (session_id,),
-            ).fetchone()
-            return None if row is None else _checkpoint(row)
-
-        return await self._database.read(work)
+        """The last saved one with content, of the latest attempt that has one."""
+        return await select_one(
+            self._database,
+            f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE session_id = ? AND digest <> ''"
+            " ORDER BY CASE WHEN content_attempt > 0 THEN content_attempt ELSE attempt END DESC,"
+            " CASE WHEN content_saved_at > 0 THEN content_saved_at ELSE saved_at END DESC,"
+            " name DESC LIMIT 1",
+            (session_id,),
+            _CHECKPOINT.read,
+        )
 
     async def newest_names(self, session_id: str, limit: int) -> tuple[str, ...]:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> tuple[str, ...]:
-            rows = connection.execute(
-                "SELECT name FROM checkpoints WHERE session_id = ?"
-                " ORDER BY saved_at DESC, name DESC LIMIT ?",
-                (session_id, limit),
-            )
-            return tuple(name for (name,) in rows)[::-1]
-
-        return await self._database.read(work)
+        """Names of the checkpoints that were saved last, oldest first."""
+        names = await select(
+            self._database,
+            "SELECT name FROM checkpoints WHERE session_id = ?"
+            " ORDER BY saved_at DESC, name DESC LIMIT ?",
+            (session_id, limit),
+            itemgetter(0),
+        )
+        return names[::-1]
 
     async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:
-        """See Catalogue."""
+        """By name."""
         return await self._database.read(
             lambda connection: _find_checkpoint(connection, session_id, name)
         )
@@ -345,49 +344,29 @@ class SqlCatalogue:
     async def checkpoint_counts(
         self, session_ids: Collection[str]
     ) -> Mapping[str, CheckpointCount]:
-        """See Catalogue."""
+        """Numbers of checkpoints of each session that has any, and when the newest was saved."""
         dialect = self._database.dialect
-
-        def work(connection: Connection) -> dict[str, CheckpointCount]:
-            rows = connection.execute(
-                "SELECT session_id, count(CASE WHEN state <> 'LOST' THEN 1 END),"
-                " count(CASE WHEN state = 'LOST' THEN 1 END),"
-                " coalesce(max(CASE WHEN state <> 'LOST' THEN saved_at END), 0) FROM checkpoints"
-                f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
-                {"ids": dialect.many(sorted(session_ids))},
-            )
-            return {row[0]: CheckpointCount(*row[1:]) for row in rows}
-
-        return await self._database.read(work)
+        counts = await select(
+            self._database,
+            "SELECT session_id, count(CASE WHEN state <> 'LOST' THEN 1 END),"
+            " count(CASE WHEN state = 'LOST' THEN 1 END),"
+            " coalesce(max(CASE WHEN state <> 'LOST' THEN saved_at END), 0) FROM checkpoints"
+            f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
+            {"ids": dialect.many(sorted(session_ids))},
+            lambda row: (row[0], CheckpointCount(*row[1:])),
+        )
+        return dict(counts)
 
     async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
-            rows = connection.execute(
-                "SELECT DISTINCT session_id, attempt, rank FROM checkpoints WHERE state = 'SAVED'"
-                " ORDER BY session_id, attempt, rank",
-                (),
-            )
-            return tuple(ReplicaKey(*row) for row in rows)
-
-        return await self._database.read(work)
+        """The replicas of which checkpoints are SAVED: no node has reported what became of them."""
+        return await saved_replicas(self._database, "checkpoints")
 
     async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
-        """See Catalogue."""
-
-        def work(connection: Connection) -> int:
-            return connection.execute(
-                "UPDATE checkpoints SET state = 'LOST', why_lost = :why"
-                " WHERE session_id = :session_id AND attempt = :attempt AND rank = :rank"
-                " AND state = 'SAVED'",
-                {**replica._asdict(), "why": why},
-            ).rowcount
-
-        return await self._database.write(work, touches={replica.session_id})
+        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
+        return await lose_saved(self._database, "checkpoints", replica, why)
 
     async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
-        """See Catalogue."""
+        """Remove its row; False when it was not there. With `owner` its content is released, and a count asked for."""
 
         def work(connection: Connection) -> bool:
             known = _find_checkpoint(connection, session_id, name)
@@ -404,21 +383,8 @@ class SqlCatalogue:
         return await self._database.write(work, touches={session_id})
 
     async def _one_session(self, condition: str, *values: str) -> SessionRecord | None:
-        def work(connection: Connection) -> SessionRecord | None:
-            row = connection.execute(
-                f"SELECT {_SESSION} FROM sessions WHERE {condition}", values
-            ).fetchone()
-            return None if row is None else _session(row)
-
-        return await self._database.read(work)
-
-
-def _names(kind: type) -> str:
-    return ", ".join(field.name for field in fields(kind))
-
-
-def _placeholders(kind: type) -> str:
-    return ", ".join(f":{field.name}" for field in fields(kind))
+        statement = f"SELECT {_SESSION.columns} FROM sessions WHERE {condition}"
+        return await select_one(self._database, statement, values, _SESSION.read)
 
 
 def _visible(table: str, viewer: User) -> str:
@@ -452,46 +418,31 @@ def _session_conditions(
         yield "(created_at, id) < (:created_at, :id)"
 
 
-_CHECKPOINT = _names(Checkpoint)
-_SESSION = _names(SessionRecord)
+_CHECKPOINT = RowType(Checkpoint, state=CheckpointState)
+_SESSION = RowType(SessionRecord, visibility=Visibility, request_id=lambda kept: kept or "")
+_DATASET = RowType(Dataset, visibility=Visibility)
+_VERSION = RowType(DatasetVersion)
 _VERSIONS = "datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
-_DATASET_COLUMNS = "d.owner, d.name, d.created_at, d.team, d.visibility"
+_DATASET_COLUMNS = ", ".join(f"d.{name}" for name in _DATASET.names)
 _LISTING = (
-    f"{_DATASET_COLUMNS}, v.number, v.digest, v.size_bytes, v.file_count, v.created_at, v.message"
-    f" FROM {_VERSIONS}"
+    f"{_DATASET_COLUMNS}, {', '.join(f'v.{name}' for name in _VERSION.names)} FROM {_VERSIONS}"
 )
 _IS_NEWEST = (
     "v.number = (SELECT max(n.number) FROM dataset_versions n"
     " WHERE n.owner = d.owner AND n.name = d.name)"
 )
-_PUT_SESSION = (
-    f"INSERT INTO sessions ({_SESSION}) VALUES ({_placeholders(SessionRecord)})"
-    " ON CONFLICT (id) DO UPDATE SET "
-    + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(SessionRecord)[1:])
-)
+_PUT_SESSION = _SESSION.upsert("sessions", ["id"])
 _REPLACE_SESSION = (
     "UPDATE sessions SET "
-    + ", ".join(f"{field.name} = :{field.name}" for field in fields(SessionRecord)[1:])
+    + ", ".join(f"{name} = :{name}" for name in _SESSION.names if name != "id")
     + " WHERE id = :id AND record = :known"
 )
 _PUT_DATASET = (
-    f"INSERT INTO datasets ({_names(Dataset)}) VALUES ({_placeholders(Dataset)})"
-    " ON CONFLICT (owner, name) DO UPDATE SET"
+    f"{_DATASET.insert('datasets')} ON CONFLICT (owner, name) DO UPDATE SET"
     " team = excluded.team, visibility = excluded.visibility"
 )
-_PUT_VERSION = (
-    f"INSERT INTO dataset_versions ({_names(DatasetVersion)})"
-    f" VALUES ({_placeholders(DatasetVersion)})"
-)
-_PUT_CHECKPOINT = (
-    f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES ({_placeholders(Checkpoint)})"
-    " ON CONFLICT (session_id, name) DO UPDATE SET "
-    + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(Checkpoint)[2:])
-)
-
-
-def _row(value: DataclassInstance) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+_PUT_VERSION = _VERSION.insert("dataset_versions")
+_PUT_CHECKPOINT = _CHECKPOINT.upsert("checkpoints", ["session_id", "name"])
 
 
 def _viewer(viewer: User) -> dict[str, Any]:
@@ -499,28 +450,15 @@ def _viewer(viewer: User) -> dict[str, Any]:
 
 
 def _session_row(session: SessionRecord) -> dict[str, Any]:
-    return {**_row(session), "request_id": session.request_id or None}
-
-
-def _session(row: tuple[Any, ...]) -> SessionRecord:
-    values = dict(zip(_SESSION.split(", "), row, strict=True))
-    values["visibility"] = Visibility(values["visibility"])
-    values["request_id"] = values["request_id"] or ""
-    return SessionRecord(**values)
-
-
-def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
-    values = dict(zip(_CHECKPOINT.split(", "), row, strict=True))
-    values["state"] = CheckpointState(values["state"])
-    return Checkpoint(**values)
+    return {**_SESSION.values(session), "request_id": session.request_id or None}
 
 
 def _find_checkpoint(connection: Connection, session_id: str, name: str) -> Checkpoint | None:
     row = connection.execute(
-        f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND name = ?",
+        f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE session_id = ? AND name = ?",
         (session_id, name),
     ).fetchone()
-    return None if row is None else _checkpoint(row)
+    return None if row is None else _CHECKPOINT.read(row)
 
 
 def _highest(connection: Connection, owner: str, name: str) -> int:
@@ -542,30 +480,6 @@ def _listing(connection: Connection, owner: str, name: str, number: int) -> Data
     return None if row is None else _dataset_listing(row)
 
 
-def _dataset(row: tuple[Any, ...]) -> Dataset:
-    owner, name, created_at, team, visibility = row
-    return Dataset(
-        owner=owner,
-        name=name,
-        created_at=created_at,
-        team=team,
-        visibility=Visibility(visibility),
-    )
-
-
 def _dataset_listing(row: tuple[Any, ...]) -> DatasetListing:
-    dataset = _dataset(row[:5])
-    number, digest, size_bytes, file_count, created_at, message = row[5:]
-    return DatasetListing(
-        dataset,
-        DatasetVersion(
-            owner=dataset.owner,
-            name=dataset.name,
-            number=number,
-            digest=digest,
-            size_bytes=size_bytes,
-            file_count=file_count,
-            created_at=created_at,
-            message=message,
-        ),
-    )
+    cut = len(_DATASET.names)
+    return DatasetListing(_DATASET.read(row[:cut]), _VERSION.read(row[cut:]))

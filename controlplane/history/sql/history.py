@@ -11,6 +11,7 @@ from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
 from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
+from controlplane.history.sql.queries import change, select
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
@@ -33,7 +34,7 @@ D = TypeVar("D", bound=_Kept)
 
 
 class SqlHistory(Generic[D]):
-    """See interface.History.
+    """The parts together; `close` ends them, after which nothing may be called.
 
     Args:
         metric_names: of one session that are counted; None: the usual number. Five times as many series are drawn.
@@ -52,7 +53,11 @@ class SqlHistory(Generic[D]):
         self.kept = SqlKept(database)
 
     async def mark(self, fresh: str = "") -> str:
-        """See History."""
+        """The mark that says whose this database is; "" while it has none.
+
+        A database without one gets `fresh`, for good: of several that come at once one is taken, and
+        all are told which.
+        """
 
         def work(connection: Connection) -> str:
             if fresh:
@@ -67,40 +72,38 @@ class SqlHistory(Generic[D]):
         return await (self._database.write(work) if fresh else self._database.read(work))
 
     async def probe(self) -> None:
-        """See History."""
+        """Write something of no meaning; returns once it is on disk: whether writing works again."""
         now = str(self._clock.time())  # another value each time, or nothing would be written
-
-        def work(connection: Connection) -> None:
-            connection.execute(
-                "INSERT INTO properties (name, value) VALUES ('probe', ?)"
-                " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (now,),
-            )
-
-        await self._database.write(work)
+        await change(
+            self._database,
+            "INSERT INTO properties (name, value) VALUES ('probe', ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (now,),
+        )
 
     async def size(self) -> int:
-        """See History."""
-
-        def work(connection: Connection) -> int:
-            (size,) = connection.execute(self._database.dialect.size).fetchone()
-            return int(size)
-
-        return await self._database.read(work)
+        """Bytes that the database takes, free room within its files included."""
+        [size] = await select(
+            self._database, self._database.dialect.size, (), lambda row: int(row[0])
+        )
+        return size
 
     async def dump(self) -> AsyncGenerator[Batch, None]:
-        """See History."""
+        """Everything in portable rows, as it is at one moment, while others go on writing."""
         await self.telemetry.flush()
         async with contextlib.aclosing(portable.dump(self._database)) as batches:
             async for batch in batches:
                 yield batch
 
     async def load(self, batches: Iterable[Batch]) -> None:
-        """See History."""
+        """Take what `dump` gave, of this or another implementation, all or nothing.
+
+        HistoryConflict: something is here already. HistoryCorrupt: rows of a newer version.
+        """
         await portable.load(self._database, batches)
 
     async def close(self) -> None:
-        """See History."""
+        """Write the readings that are held back, if it can be done now, and let go of the database."""
         try:
             await self.telemetry.close()
         finally:

@@ -9,12 +9,13 @@ other transaction sees.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, astuple
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
+from controlplane.history.sql.queries import RowType, page, select
 from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.interface import Connection, Database
 
-_CHARGE = ", ".join(field.name for field in fields(AttemptCharge))
+_CHARGE = RowType(AttemptCharge)
 _ASKED = ("actor", "method", "target")
-_AUDIT = ", ".join(field.name for field in fields(AuditRow))
+_AUDIT = RowType(AuditRow)
 _TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
 _SIZE = " + ".join(f"length({name})" for name in _TEXTS)
 _CUT = ", ".join(
-    f"substr({field.name}, 1, {{most}})" if field.name in _TEXTS else field.name
-    for field in fields(AuditRow)
+    f"substr({name}, 1, {{most}})" if name in _TEXTS else name for name in _AUDIT.names
 )
 
 ROW_BYTES: Final = 100
@@ -41,13 +41,16 @@ _TRIMMED_AT_ONCE: Final = 10_000
 
 
 class SqlLedger:
-    """See interface.Ledger."""
+    """What is added to and never changed: charges and the audit trail."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
-        """See Ledger."""
+        """Store one row an ended attempt; repeating it is harmless, another value a conflict.
+
+        Only the leader does; HistoryFenced as in SqlCatalogue.put_session.
+        """
 
         def work(connection: Connection) -> None:
             pass_fence(connection, self._database.dialect, term)
@@ -58,7 +61,7 @@ class SqlLedger:
     async def charged(
         self, *, owner: str | None = None, project: str | None = None, since: float = 0.0
     ) -> float:
-        """See Ledger."""
+        """GPU-seconds of attempts that ended at `since` or later."""
         conditions = ["ended_at >= :since"]
         conditions += ["owner = :owner"] if owner is not None else []
         conditions += ["project = :project"] if project is not None else []
@@ -81,36 +84,37 @@ class SqlLedger:
         behind: AttemptCharge | None = None,
         limit: int = 500,
     ) -> tuple[AttemptCharge, ...]:
-        """See Ledger."""
+        """A page of the rows of a project's attempts that ended after `since`, in the order of their ends.
+
+        The first so many, or those behind the last row of the page before.
+        """
         where = "ended_at > ?"
         values: tuple[float | str, ...] = (since,)
         if behind is not None:
             # The first says to the index where to begin.
             where = "ended_at >= ? AND (ended_at, session_id, attempt) > (?, ?, ?)"
             values = (behind.ended_at, behind.ended_at, behind.session_id, behind.attempt)
-
-        def work(connection: Connection) -> tuple[AttemptCharge, ...]:
-            rows = connection.execute(
-                f"SELECT {_CHARGE} FROM charges WHERE project = ? AND {where}"
-                " ORDER BY ended_at, session_id, attempt LIMIT ?",
-                (project, *values, limit),
-            )
-            names = _CHARGE.split(", ")
-            return tuple(AttemptCharge(**dict(zip(names, row, strict=True))) for row in rows)
-
-        return await self._database.read(work)
+        return await select(
+            self._database,
+            f"SELECT {_CHARGE.columns} FROM charges WHERE project = ? AND {where}"
+            " ORDER BY ended_at, session_id, attempt LIMIT ?",
+            (project, *values, limit),
+            _CHARGE.read,
+        )
 
     async def audit(self, rows: Sequence[AuditRow]) -> None:
-        """See Ledger."""
+        """Append rows; they cannot be changed, and only `trim_audit` removes some."""
         await self._database.write(
             lambda connection: connection.executemany(
-                f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [astuple(row) for row in rows],
+                _AUDIT.insert("audit"), [_AUDIT.values(row) for row in rows]
             )
         )
 
     async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
-        """See Ledger."""
+        """Remove the oldest rows of the actors with the most bytes until the trail is no larger; how many.
+
+        0: no limit. A flood removes rows of its own actor first.
+        """
         most_rows, most_bytes = most_rows or 1 << 62, most_bytes or 1 << 62
         first, last = await self._database.read(_audit_span)
         if last - first < min(most_rows, most_bytes // LARGEST_ROW):
@@ -129,7 +133,10 @@ class SqlLedger:
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
-        """See Ledger."""
+        """Rows that a query asks for with their numbers, the newest first; those before `before`.
+
+        Their texts are cut to some thousand characters.
+        """
         conditions = ["at >= :since"]
         conditions += ["id < :before"] if before is not None else []
         conditions += [f"{name} = :{name}" for name in _ASKED if getattr(query, name)]
@@ -137,19 +144,17 @@ class SqlLedger:
         conditions += [f"NOT (outcome = 'OK' AND method = :{name})" for name in hidden]
         values = {**asdict(query), **hidden, "before": before, "limit": limit}
         del values["without"]
+        return await select(
+            self._database,
+            f"SELECT id, {_CUT.format(most=_LONGEST_SHOWN)} FROM audit WHERE {' AND '.join(conditions)}"
+            " ORDER BY id DESC LIMIT :limit",
+            values,
+            _numbered,
+        )
 
-        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
-            rows = connection.execute(
-                f"SELECT id, {_CUT.format(most=_LONGEST_SHOWN)} FROM audit WHERE {' AND '.join(conditions)} "
-                "ORDER BY id DESC LIMIT :limit",
-                values,
-            )
-            names = _AUDIT.split(", ")
-            return tuple(
-                (number, AuditRow(**dict(zip(names, row, strict=True)))) for number, *row in rows
-            )
 
-        return await self._database.read(work)
+def _numbered(row: Sequence[Any]) -> tuple[int, AuditRow]:
+    return row[0], _AUDIT.read(row[1:])
 
 
 def _audit_span(connection: Connection) -> tuple[int, int]:
@@ -211,13 +216,11 @@ def insert_charges(connection: Connection, charges: Sequence[AttemptCharge]) -> 
     """Add charges as part of a larger transaction; HistoryConflict for another value."""
     for charge in charges:
         known = connection.execute(
-            f"SELECT {_CHARGE} FROM charges WHERE session_id = ? AND attempt = ?",
+            f"SELECT {_CHARGE.columns} FROM charges WHERE session_id = ? AND attempt = ?",
             (charge.session_id, charge.attempt),
         ).fetchone()
         if known is None:
-            connection.execute(
-                f"INSERT INTO charges ({_CHARGE}) VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(charge)
-            )
+            connection.execute(_CHARGE.insert("charges"), _CHARGE.values(charge))
         elif known != astuple(charge):
             raise HistoryConflict(
                 f"attempt {charge.attempt} of {charge.session_id} is charged already",

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from controlplane.history.sql.queries import RowType, change, select
 from controlplane.history.values import Media, MediaKey, MediaPage, MediaState, ReplicaKey
 from nsml.content.media import MOST_OF_SESSION
 
@@ -18,13 +19,20 @@ if TYPE_CHECKING:
 
 
 class SqlMedia:
-    """See interface.MediaCatalogue. A row without a name is of a file whose record has not come yet."""
+    """What sessions showed, file by file; rows go with their session.
+
+    A record tells of a file, and its node says what became of it, in either order: a file is listed
+    once its record has come.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
-        """See MediaCatalogue."""
+        """Store what records tell, the first word on each file; by session for how many there was no room.
+
+        At most 100,000 files of a session are kept.
+        """
 
         def work(connection: Connection) -> dict[str, int]:
             left_out: dict[str, int] = {}
@@ -37,7 +45,7 @@ class SqlMedia:
                     if len(new) > room:
                         left_out[session_id] = len(new) - room
                     some = new[:room]
-                connection.executemany(_TELL, [asdict(one) for one in some])
+                connection.executemany(_TELL, [_MEDIA.values(one) for one in some])
             return left_out
 
         return await self._database.write(work, touches={one.session_id for one in told})
@@ -45,7 +53,7 @@ class SqlMedia:
     async def settle(
         self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
     ) -> None:
-        """See MediaCatalogue."""
+        """Store what became of a replica's files; one that is DURABLE stays as it is."""
         replica = {"session_id": session_id, "attempt": attempt, "rank": rank}
         rows = [
             {
@@ -65,10 +73,11 @@ class SqlMedia:
     async def list(
         self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
     ) -> MediaPage:
-        """See MediaCatalogue."""
+        """A page by (time, attempt, rank, file)."""
         dialect = self._database.dialect
         statement = (
-            f"SELECT {_COLUMNS} FROM media WHERE {' AND '.join(_conditions(query, after, dialect))}"
+            f"SELECT {_MEDIA.columns} FROM media"
+            f" WHERE {' AND '.join(_conditions(query, after, dialect))}"
             " ORDER BY time, attempt, rank, file LIMIT :limit"
         )
         parameters: dict[str, Any] = {
@@ -83,7 +92,7 @@ class SqlMedia:
 
         def work(connection: Connection) -> MediaPage:
             rows = connection.execute(statement, parameters).fetchall()
-            found = tuple(map(_media, rows[:limit]))
+            found = tuple(map(_MEDIA.read, rows[:limit]))
             if len(rows) > limit and found:
                 return MediaPage(media=found, next=_key(found[-1]))
             is_full = not _room(connection, query.session_id)
@@ -92,29 +101,34 @@ class SqlMedia:
         return await self._database.read(work)
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
-        """See MediaCatalogue."""
-
-        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
-            rows = connection.execute(
-                "SELECT DISTINCT session_id, attempt, rank FROM media WHERE state = 'SAVED'"
-                " ORDER BY session_id, attempt, rank",
-                (),
-            )
-            return tuple(ReplicaKey(*row) for row in rows)
-
-        return await self._database.read(work)
+        """The replicas of which media are SAVED: nobody has said what became of them."""
+        return await saved_replicas(self._database, "media")
 
     async def lose(self, replica: ReplicaKey, why: str) -> int:
-        """See MediaCatalogue."""
+        """What is SAVED of a replica is LOST, unless its node says otherwise later; how many that are."""
+        return await lose_saved(self._database, "media", replica, why)
 
-        def work(connection: Connection) -> int:
-            return connection.execute(
-                "UPDATE media SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
-                " AND attempt = :attempt AND rank = :rank AND state = 'SAVED'",
-                {**replica._asdict(), "why": why},
-            ).rowcount
 
-        return await self._database.write(work, touches={replica.session_id})
+async def saved_replicas(database: Database, table: str) -> tuple[ReplicaKey, ...]:
+    """Whose rows of a table are of what is on its node only."""
+    return await select(
+        database,
+        f"SELECT DISTINCT session_id, attempt, rank FROM {table} WHERE state = 'SAVED'"
+        " ORDER BY session_id, attempt, rank",
+        (),
+        ReplicaKey._make,
+    )
+
+
+async def lose_saved(database: Database, table: str, replica: ReplicaKey, why: str) -> int:
+    """Note that what is on its node only will not come; of how many rows."""
+    return await change(
+        database,
+        f"UPDATE {table} SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
+        " AND attempt = :attempt AND rank = :rank AND state = 'SAVED'",
+        {**replica._asdict(), "why": why},
+        touches={replica.session_id},
+    )
 
 
 def delete_media(connection: Connection, session_id: str) -> None:
@@ -158,12 +172,10 @@ def _glob(number: int) -> str:
     return f"glob_{chr(ord('a') + number % 26) * (number // 26 + 1)}"
 
 
-_COLUMNS = ", ".join(field.name for field in fields(Media))
-_IN_ALL = ", ".join(f":{field.name}" for field in fields(Media))
+_MEDIA = RowType(Media, state=MediaState)
 _TOLD = ("name", "kind", "time", "step", "content_type", "caption", "facts")
 _TELL = (
-    f"INSERT INTO media ({_COLUMNS}) VALUES ({_IN_ALL})"
-    " ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
+    f"{_MEDIA.insert('media')} ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _TOLD)
     + ", size_bytes = CASE media.state WHEN 'DURABLE' THEN media.size_bytes ELSE excluded.size_bytes END"
     " WHERE media.name = ''"
@@ -184,12 +196,6 @@ _SETTLE_ANY = (
     " size_bytes = CASE excluded.state WHEN 'DURABLE' THEN excluded.size_bytes ELSE media.size_bytes END"
     " WHERE media.state <> 'DURABLE'"
 )
-
-
-def _media(row: tuple[Any, ...]) -> Media:
-    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
-    values["state"] = MediaState(values["state"])
-    return Media(**values)
 
 
 def _key(media: Media) -> MediaKey:

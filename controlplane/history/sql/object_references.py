@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.bodies import REFERENCE_BYTES, REFERENCE_FLAG, referred_by
+from controlplane.history.sql.queries import page
 from controlplane.history.values import Channel, KeptKind, Reference, Referred
 
 if TYPE_CHECKING:
@@ -33,18 +34,15 @@ _KINDS: Final = {
 
 
 def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
-    """See Catalogue. A place is the number of a table, and the key of the row before it."""
+    """See SqlCatalogue. A place is the number of a table, and the key of the row before it."""
     number, key = (int(after[0]), after[1:]) if after else (0, ())
     if number == len(_TABLES):
         return _blocks(key, connection)
     table, keys, column = _TABLES[number]
-    order, places = ", ".join(keys), ", ".join("?" * len(keys))
     limit = _PAGE_RECORDS if table == "sessions" else _PAGE_ROWS
-    rows = connection.execute(
-        f"SELECT {column}, {order} FROM {table}"
-        f" {f'WHERE ({order}) > ({places})' if key else ''} ORDER BY {order} LIMIT {limit}",
-        key,
-    ).fetchall()
+    columns = ", ".join((column, *keys))
+    query = page(columns, table, keys, after=key, limit=limit)
+    rows = connection.execute(*query).fetchall()
     going_on = (number, *rows[-1][1:]) if len(rows) == limit else (number + 1,)
     found = [(row[0], row[1]) for row in rows if row[0]]
     if table == "sessions":

@@ -8,8 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from controlplane.history.errors import HistoryConflict
-from controlplane.history.portable import KEYS, TABLES, Batch, check, size_of
+from controlplane.history.portable import Batch, check, size_of
 from controlplane.history.sql.appending import begin_folding
+from controlplane.history.sql.queries import page
+from controlplane.history.sql.tables import BACKED_UP, columns_of, names_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -17,13 +19,12 @@ if TYPE_CHECKING:
 
     from controlplane.history.portable import Value
     from controlplane.history.sql.interface import Connection, Dialect
+    from controlplane.history.sql.tables import Table
 
 T = TypeVar("T")
 
 _BATCH_BYTES: Final = 1 << 20
 _PAGE_ROWS: Final = 128
-_ANY_TEXT: Final = {"metric_counts": "name", "series": "name"}
-"""Columns that the dialect keeps in a way of its own."""
 
 
 class Viewing(Protocol):
@@ -63,10 +64,11 @@ class Snapshots(Protocol):
 async def dump(database: Snapshots) -> AsyncGenerator[Batch, None]:
     """Everything as it is at the first batch; see History.dump."""
     async with database.view() as view:
-        for table in TABLES:
+        for table in BACKED_UP.values():
             after: tuple[Value, ...] | None = None
             while (page := await view(partial(_page, table, after))) is not None:
-                after = _key(table, page.rows[-1])
+                last = dict(zip(page.columns, page.rows[-1], strict=True))
+                after = tuple(last[name] for name in names_of(table.key))
                 yield _told(page, database.dialect)
 
 
@@ -75,14 +77,11 @@ async def load(database: Snapshots, given: Iterable[Batch]) -> None:
     await database.pour(lambda connection: _insert(connection, database, given))
 
 
-def _page(table: str, after: tuple[Value, ...] | None, connection: Connection) -> Batch | None:
+def _page(table: Table, after: tuple[Value, ...] | None, connection: Connection) -> Batch | None:
     """The rows behind a key: about a batch of them."""
-    names, keys = TABLES[table], KEYS[table]
-    columns, order = ", ".join(names), ", ".join(keys)
-    behind = f"WHERE ({order}) > ({', '.join('?' * len(keys))})" if after else ""
-    found = connection.execute(
-        f"SELECT {columns} FROM {table} {behind} ORDER BY {order} LIMIT {_PAGE_ROWS}", after or ()
-    )
+    names = table.column_names
+    query = page(", ".join(names), table.name, names_of(table.key), after=after, limit=_PAGE_ROWS)
+    found = connection.execute(*query)
     rows: list[tuple[Value, ...]] = []
     size = 0
     for row in found:
@@ -90,17 +89,13 @@ def _page(table: str, after: tuple[Value, ...] | None, connection: Connection) -
         size += size_of(rows[-1])
         if size >= _BATCH_BYTES:
             break
-    return Batch(table=table, columns=names, rows=tuple(rows)) if rows else None
-
-
-def _key(table: str, row: tuple[Value, ...]) -> tuple[Value, ...]:
-    return tuple(row[TABLES[table].index(column)] for column in KEYS[table])
+    return Batch(table=table.name, columns=names, rows=tuple(rows)) if rows else None
 
 
 def _insert(connection: Connection, database: Snapshots, given: Iterable[Batch]) -> None:
-    for table in TABLES:
-        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
-            raise HistoryConflict("the history is not empty", why=f"{table} has rows")
+    for name in BACKED_UP:
+        if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() is not None:
+            raise HistoryConflict("the history is not empty", why=f"{name} has rows")
     for batch in map(check, given):
         columns, places = ", ".join(batch.columns), ", ".join("?" * len(batch.columns))
         connection.executemany(
@@ -108,9 +103,9 @@ def _insert(connection: Connection, database: Snapshots, given: Iterable[Batch])
             _kept(batch, database.dialect).rows,
         )
     begin_folding(connection)  # a backup of an older version has no levels
-    for table in TABLES:
-        if "id" in KEYS[table] and table != "sessions":
-            database.go_on(connection, table)
+    for table in BACKED_UP.values():
+        if any(column.kind == "serial" for column in columns_of(table.columns)):
+            database.go_on(connection, table.name)
 
 
 def _told(batch: Batch, dialect: Dialect) -> Batch:
@@ -123,8 +118,8 @@ def _kept(batch: Batch, dialect: Dialect) -> Batch:
 
 def _changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     """The batch with `change` applied to the texts that a dialect keeps in its own way."""
-    if batch.table not in _ANY_TEXT:
-        return batch
-    at = batch.columns.index(_ANY_TEXT[batch.table])
-    rows = tuple((*row[:at], change(row[at]), *row[at + 1 :]) for row in batch.rows)
+    kinds = {column.name: column.kind for column in columns_of(BACKED_UP[batch.table].columns)}
+    rows = batch.rows
+    for at in (at for at, name in enumerate(batch.columns) if kinds[name] == "any_text"):
+        rows = tuple((*row[:at], change(row[at]), *row[at + 1 :]) for row in rows)
     return Batch(table=batch.table, columns=batch.columns, rows=rows)

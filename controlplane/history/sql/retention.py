@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 
 
 def to_thin(ages: Ages, limit: int, connection: Connection) -> tuple[str, ...]:
-    """See Series."""
+    """See SqlSeries."""
     rows = connection.execute(
         "SELECT session_id FROM series_folds JOIN sessions ON sessions.id = session_id"
         " WHERE waiting = 0 AND coarsened < folded"

@@ -29,6 +29,7 @@ from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.range_read import RangeReader, Span
 from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
+from controlplane.history.sql.queries import select
 from controlplane.history.sql.retention import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
 from nsml.attempt_points import superseded_from
@@ -82,7 +83,11 @@ class Key(NamedTuple):
 
 
 class SqlSeries:
-    """See interface.Series."""
+    """Numbers of metrics as series with coarser levels: read at once, however long they are.
+
+    A series is what one replica of one attempt reported under one name. Its levels are *folded* from
+    the chunks of the streams, behind their commit; what is not folded yet is read from the chunks.
+    """
 
     def __init__(self, database: Database, clock: Clock, *, most: int | None = None) -> None:
         self._most = most
@@ -91,7 +96,15 @@ class SqlSeries:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
-        """See Series."""
+        """A range of each series that the query asks for, complete as of this moment.
+
+        What waits to be folded is folded first where it is worth a turn, so that only the first who reads waits for
+        it. Where that cannot be stored, it is read unfolded, up to a bound beyond which HistoryUnavailable is raised.
+
+        From the coarsest level that gives the width asked, the ends of the range from finer ones. A
+        bucket is whole in one column: a range that cuts more buckets than a few (steps that
+        go back and forth) has those points beside it that share one with points in it.
+        """
         _check(query)
         names, dialect = NameFilter(query.names), self._database.dialect
 
@@ -119,7 +132,10 @@ class SqlSeries:
         return page
 
     async def fold(self, session_id: str) -> bool:
-        """See Series."""
+        """Fold some more chunks; False when there was nothing (left) to do.
+
+        Whoever folds at the same time: one of them does, the other has worked in vain.
+        """
         async with self._turn_of(session_id):
             return (await self._turn(session_id)).is_more
 
@@ -144,25 +160,28 @@ class SqlSeries:
         return _Turned(turn.is_full, is_more)
 
     async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
-        """See Series."""
-        before = self._clock.time() - FOLD_AFTER_S
-
-        def work(connection: Connection) -> tuple[str, ...]:
-            rows = connection.execute(
-                "SELECT session_id FROM series_folds WHERE waiting > 0"
-                " AND (waiting >= ? + ? * series OR since <= ?) ORDER BY since LIMIT ?",
-                (FOLD_BYTES, FOLD_SERIES_BYTES, before, limit),
-            )
-            return tuple(row[0] for row in rows)
-
-        return await self._database.read(work)
+        """Sessions of which much is to be folded, or something since long, the longest waiting first."""
+        return await select(
+            self._database,
+            "SELECT session_id FROM series_folds WHERE waiting > 0"
+            " AND (waiting >= ? + ? * series OR since <= ?) ORDER BY since LIMIT ?",
+            (FOLD_BYTES, FOLD_SERIES_BYTES, self._clock.time() - FOLD_AFTER_S, limit),
+            itemgetter(0),
+        )
 
     async def to_thin(self, ages: Ages, *, limit: int = 16) -> tuple[str, ...]:
-        """See Series."""
+        """Ended sessions of which something is to be let go, those that ended first before the others."""
         return await self._database.read(partial(to_thin, ages, limit))
 
     async def thin(self, session_id: str, ages: Ages) -> bool:
-        """See Series."""
+        """Let go of some more of what an ended session reported; False when there was nothing (left) to do.
+
+        Of its points at the first age, once all are folded: levels, counts and the summary stay, and what is
+        no number is gone. At the second, when no points are left, of the levels that are finer than a chart
+        of the whole needs; short series keep all of theirs. One transaction, of so many rows; whoever does
+        it at the same time, or again, does no harm. What comes late finds its place, is folded, and is
+        let go the next time.
+        """
         return await self._database.write(
             partial(thin, session_id, ages, self._clock.time()), touches={session_id}
         )

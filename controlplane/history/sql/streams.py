@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from controlplane.history.blocks import NO_BLOCKS
@@ -28,6 +29,7 @@ from controlplane.history.sql.logs import (
     look_back,
     rows_from,
 )
+from controlplane.history.sql.queries import select, select_one
 from controlplane.history.summaries import listed_of
 from controlplane.history.values import (
     Channel,
@@ -60,7 +62,16 @@ _PAGE_BYTES = 1 << 20
 
 
 class SqlStreams:
-    """See interface.Streams."""
+    """Records and log bytes of replicas, once and in order whatever is resent.
+
+    A stream is a run of positions. `append` extends it; positions that are stored already are left
+    out, positions that are skipped become a gap, which readers see, and which data that comes after
+    all still fills.
+
+    Of a log that was archived there are references to blocks, which are elsewhere. What reads a log
+    needs those from `blocks` that it comes to, and raises LogElsewhere for one that is not there: it
+    is asked again with that one as well. Blocks change nothing of what is read.
+    """
 
     def __init__(
         self, database: Database, clock: Clock, *, metric_names: int | None = None
@@ -70,7 +81,11 @@ class SqlStreams:
         self._clock = clock
 
     async def append(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
-        """See Streams."""
+        """Store chunks, cursors, summaries and counts in one transaction; on disk when it returns.
+
+        Concurrent calls share a transaction. Gives, for each stream named, the first position that
+        is still wanted.
+        """
         if not chunks:
             return {}
         now = self._clock.time()
@@ -81,20 +96,18 @@ class SqlStreams:
         )
 
     async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
-        """See Streams."""
-
-        def work(connection: Connection) -> dict[StreamKey, int]:
-            rows = connection.execute(
-                "SELECT rank, channel, writer, wanted FROM streams"
-                " WHERE session_id = ? AND attempt = ?",
-                (session_id, attempt),
-            )
-            return {
-                StreamKey(session_id, attempt, rank, Channel(channel), writer): wanted
-                for rank, channel, writer, wanted in rows
-            }
-
-        return await self._database.read(work)
+        """The first wanted position of every stream of an attempt."""
+        rows = await select(
+            self._database,
+            "SELECT rank, channel, writer, wanted FROM streams"
+            " WHERE session_id = ? AND attempt = ?",
+            (session_id, attempt),
+            tuple,
+        )
+        return {
+            StreamKey(session_id, attempt, rank, Channel(channel), writer): wanted
+            for rank, channel, writer, wanted in rows
+        }
 
     async def read(
         self,
@@ -104,7 +117,10 @@ class SqlStreams:
         limit_bytes: int = 1 << 20,
         blocks: Blocks = NO_BLOCKS,
     ) -> tuple[Recorded | Gap | LetGo, ...]:
-        """See Streams."""
+        """What is stored from position `start` on, in order, first part trimmed to begin there.
+
+        Ends after about `limit_bytes` of content (at least one part), empty at the stream's end.
+        """
 
         def work(connection: Connection) -> tuple[Recorded | Gap | LetGo, ...]:
             found = find_stream(connection, stream)
@@ -133,7 +149,12 @@ class SqlStreams:
         limit_bytes: int = 64 << 10,
         blocks: Blocks = NO_BLOCKS,
     ) -> LogPage:
-        """See Streams."""
+        """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end if that is later.
+
+        Without `attempt`, the last one that has a log. With `stop`, the log counts as ending there. A
+        page never spans a gap, and is smaller where it would be of more than 1,024 chunks. `tail_lines`
+        looks back over 8 MiB at most, from the end that the log has when it begins to look.
+        """
 
         def work(tail: Tail | None, connection: Connection) -> LogPage | Tail:
             log = tail.log if tail else find_log(connection, session_id, attempt, rank, stop)
@@ -159,7 +180,11 @@ class SqlStreams:
         rank: int = 0,
         blocks: Blocks = NO_BLOCKS,
     ) -> LogPlace:
-        """See Streams."""
+        """The first byte of a log that was received at `moment` (Unix seconds) or later; its end if none was.
+
+        When a byte was received is the wall clock of whoever stored it: where that was set back, or what
+        was lost came late, a place near to it.
+        """
 
         def work(connection: Connection) -> LogPlace:
             number, log = find_log(connection, session_id, attempt, rank)
@@ -170,25 +195,26 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
-        """See Streams."""
-
-        def work(connection: Connection) -> int | None:
-            row = connection.execute(
-                "SELECT min(attempt) FROM streams"
-                " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
-                (session_id, attempt, rank, int(Channel.LOG)),
-            ).fetchone()
-            number: int | None = row[0]
-            return number
-
-        return await self._database.read(work)
+        """The first attempt after `attempt` that has a log; None when there is none."""
+        return await select_one(
+            self._database,
+            "SELECT min(attempt) FROM streams"
+            " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
+            (session_id, attempt, rank, int(Channel.LOG)),
+            itemgetter(0),
+        )
 
     async def unarchived(self, *, ended_before: float, limit: int = 16) -> tuple[StreamKey, ...]:
-        """See Streams."""
+        """Logs of sessions that ended before a moment and are not archived to their end, the oldest first."""
         return await self._database.read(partial(unarchived, ended_before, limit))
 
     async def archive(self, log: StreamKey, keep: Callable[[bytes], Awaitable[str]]) -> bool:
-        """See Streams."""
+        """Put the next rows of a log into a block; False when there was nothing (left) to do.
+
+        `keep` gives the digest of a block's content once that is kept for good. Then one transaction removes the
+        rows and refers to it: whatever breaks off, all of it is read as before. Gaps stay where they
+        are; what fills one later is for the next call.
+        """
         run = await self._database.read(partial(next_run, log))
         if run is None:
             return False
@@ -205,7 +231,11 @@ class SqlStreams:
         after: int = 0,
         limit_points: int = 5000,
     ) -> MetricPage:
-        """See Streams."""
+        """Points of all attempts and ranks in commit order behind the mark `after` (0: all).
+
+        `names` are globs; empty means all. Whole chunks: a page may hold somewhat more points, and
+        fewer when they are long.
+        """
         wanted, dialect = NameFilter(names), self._database.dialect
 
         def work(connection: Connection) -> MetricPage:
@@ -214,23 +244,21 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
-        """See Streams."""
+        """The latest summary of each session that has one, whole."""
         dialect = self._database.dialect
-
-        def work(connection: Connection) -> dict[str, Summary]:
-            rows = connection.execute(
-                "SELECT session_id, attempt, time, step, report FROM summaries"
-                f" WHERE {dialect.among('session_id', 'ids')}",
-                {"ids": dialect.many(sorted(session_ids))},
-            )
-            return {row[0]: _summary(*row[1:]) for row in rows}
-
-        return await self._database.read(work)
+        found = await select(
+            self._database,
+            "SELECT session_id, attempt, time, step, report FROM summaries"
+            f" WHERE {dialect.among('session_id', 'ids')}",
+            {"ids": dialect.many(sorted(session_ids))},
+            lambda row: (row[0], _summary(*row[1:])),
+        )
+        return dict(found)
 
     async def listed_summaries(
         self, session_ids: Collection[str], names: Sequence[str] = ()
     ) -> Mapping[str, Summary]:
-        """See Streams."""
+        """The same as lists carry them: the first values, and those of `names`; see controlplane.history.summaries."""
         dialect = self._database.dialect
 
         def work(connection: Connection) -> dict[str, Summary]:
@@ -270,34 +298,40 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
-        """See Streams."""
+        """Metric name to number of points, by name; at most 10,000 names are counted.
 
-        def work(connection: Connection) -> dict[str, int]:
-            rows = connection.execute(
-                "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
-                (session_id,),
-            )
-            return {self._database.dialect.text_of(name): points for name, points in rows}
-
-        return await self._database.read(work)
+        What was let go is counted as well.
+        """
+        counts = await select(
+            self._database,
+            "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
+            (session_id,),
+            lambda row: (self._database.dialect.text_of(row[0]), row[1]),
+        )
+        return dict(counts)
 
     async def let_go_at(self, session_id: str) -> float:
-        """See Streams."""
-
-        def work(connection: Connection) -> float:
-            row = connection.execute(
-                "SELECT let_go_at FROM series_folds WHERE session_id = ?", (session_id,)
-            ).fetchone()
-            return 0.0 if row is None else float(row[0])
-
-        return await self._database.read(work)
+        """When points of a session were let go last (Unix seconds); 0: never."""
+        at = await select_one(
+            self._database,
+            "SELECT let_go_at FROM series_folds WHERE session_id = ?",
+            (session_id,),
+            lambda row: float(row[0]),
+        )
+        return at or 0.0
 
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
-        """See Streams."""
+        """Notice of commits to this session's streams or record, from now on.
+
+        Enter it before the first read: then nothing is missed between a read and `Change.wait`.
+        """
         return self._database.changes.follow(session_id)
 
     def touched(self) -> AbstractContextManager[Touched]:
-        """See Streams."""
+        """Notice of commits to any session's streams or record, from now on; `take` empties it.
+
+        Whatever else is committed to may be named beside them.
+        """
         return self._database.changes.follow_all()
 
 

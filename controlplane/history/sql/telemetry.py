@@ -130,7 +130,7 @@ class _Block:
 
 
 class SqlTelemetry:
-    """See interface.Telemetry."""
+    """Readings of nodes: lossy, bounded, newest at once."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -151,7 +151,10 @@ class SqlTelemetry:
         self._flush_after_s = SHARED_AFTER_S if database.is_shared else FLUSH_AFTER_S
 
     async def record(self, samples: Iterable[NodeSample]) -> int:
-        """See Telemetry."""
+        """Take readings; gives how many were newer than what was known of their node's boot.
+
+        Kept in memory and written in batches: the last seconds may be lost in a crash.
+        """
         taken = 0
         for sample in samples:
             known = self._newest.get(sample.node)
@@ -170,18 +173,22 @@ class SqlTelemetry:
         return taken
 
     async def note(self, figures: Sequence[float]) -> None:
-        """See Telemetry."""
+        """Take a reading of the platform as a whole: cells.CLUSTER_FIGURES, as of now."""
         self._take(CLUSTER, self._clock.time(), {"": figures})
         await self._write_now_and_then()
 
     async def newest(self) -> Mapping[str, NodeSample]:
-        """See Telemetry."""
+        """The last reading of each node, where one of the control planes got it in the last 30 seconds.
+
+        Without a shared database, since this process started. Does not fail: what other control
+        planes took may be missing for as long as the database does not answer.
+        """
         if self._database.is_shared:
             await self._look()
         return self.known()
 
     def known(self) -> Mapping[str, NodeSample]:
-        """See Telemetry."""
+        """As `newest`, from memory alone: what other control planes took is of the last `newest`."""
         # By our own clock: a node's may be off by hours.
         since = self._clock.time() - LATELY_S
         return MappingProxyType(
@@ -201,7 +208,11 @@ class SqlTelemetry:
         width: int,
         keys: Collection[str] | None = None,
     ) -> Cells:
-        """See Telemetry."""
+        """What a node (or cells.CLUSTER) did in a span of time, in about `width` cells at most.
+
+        Of these devices by uuid, and "" for the node itself; None: of all, replicas aside. Seconds for an hour, then
+        10 s for a day, minutes for 30 days, 10 minutes for a year; fewer cells where nothing came.
+        """
         if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
             return Cells()
         step = (until - since) / max(width, 1)
@@ -219,7 +230,7 @@ class SqlTelemetry:
         until: float,
         width: int,
     ) -> Cells:
-        """See Telemetry."""
+        """As `read`, what the processes of a replica took that ran on a node, under cells.replica_key."""
         if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
             return Cells()
         step = (until - since) / max(width, 1)
@@ -236,7 +247,10 @@ class SqlTelemetry:
         until: float,
         above: float = 0.0,
     ) -> Mapping[str, Used]:
-        """See Telemetry."""
+        """What was measured of devices of a node in a span, as fine as it is kept; unknown ones are left out.
+
+        A device is busy at more than `above` percent.
+        """
         if until <= since:
             return {}
         before = since - LEVELS[-1].step

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from controlplane.history.sql.queries import change, page, select
 from controlplane.history.sql.user_storage import add_kept
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ _AT_ONCE: Final = 10_000
 
 
 class SqlSent:
-    """See interface.Sent."""
+    """Which blobs callers of the content service have sent, for a while: what they may refer to.
+
+    A period is a number that grows with time; the caller says how long one is. No backup has these
+    rows: after a restore blobs are sent again.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,7 +32,11 @@ class SqlSent:
     async def remember(
         self, caller: str, digests: Collection[str], *, period: int, owner: str = "", size: int = 0
     ) -> int:
-        """See Sent."""
+        """Note that a caller has sent blobs; how many were not noted for this period. On disk when this returns.
+
+        `size` bytes count as sent by `owner` (`Kept.all`), in the same transaction. Repeating it is harmless, but
+        that they count again until the next count.
+        """
         # In order, so that two writers never wait for one another's rows crosswise.
         kept, dialect = sorted(map(_kept, digests)), self._database.dialect
         statement = (
@@ -50,7 +59,7 @@ class SqlSent:
         return await self._database.write(work)
 
     async def among(self, caller: str, digests: Collection[str], *, since: int) -> dict[str, int]:
-        """See Sent."""
+        """Those of the digests noted for the caller in the period `since` or the next one, with the later of both."""
         by_kept, dialect = {_kept(digest): digest for digest in digests}, self._database.dialect
         wanted = sorted(by_kept)
         statement = (
@@ -72,55 +81,39 @@ class SqlSent:
         return await self._database.read(work)
 
     async def count(self, caller: str, *, period: int) -> int:
-        """See Sent."""
-
-        def work(connection: Connection) -> int:
-            row = connection.execute(
-                "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?", (period, caller)
-            ).fetchone()
-            return int(row[0])
-
-        return await self._database.read(work)
+        """How many digests are noted for a caller in a period."""
+        [count] = await select(
+            self._database,
+            "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?",
+            (period, caller),
+            lambda row: int(row[0]),
+        )
+        return count
 
     async def notes(
         self, after: tuple[int, str, str] | None = None
     ) -> tuple[tuple[int, str, str], ...]:
-        """See Sent."""
-        condition = "WHERE (period, caller, digest) > (?, ?, ?)" if after else ""
-
-        def work(connection: Connection) -> tuple[tuple[int, str, str], ...]:
-            rows = connection.execute(
-                f"SELECT period, caller, digest FROM sent_blobs {condition}"
-                f" ORDER BY period, caller, digest LIMIT {_AT_ONCE}",
-                after or (),
-            )
-            return tuple((int(period), caller, digest) for period, caller, digest in rows)
-
-        return await self._database.read(work)
+        """A page of all notes: period, caller and the first 32 digits of the digest; () after the last."""
+        key = ("period", "caller", "digest")
+        query = page(", ".join(key), "sent_blobs", key, after=after, limit=_AT_ONCE)
+        return await select(self._database, *query, tuple)
 
     async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
-        """See Sent."""
+        """Remove notes, as `notes` gives them: the caller would have to send these blobs again."""
         statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
-
-        def work(connection: Connection) -> None:
-            for note in sorted(notes):
-                connection.execute(statement, note)
-
-        await self._database.write(work)
+        await self._database.write(
+            lambda connection: connection.executemany(statement, sorted(notes))
+        )
 
     async def forget(self, *, before: int) -> int:
-        """See Sent."""
-
-        def work(connection: Connection) -> int:
-            return connection.execute(
-                "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
-                " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)",
-                (before, _AT_ONCE),
-            ).rowcount
-
+        """Remove what was noted in periods before this one; the number of rows."""
+        statement = (
+            "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
+            " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)"
+        )
         # In steps, so that others write in between.
         forgotten = 0
-        while step := await self._database.write(work):
+        while step := await change(self._database, statement, (before, _AT_ONCE)):
             forgotten += step
         return forgotten
 

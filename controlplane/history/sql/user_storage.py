@@ -1,13 +1,12 @@
 """What the object store keeps for each user: the last count, what was sent since, and what was released."""
 
-# ruff: noqa: S608 - statements are put together from constants here; values are parameters
-
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.sql.fence import pass_fence
+from controlplane.history.sql.queries import select
 from controlplane.history.values import Item, KeptBytes, KeptKind, Release
 
 if TYPE_CHECKING:
@@ -48,43 +47,41 @@ def release(connection: Connection, owner: str, session_id: str, roots: Collecti
 
 
 class SqlKept:
-    """See interface.Kept."""
+    """How much the object store keeps for each user: counted now and then, and corrected by what was sent since.
+
+    So it is at least what is kept, but for what is referred to without being sent. No backup has these rows: after a
+    restore they are counted anew.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def all(self) -> dict[str, KeptBytes]:
-        """See Kept."""
-
-        def work(connection: Connection) -> dict[str, KeptBytes]:
-            rows = connection.execute(
-                "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes"
-            )
-            return {
-                owner: KeptBytes(json.loads(counted), counted_at, int(sent), int(asked))
-                for owner, counted, counted_at, sent, asked in rows
-            }
-
-        return await self._database.read(work)
+        """By user."""
+        rows = await select(
+            self._database,
+            "SELECT owner, counted, counted_at, sent, asked FROM kept_bytes",
+            (),
+            lambda row: (row[0], KeptBytes(json.loads(row[1]), *row[2:])),
+        )
+        return dict(rows)
 
     async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
-        """See Kept."""
+        """Count bytes as sent by a user, or note that a count was asked for."""
         await self._database.write(
             lambda connection: add_kept(connection, owner, sent=sent, asked=asked)
         )
 
     async def released(self) -> tuple[Release, ...]:
-        """See Kept."""
-
-        def work(connection: Connection) -> tuple[Release, ...]:
-            rows = connection.execute(
-                "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
-                " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
-                f" ORDER BY r.owner, r.session_id, r.root LIMIT {_AT_ONCE}"
-            )
-            return tuple(Release(*row) for row in rows)
-
-        return await self._database.read(work)
+        """A page of what was released since the last count: the first so many."""
+        return await select(
+            self._database,
+            "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner)"
+            " FROM released_roots AS r LEFT JOIN sessions AS s ON s.id = r.session_id"
+            " ORDER BY r.owner, r.session_id, r.root LIMIT ?",
+            (_AT_ONCE,),
+            Release._make,
+        )
 
     async def count(
         self,
@@ -95,7 +92,11 @@ class SqlKept:
         at: float,
         term: int,
     ) -> None:
-        """See Kept."""
+        """Store a count of everybody, in one transaction.
+
+        Only the leader does; HistoryFenced as in SqlCatalogue.put_session. What was sent, asked and released until
+        the count began (`before`, `released`) is in it.
+        """
         dialect = self._database.dialect
 
         def work(connection: Connection) -> None:
@@ -117,7 +118,7 @@ class SqlKept:
     async def largest(
         self, owner: str, live: Mapping[str, str], *, limit: int = 10
     ) -> tuple[Item, ...]:
-        """See Kept."""
+        """The largest datasets and sessions of a user, by the sizes of their files; `live`: names of live sessions by id."""
         dialect = self._database.dialect
         sizes = f"FROM ({_SIZES}) AS sizes"
 

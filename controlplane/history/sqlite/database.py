@@ -25,7 +25,7 @@ from controlplane.history.errors import (
 )
 from controlplane.history.sql.batches import Batches, BatchItem
 from controlplane.history.sqlite.dialect import SqliteDialect
-from controlplane.history.sqlite.schema import migrate
+from controlplane.history.sqlite.schema import migrate, transaction
 from controlplane.history.subscriptions import Changes
 from nsml.concurrency import to_its_end
 
@@ -120,7 +120,7 @@ class SqliteDatabase:
 
     def _commit(self, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:
-            with self._mutex, translated(self._path), _transaction(self._writer):
+            with self._mutex, translated(self._path), transaction(self._writer):
                 for part in batch:
                     self._attempt(part)
         except NsmlError as error:
@@ -226,18 +226,6 @@ def corrupt(path: str, evidence: str) -> HistoryCorrupt:
         why=evidence,
         attempt=f"move it away and put a copy in its place; nothing of {path} was changed",
     )
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _open_writer(place: Path) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SqliteHistory(SqlHistory[SqliteDatabase]):
-    """See interface.History. Exactly one process has a file open."""
+    """See SqlHistory. Exactly one process has a file open."""
 
 
 async def open_history(

@@ -13,10 +13,9 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-import sqlite_utils
 from structlog.testing import capture_logs
 
 from controlplane.domain.errors import Unavailable
@@ -27,9 +26,9 @@ from controlplane.history.errors import (
     HistoryTooNew,
     HistoryUnavailable,
 )
-from controlplane.history.portable import TABLES
+from controlplane.history.sql.tables import BACKED_UP
 from controlplane.history.sqlite import open_history
-from controlplane.history.sqlite.schema import STEPS, migrate
+from controlplane.history.sqlite.schema import migrate
 from controlplane.history.values import (
     AuditQuery,
     AuditRow,
@@ -45,20 +44,15 @@ from controlplane.history.values import (
 )
 from nsml.clock import SystemClock, in_thread, inline
 from nsml.content.framing import frame
+from tests.upgrade.old_schemas import old_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from controlplane.history.interface import History
     from controlplane.history.sqlite import SqliteHistory
 
 T = TypeVar("T")
 LOG = StreamKey("s1", 1, 0, Channel.LOG)
-
-
-def conforms(history: SqliteHistory) -> History:
-    """Checked by mypy: every method has the contract's signature."""
-    return history
 
 
 async def reopen(path: Path) -> SqliteHistory:
@@ -72,6 +66,7 @@ def text(first: int, data: bytes, key: StreamKey = LOG) -> Chunk:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from controlplane.history.sql.tables import BACKED_UP
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from nsml.clock import SystemClock, in_thread
@@ -239,11 +234,15 @@ async def test_a_newer_schema_is_refused_and_an_old_one_is_kept(tmp_path: Path) 
         await reopen(path)
 
 
+def insert(database: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
+    places = ", ".join("?" * len(row))
+    database.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", [*row.values()])
+
+
 async def test_sessions_that_an_older_version_recorded_are_searched_alike(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    older = sqlite_utils.Database(path)
-    STEPS[0](older)
-    older["schema_versions"].insert({"version": 1, "taken_at": "then"})
+    older = sqlite3.connect(path, isolation_level=None)
+    older.executescript(old_steps("sqlite.sql")[0])
     facts = {
         "id": "s1",
         "name": "kim/None/1",
@@ -253,7 +252,7 @@ async def test_sessions_that_an_older_version_recorded_are_searched_alike(tmp_pa
     }
     facts |= {"created_at": 1.0, "ended_at": 2.0, "project": "p", "team": "", "visibility": 1}
     facts |= {"dataset": "", "memo": "ÜBER lauf", "arguments": "main.py --LR 0.1"}
-    older["sessions"].insert(facts)
+    insert(older, "sessions", facts)
     older.close()
     history = await reopen(path)
     for text, names in [("über", ["kim/None/1"]), ("--lr", ["kim/None/1"]), ("other", [])]:
@@ -475,17 +474,16 @@ async def test_readers_that_race_for_the_last_idle_connection_both_read(tmp_path
 
 async def test_what_an_older_version_recorded_is_folded_too(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    older = sqlite_utils.Database(path)
-    STEPS[0](older)
-    older["schema_versions"].insert({"version": 1, "taken_at": "then"})
+    older = sqlite3.connect(path, isolation_level=None)
+    older.executescript(old_steps("sqlite.sql")[0])
     records = [b'{"kind":"metric","time":5.5,"values":{"loss":%d}}' % n for n in range(50)]
     body = frame(b"".join(struct.pack("<I", len(one)) + one for one in records))
     for stream, channel in ((1, 1), (2, 2)):
         facts = {"id": stream, "session_id": f"s{stream}", "channel": channel, "wanted": 51}
-        older["streams"].insert(facts | {"attempt": 1, "rank": 0, "writer": 0})
+        insert(older, "streams", facts | {"attempt": 1, "rank": 0, "writer": 0})
     chunk = {"id": 1, "stream_id": 1, "first": 1, "last": 50, "received_at": 6.0, "body": body}
-    older["chunks"].insert(chunk)
-    older["metric_counts"].insert({"session_id": "s1", "name": "loss", "points": 50})
+    insert(older, "chunks", chunk)
+    insert(older, "metric_counts", {"session_id": "s1", "name": "loss", "points": 50})
     older.close()
     history = await reopen(path)
     assert await history.series.unfolded() == ("s1",)
@@ -511,7 +509,7 @@ def test_portable_rows_have_every_column_of_every_table(tmp_path: Path) -> None:
         table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
         for table in tables
     }
-    assert found == {table: set(columns) for table, columns in TABLES.items()}
+    assert found == {name: set(table.column_names) for name, table in BACKED_UP.items()}
 
 
 async def test_what_an_older_control_plane_writes_of_a_long_summary_is_listed(

@@ -11,7 +11,6 @@ from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import series
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
-from controlplane.loops import downsampling as folding
 from controlplane.loops.downsampling import Folding
 from nsml.clock import SystemClock, inline
 from tests.unit.controlplane.rig import until
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def history(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteHistory]:
-    monkeypatch.setattr(folding, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(folding, "RETRY_S", 0.01)
+    monkeypatch.setattr(Folding, "look_every_s", 0.01)
+    monkeypatch.setattr(Folding, "retry_s", 0.01)
     monkeypatch.setattr(series, "FOLD_BYTES", 1)
     monkeypatch.setattr(series, "TURN_BYTES", 100)
     opened = await open_history(":memory:", clock=SystemClock(), run=inline)
@@ -55,9 +54,9 @@ async def test_all_that_waits_is_folded(history: SqliteHistory) -> None:
 async def test_more_than_a_round_takes_is_folded_without_a_pause(
     history: SqliteHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "LOOK_EVERY_S", 3_600.0)
-    monkeypatch.setattr(folding, "_AT_ONCE", 1)
-    monkeypatch.setattr(folding, "TURNS", 1)
+    monkeypatch.setattr(Folding, "look_every_s", 3_600.0)
+    for limit in ("at_once", "enough", "most_turns"):
+        monkeypatch.setattr(Folding, limit, 1)
 
     async def is_folded() -> bool:
         return not await history.series.unfolded()

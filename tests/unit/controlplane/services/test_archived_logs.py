@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.loops import archiving
+from controlplane.loops.archiving import Archiving
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.operations import logs
 from nsml.clock import SystemClock
@@ -27,8 +27,8 @@ async def objects() -> Failing:
 
 @pytest.fixture
 async def rig(objects: Failing, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(archiving, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(archiving, "RETRY_S", 0.01)
+    monkeypatch.setattr(Archiving, "look_every_s", 0.01)
+    monkeypatch.setattr(Archiving, "retry_s", 0.01)
     monkeypatch.setattr(logs, "BLOCKS_HELD", 0)
     made: Any = {"objects": objects}
     async with platform(character={"archive_logs_after_s": 0.0}, **made) as rig:

@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import series
-from controlplane.loops import downsampling as folding
-from controlplane.loops import retention as thinning
+from controlplane.loops.downsampling import Folding
+from controlplane.loops.retention import Thinning
 from nsml.v1 import agents_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import platform, until
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    for loop in (folding, thinning):
-        monkeypatch.setattr(loop, "LOOK_EVERY_S", 0.01)
-        monkeypatch.setattr(loop, "RETRY_S", 0.01)
+    for loop in (Folding, Thinning):
+        monkeypatch.setattr(loop, "look_every_s", 0.01)
+        monkeypatch.setattr(loop, "retry_s", 0.01)
     monkeypatch.setattr(series, "FOLD_BYTES", 1)
     monkeypatch.setattr(series, "FOLD_SERIES_BYTES", 0)
     character = {"keep_points_s": 1e-6, "keep_levels_s": 1e-6}
