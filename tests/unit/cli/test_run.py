@@ -403,14 +403,13 @@ def test_a_session_is_repeated_with_its_place_in_the_queue(nsml, state, everythi
     spec.gpu_model, spec.pod, session.project = "A100 80GB", "p1", "vision"
     del session.command[:]
     spec.network = resources_pb2.NETWORK_HOST
-    asked = (
-        "--priority low --preemptible --gpu-model 'A100 80GB' --pod p1 --network host"
-        " --project vision -m"
-    )
-    assert asked in nsml("command", session.name).stdout
+    told = nsml("command", session.name).stdout
+    asked = "--pod p1 --network host --priority low --preemptible --project vision"
+    assert "--gpu-model 'A100 80GB'" in told
+    assert asked in told
     spec.priority, session.project = pb.PRIORITY_IDLE, session.owner
     told = nsml("command", session.name).stdout
-    assert "--priority idle --gpu-model" in told
+    assert "--network host --priority idle -e" in told
     assert "--project" not in told
 
 
