@@ -118,6 +118,25 @@ async def test_a_priority_that_this_version_does_not_know_is_refused(rig: Rig) -
     assert (await refused(kim.submit(priority=5)))[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
+async def test_a_time_of_none_at_all_is_refused_where_none_is_left_out(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    for field, text in (
+        ("time_limit", "a time limit of 0 s"),
+        ("lost_after", "a lost_after of 0 s"),
+    ):
+        for retries in (0, 1):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kim.submit(**{field: Duration(), "retry_count": retries})
+            assert refusal(caught.value)[0] == "INVALID_ARGUMENT"
+            assert text in str(caught.value.details())
+    spec = (await kim.submit(grace=Duration())).spec
+    assert spec.HasField("grace")
+    assert spec.grace.ToSeconds() == 0
+    assert not spec.HasField("time_limit")
+    assert not spec.HasField("lost_after")
+    assert (await kim.submit()).spec.grace.ToSeconds() == 10
+
+
 async def test_references(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     one, two = await kim.submit(), await kim.submit()
