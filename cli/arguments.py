@@ -296,6 +296,22 @@ class _Variable(click.ParamType[tuple[str, str]]):
         return text
 
 
+class _Read(click.ParamType[Any]):
+    """What a kind of flag reads itself."""
+
+    def __init__(self, kind: run_flags.Kind) -> None:
+        self.name = kind.takes
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._kind.read(value)
+        except run_flags.Unreadable as error:
+            raise BadValue(str(error), param, ctx, why=error.why, advice=error.advice) from error
+
+
 class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
     """A file of variables: its name, and what is in it."""
 
@@ -523,7 +539,7 @@ def _type_of(kind: run_flags.Kind) -> click.ParamType[Any] | None:
         case "word":
             return _OneOf(kind.words, case_sensitive=False)
         case known:
-            return _TYPES[known]
+            return _TYPES.get(known) or _Read(kind)
 
 
 def visibility_options(command: F) -> F:

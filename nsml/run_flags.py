@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsml import labels
 from nsml.request_limits import (
     LEAST_DISK_BYTES,
     LEAST_MEMORY_BYTES,
@@ -29,6 +30,14 @@ DEFAULT_ENTRY: Final = "main.py"
 """What is run where nothing is named."""
 
 
+class Unreadable(ValueError):
+    """A value that a flag does not take, why, and what to try."""
+
+    def __init__(self, message: str, *, why: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.why, self.advice = why, advice
+
+
 class Kind:
     """What a flag takes, and how that stands in a field: here a text, "" where nothing is asked for.
 
@@ -45,6 +54,10 @@ class Kind:
 
     def __init__(self, takes: str = "") -> None:
         self.takes = takes
+
+    def read(self, text: str) -> Any:
+        """What is meant by a text that no type of the command line reads; raises Unreadable."""
+        return text
 
     def put(self, message: Any, field: str, value: Any) -> None:
         """Ask for what was typed."""
@@ -242,7 +255,7 @@ class _Pairs(Kind):
     is_repeated = True
 
     def put(self, message: Any, field: str, value: Any) -> None:
-        getattr(message, field).update(value)
+        getattr(message, field).update(dict(value))
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
         return [f"{name}={value}" for name, value in self.raw(message, field).items()]
@@ -266,6 +279,30 @@ class _Variables(_Pairs):
             name if value == HIDDEN else f"{name}={value}"
             for name, value in self.raw(message, field).items()
         ]
+
+
+class _Labels(_Pairs):
+    """KEY=VALUE by the rules of `nsml.labels`; found by key alone, too."""
+
+    def read(self, text: str) -> Any:
+        key, has_value, value = text.partition("=")
+        if not labels.is_key(key):
+            raise Unreadable(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+        if not has_value:
+            raise Unreadable(
+                f"label {key} has no value",
+                why="it takes KEY=VALUE",
+                advice=f"nsml run --label {key}=VALUE ...",
+            )
+        if not labels.is_value(value):
+            raise Unreadable(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+        return key, value
+
+    def text(self, message: Any, field: str) -> str:
+        return ", ".join(self.typed(message, field))
+
+    def sought(self, message: Any, field: str) -> tuple[str, ...]:
+        return (*getattr(message, field), *self.typed(message, field))
 
 
 class _Secrets(Kind):
@@ -315,6 +352,8 @@ class Flag(NamedTuple):
     """To which that column may be cut."""
     filtered: str = ""
     """What filters call it."""
+    told: str = ""
+    """Of its line where it is told how it stands with one session."""
     is_said: Callable[[Any], bool] | None = None
     """Of a session: whether the flag is to be repeated, where more than its field says so."""
 
@@ -453,6 +492,19 @@ FLAGS: Final = (
         field="memo",
         metavar="TEXT",
         default="",
+    ),
+    Flag(
+        ("--label",),
+        _Labels("label"),
+        "A label of your own, for filters and columns; repeatable.",
+        field="spec.labels",
+        metavar="KEY=VALUE",
+        record="labels",
+        compared="label",
+        title="Labels",
+        cells=12,
+        filtered="label",
+        told="labels",
     ),
     Flag(
         ("-n", "--nodes", "--replicas"),

@@ -230,6 +230,7 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         pod=spec.pod,
         network=spec.network or "",
         refresh_environment=spec.refresh_environment,
+        labels=dict(spec.labels),
     )
 
 
@@ -261,6 +262,7 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         pod=record.pod,
         network=Network(record.network) if record.network else None,
         refresh_environment=record.refresh_environment,
+        labels=MappingProxyType(dict(record.labels)),
     )
 
 

@@ -21,7 +21,7 @@ from controlplane.domain.values import (
     Visibility,
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
-from nsml import variables
+from nsml import labels, variables
 from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.request_limits import (
     LEAST_DISK_BYTES,
@@ -120,6 +120,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_shm(spec.limits.shm_bytes, spec.resources.memory_bytes)
     _check_environment(spec.environment)
     _check_secrets(spec)
+    _check_labels(spec.labels)
     if spec.image and not is_reference(spec.image):
         raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
     if spec.image and (why := why_never_pulled(spec.image)):
@@ -314,6 +315,16 @@ def _check_secrets(spec: SessionSpec) -> None:
                 attempt="another variable for the secret: NAME=VARIABLE",
             )
         taken.add(use.variable)
+
+
+def _check_labels(given: Mapping[str, str]) -> None:
+    if len(given) > labels.MOST_LABELS:
+        raise TooLarge(f"{len(given)} labels: at most {labels.MOST_LABELS}")
+    for key, value in given.items():
+        if not labels.is_key(key):
+            raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+        if not labels.is_value(value):
+            raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
 
 
 def _check_variable(name: str) -> None:

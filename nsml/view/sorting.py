@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from nsml.run_flags import FLAGS
 from nsml.view.compare import arguments
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.sessions import COLUMNS, command_words, plain, ran_s
@@ -88,8 +89,8 @@ _BY_KEY: Final = {column.key: column for column in COLUMNS}
 _FILTERED_COLUMNS: Final[Mapping[str, str]] = {
     "age": "created",
     "gpu": "gpus",
-    "model": "gpu_model",
     "node": "nodes",
+    **{flag.filtered: flag.record for flag in FLAGS if flag.filtered and flag.title},
 }
 """Where a filter key has another name than the column that shows it."""
 AGING: Final = frozenset({"running"})

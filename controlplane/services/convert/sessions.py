@@ -92,6 +92,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         pod=spec.pod,
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
+        labels=MappingProxyType(dict(spec.labels)),
         limits=Limits(
             shm_bytes=spec.limits.shm_bytes,
             disk_bytes=spec.limits.disk_bytes,
@@ -177,6 +178,7 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
         pod=spec.pod,
         network=network_name(spec.network),
         refresh_environment=spec.refresh_environment,
+        labels=dict(spec.labels),
     )
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))

@@ -342,6 +342,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
         *("--retry", "2", "--no-queue", "--team", "--priority", "High", "--preemptible"),
         *("--gpu-model", "A100 80GB", "--pod", "p1", "--network", "Host", "--refresh"),
+        *("--label", "team/stage=dev", "--label", "try=둘째 시도"),
         *("--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
@@ -365,6 +366,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         pod="p1",
         network=resources_pb2.NETWORK_HOST,
         refresh_environment=True,
+        labels={"team/stage": "dev", "try": "둘째 시도"},
     )
 
 
