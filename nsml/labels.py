@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+LABEL: Final = "label."
+"""What the name of one label begins with where names of other values may stand, too."""
 MOST_LABELS: Final = 32
 MOST_CHARACTERS: Final = 63
 """Of a key, and of a value."""

@@ -6,7 +6,8 @@ records, the row of `nsml diff`, the column of lists and the key of filters. Not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsml import labels
 from nsml.request_limits import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.duration_pb2 import Duration
 
+T = TypeVar("T")
 DEFAULT_ENTRY: Final = "main.py"
 """What is run where nothing is named."""
 
@@ -71,7 +73,8 @@ class Kind:
 
     def text(self, message: Any, field: str) -> str:
         """What is asked for, for people; "" where that is nothing."""
-        return str(getattr(message, field))
+        text: str = getattr(message, field)
+        return text
 
     def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
         """The same as rows by name, of which `key` is the flag's."""
@@ -167,6 +170,8 @@ class _Word(Kind):
     def __init__(self, *words: str, default: str = "") -> None:
         super().__init__("word")
         self.words, self.default = words, default
+        self._known: dict[int, str] = {}
+        """Of numbers that were seen."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
         if value:
@@ -186,6 +191,11 @@ class _Word(Kind):
         number = getattr(message, field)
         if not number:
             return self.default
+        if number not in self._known:
+            self._known[number] = self._named(message, field, number)
+        return self._known[number]
+
+    def _named(self, message: Any, field: str, number: int) -> str:
         enum = message.DESCRIPTOR.fields_by_name[field].enum_type
         known = enum.values_by_number.get(number)
         if known is None:
@@ -299,7 +309,8 @@ class _Labels(_Pairs):
         return key, value
 
     def text(self, message: Any, field: str) -> str:
-        return ", ".join(self.typed(message, field))
+        # Most sessions have none, and lists ask each of many thousands.
+        return ", ".join(self.typed(message, field)) if getattr(message, field) else ""
 
     def sought(self, message: Any, field: str) -> tuple[str, ...]:
         return (*getattr(message, field), *self.typed(message, field))
@@ -384,13 +395,17 @@ class Flag(NamedTuple):
         """The rows of it in a comparison."""
         return self.kind.each(*self._place(session), self.compared)
 
-    def sought(self, session: Any) -> tuple[str, ...]:
-        """What filters look at."""
-        return self.kind.sought(*self._place(session))
-
     def raw(self, session: Any) -> Any:
         """What is asked for, for programs."""
         return self.kind.raw(*self._place(session))
+
+    def reading(self, what: Callable[[Any, str], T]) -> Callable[[Any], T]:
+        """`what` its kind says of a session, as a function for many thousands of them."""
+        outer, _, field = self.field.rpartition(".")
+        if not outer:
+            return lambda session: what(session, field)
+        holder = attrgetter(outer)
+        return lambda session: what(holder(session), field)
 
     def _place(self, message: Any) -> tuple[Any, str]:
         *outer, field = self.field.split(".")

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from unicodedata import normalize
 
+from nsml.labels import LABEL
 from nsml.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
@@ -56,6 +57,8 @@ class Filtered:
         if key in session.summary.fields:
             value = plain(session.summary.fields[key])
             return float(value) if isinstance(value, int | float) else None
+        if (label := key.removeprefix(LABEL)) != key and label in session.spec.labels:
+            return number_in(session.spec.labels[label])
         return number_in(self.arguments.get(key.lstrip("-"), ""))
 
     @cached_property
@@ -232,7 +235,7 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "memo": lambda one: (one.memo,),
     "ds": _datasets,
     "node": lambda one: [each.node for each in one.replicas],
-    **{flag.filtered: flag.sought for flag in FLAGS if flag.filtered},
+    **{flag.filtered: flag.reading(flag.kind.sought) for flag in FLAGS if flag.filtered},
     "id": lambda one: (one.id,),
 }
 KEYS: Final = tuple(_VALUES)

@@ -653,12 +653,13 @@ def _never(_session: Session) -> bool:
 
 def _asked_column(flag: Flag) -> Column[Session]:
     """Of what most sessions do not ask for."""
+    text = flag.reading(flag.kind.text)
     return Column(
         key=flag.record,
         title=flag.title,
-        cell=lambda s, _: flag.text(s) or "-",
+        cell=lambda s, _: text(s) or "-",
         is_wide=True,
-        is_worth=lambda s: flag.text(s) != "",
+        is_worth=lambda s: text(s) != "",
         is_optional=True,
         shrinks_to=flag.cells,
     )

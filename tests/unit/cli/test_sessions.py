@@ -150,6 +150,10 @@ def test_labels_are_a_column_a_filter_a_line_and_json(nsml, three):
         ("label:stage=* !label:try", ["kim/None/8"]),
     ):
         assert names(nsml("ps", "-a", "--filter", text, "-o", "name")) == found
+    fields = ("--fields", "name,label.stage", "--sort", "-label.stage")
+    assert nsml("ps", *fields).stdout.splitlines()[2].split() == ["kim/None/8", "prod"]
+    found = json.loads(nsml("ps", "label.stage=dev", *fields, "-j").stdout)["items"]
+    assert found == [{"name": "kim/None/7", "label.stage": "dev"}]
     told = nsml("status", "--explain", "kim/None/8").stdout
     assert "  labels: stage=prod, x=" in told
     assert "\x1b" not in told + nsml("ps").stdout
