@@ -10,14 +10,14 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near, to_try
-from nsml import variables
-from nsml.request_limits import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from cli.group import AGE, GRACE, TIME_LIMIT_SPAN, BadValue, near, to_try
+from nsml import run_flags, variables
+from nsml.request_limits import LEAST_MEMORY_BYTES, meant_words
 from nsml.view.shell import shell_split, shell_word
 from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from click.shell_completion import CompletionItem
@@ -299,6 +299,22 @@ class _Variable(click.ParamType[tuple[str, str]]):
         return text
 
 
+class _Read(click.ParamType[Any]):
+    """What a kind of flag reads itself."""
+
+    def __init__(self, kind: run_flags.Kind) -> None:
+        self.name = kind.takes
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._kind.read(value)
+        except run_flags.Unreadable as error:
+            raise BadValue(str(error), param, ctx, why=error.why, advice=error.advice) from error
+
+
 class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
     """A file of variables: its name, and what is in it."""
 
@@ -455,13 +471,8 @@ class _OneOf(click.Choice[str]):
             ) from error
 
 
-PRIORITIES = ("idle", "low", "normal", "high")
-"""Classes of the queue, the last one first in turn."""
-PRIORITY = _OneOf(PRIORITIES, case_sensitive=False)
-
-NETWORKS = ("own", "host")
-"""Networks that a session may ask for."""
-NETWORK = _OneOf(NETWORKS, case_sensitive=False)
+PRIORITY = _OneOf(run_flags.PRIORITY.words, case_sensitive=False)
+NETWORK = _OneOf(run_flags.NETWORK.words, case_sensitive=False)
 
 SESSION = _Completed("session")
 DATASET = _Completed("dataset")
@@ -472,8 +483,6 @@ POD = _PodName("pod")
 NUMBER = _Number()
 SIZE = _Size()
 MEMORY = _Size(least=LEAST_MEMORY_BYTES)
-SHM_SIZE = _Size(least=LEAST_SHM_BYTES)
-DISK = _Size(least=LEAST_DISK_BYTES)
 MOMENT = _Moment()
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)
@@ -487,6 +496,53 @@ IMAGE = _Image("nsml run    without --image, for what the code or the node names
 IMAGE_ON_NODES = _Image("nsml image ls")
 VARIABLES_FILE = _VariablesFile()
 SECRET_USE = _SecretUse()
+
+_TYPES: Mapping[str, click.ParamType[Any]] = {
+    "cpus": CPUS,
+    "dataset": DATASET,
+    "file of variables": VARIABLES_FILE,
+    "gpus": GPUS,
+    "grace": GRACE,
+    "image": IMAGE,
+    "model": GPU_MODEL,
+    "pod": POD,
+    "project": PROJECT,
+    "secret": SECRET_USE,
+    "time limit": TIME_LIMIT,
+    "variable": VARIABLE,
+}
+"""How what flags of `run` take is read."""
+
+
+def flag_options(command: F) -> F:
+    """The flags of `run` that have a row in `nsml.run_flags`."""
+    for flag in reversed(run_flags.FLAGS):
+        command = click.option(
+            *flag.names,
+            flag.parameter,
+            type=_type_of(flag.kind),
+            is_flag=flag.kind.is_switch,
+            multiple=flag.kind.is_repeated,
+            default=flag.default,
+            show_default=flag.shows_default,
+            metavar=flag.metavar,
+            help=flag.help,
+        )(command)
+    return command
+
+
+def _type_of(kind: run_flags.Kind) -> click.ParamType[Any] | None:
+    match kind.takes:
+        case "":
+            return None
+        case "whole number":
+            return WholeRange(kind.least, platform_most=kind.most)
+        case "size":
+            return _Size(kind.least)
+        case "word":
+            return _OneOf(kind.words, case_sensitive=False)
+        case known:
+            return _TYPES.get(known) or _Read(kind)
 
 
 def visibility_options(command: F) -> F:

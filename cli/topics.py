@@ -46,6 +46,8 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
                     (dataset), node, model, priority, pod, id; * and ? are text
                     states: queued preparing running paused unknown stopping
                     finalizing succeeded failed stopped held
+  label:stage=dev   of run --label stage=dev; label:stage with any value;
+                    label.try>=2 compares; label.try is a sort key and field
   sweep             is looked for in name, memo, arguments, summary and state
   'mnist/[3-9]'     a glob with a / is one of names; @last, @2 in nsml ps alone
   !baseline         without this

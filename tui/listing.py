@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from nsml.labels import LABEL
 from nsml.v1.sessions_pb2 import Session
 from nsml.view.differing_arguments import NOTHING_SHARED
 from nsml.view.filtering import complete
@@ -223,6 +224,8 @@ def title_of(key: str) -> str:
         return f"{key.removeprefix(SUMMARY)}  (summary)"
     if key.startswith(ARGUMENT):
         return f"{key.removeprefix(ARGUMENT)}  (argument)"
+    if key.startswith(LABEL):
+        return f"{key.removeprefix(LABEL)}  (label)"
     found = column(key)
     return found.title if found is not None else key
 

@@ -67,20 +67,20 @@ def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
     _note_recipes(app, code.folder)
     required = _check_requirements(app, code)
     _warn_of_packages(app, code, options, required)
-    needs = [f"the image {required.image}"] if required.image and not options.image else []
+    needs = [f"the image {required.image}"] if required.image and not options.spec.image else []
     return needs + (["the packages of nsml_package.txt"] if required.packages else [])
 
 
 def _check_entry(code: Code, options: RunOptions) -> None:
-    if options.argv:
+    if options.spec.argv:
         return
-    if path_text(options.entry) in code.files:
-        _check_language(code, options.entry)
+    if path_text(options.spec.entry) in code.files:
+        _check_language(code, options.spec.entry)
         return
     raise no_entry(
-        f"the entry {options.entry} is not among the files that are sent",
+        f"the entry {options.spec.entry} is not among the files that are sent",
         why="an ignore rule leaves it out",
-        advice=f"add a line !{options.entry} to .nsmlignore",
+        advice=f"add a line !{options.spec.entry} to .nsmlignore",
     )
 
 
@@ -111,7 +111,7 @@ def _check_program(code: Code, options: RunOptions) -> None:
     """Raise for a program of the folder that no node can start."""
     from nsml.view.shell import shell_word
 
-    program = options.argv[0] if options.argv else ""
+    program = options.spec.argv[0] if options.spec.argv else ""
     if "/" not in program or program.startswith("/") or ".." in PurePosixPath(program).parts:
         return
     file = str(PurePosixPath(program))
@@ -215,7 +215,7 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
             names = " and ".join(filter(None, (file, lock)))
             _warn(app, code, f"{names} {'are' if lock else 'is'} not read", missing, advice)
             listed |= {name_of(line) for line in missing}
-    if options.image or required.image:
+    if options.spec.image or required.image:
         return  # images have packages of their own
     imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
     unlisted = missing_imports(imports, listed)
@@ -264,9 +264,9 @@ def _some(names: Sequence[str]) -> str:
 
 def _entries(code: Code, options: RunOptions) -> list[str]:
     """The programs in Python that a session runs, of the files that are sent."""
-    if not options.argv:
-        return [path_text(options.entry)]
-    words = list(options.argv)
+    if not options.spec.argv:
+        return [path_text(options.spec.entry)]
+    words = list(options.spec.argv)
     if "-m" in words[:-1]:
         module = words[words.index("-m") + 1].replace(".", "/")
         words += [f"{module}.py", f"{module}/__main__.py"]
@@ -277,6 +277,6 @@ def _entries(code: Code, options: RunOptions) -> list[str]:
 def _launched(options: RunOptions) -> list[Import]:
     from nsml.packages.imports import Import
 
-    program = options.argv[0] if options.argv else ""
+    program = options.spec.argv[0] if options.spec.argv else ""
     module = _LAUNCHERS.get(program)
     return [Import(module, program, 0)] if module else []

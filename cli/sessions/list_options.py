@@ -38,7 +38,7 @@ class Choosing:
 
     Args:
         filters: all of them must hold.
-        sort: a column's key, `summary.NAME`, `arg.NAME`, or such a name alone; `-` before it: greatest first. "": newest first.
+        sort: a column's key, `summary.NAME`, `arg.NAME`, `label.KEY`, or such a name alone; `-` before it: greatest first. "": newest first.
         fields: of --fields, by the same names.
 
     Raises CommandError (USAGE) for a filter that says nothing.

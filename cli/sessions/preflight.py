@@ -12,6 +12,7 @@ from cli.arguments import split_dataset
 from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.client.errors import Unavailable
+from nsml.run_flags import DEFAULT_ENTRY
 from nsml.view.shell import option_words, shell_line, shell_word
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from cli.sessions.run_options import RunOptions
     from nsml.client.contexts import ContextError
 
-DEFAULT_ENTRY = "main.py"
 _LONGEST_SHOWN = 200
 """Letters of a word that an error repeats."""
 
@@ -34,8 +34,8 @@ def no_entry(message: str, *, why: str = "", advice: str = "") -> CommandError:
 def check_first(app: App, options: RunOptions) -> None:
     """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
     try:
-        if not options.argv:
-            _check_entry(Path.cwd(), options.entry)
+        if not options.spec.argv:
+            _check_entry(Path.cwd(), options.spec.entry)
     except CommandError as error:
         if (no_platform := _platform_error(app)) is not None:
             error.why += f"; and {no_platform.message}"
@@ -86,7 +86,7 @@ def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
 def _unquoted_arguments(typed: Sequence[Typed]) -> str:
     """The value of -a where it is one word that begins with a dash, and the word behind it was taken for the entry; else ""."""
     for one, behind in pairwise(typed):
-        if one.option is not None and one.option.name == "arguments" and behind.option is None:
+        if one.option is not None and one.option.name == "args" and behind.option is None:
             value = one.words[-1].removeprefix("--args=")
             return value if value.startswith("-") and " " not in value else ""
     return ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cli.group import Typed
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*$")
-_ENVIRONMENT = "environment"
+_ENVIRONMENT = "env"
 
 
 def corrected(typed: Sequence[Typed], after: Sequence[str]) -> str:

@@ -15,40 +15,23 @@ import click
 
 from cli.app import App, Format, new_request_id
 from cli.arguments import (
-    CPUS,
-    DATASET,
-    DISK,
-    GPU_MODEL,
-    GPUS,
-    IMAGE,
-    MEMORY,
-    NETWORK,
-    POD,
-    PRIORITY,
-    PROJECT,
-    SECRET_USE,
-    SHM_SIZE,
     SIZE,
-    TIME_LIMIT,
-    VARIABLE,
-    VARIABLES_FILE,
-    WholeRange,
+    flag_options,
     shell_words,
-    split_dataset,
     visibility_options,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app, to_try
+from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app, to_try
 from cli.output import write_one
 from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
-from cli.sessions.preflight import DEFAULT_ENTRY, check_dataset_name, check_first, entry_of
+from cli.sessions.preflight import check_dataset_name, check_first, entry_of
 from cli.sessions.run_options import RunOptions
 from cli.sessions.upload import made_of, pack_folder, send
 from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import Unavailable
-from nsml.request_limits import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
+from nsml.run_flags import put_all
 from nsml.variables import without_values
 from nsml.view.shell import hint_line, shell_word
 from nsml.view.units import exact_size_text
@@ -106,138 +89,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     ],
 )
 @click.argument("positional", metavar="[ENTRY]", required=False)
-@click.option(
-    "-d",
-    "--dataset",
-    "datasets",
-    multiple=True,
-    type=DATASET,
-    metavar="DATASET",
-    help="Mount it at /data/NAME; NAME@3 is version 3; repeatable.",
-)
-@click.option(
-    "-g",
-    "--gpus",
-    type=GPUS,
-    default="1",
-    show_default=True,
-    metavar="N",
-    help="GPUs of each replica; 0 for none, 0.5 for half of one.",
-)
-@click.option(
-    "--gpu-model",
-    type=GPU_MODEL,
-    metavar="NAME",
-    help="Only GPUs of this model: A100, A100-80GB; A100|H100: any of these.",
-)
-@click.option("-c", "--cpus", type=CPUS, metavar="N", help="Cores; default: the GPUs' share.")
-@click.option(
-    "--memory", type=MEMORY, metavar="SIZE", help="Such as 24G; default: the GPUs' share."
-)
-@click.option(
-    "--shm-size",
-    type=SHM_SIZE,
-    metavar="SIZE",
-    help="Shared memory (in /dev/shm), part of the memory; default: 1G.",
-)
-@click.option(
-    "--disk", type=DISK, metavar="SIZE", help="What it may write; default: the node's setting."
-)
-@click.option(
-    "--processes",
-    type=WholeRange(1, platform_most=MOST_PROCESSES),
-    metavar="N",
-    help="Processes and threads; default: the node's setting, 4096 or more.",
-)
-@click.option("-e", "--entry", metavar="FILE", help=f"The program; default {DEFAULT_ENTRY}.")
-@click.option("-a", "--args", "arguments", default="", metavar="ARGS", help="Its arguments.")
-@click.option("-m", "--memo", default="", metavar="TEXT", help="Memo: a text of your own.")
-@click.option(
-    "-n",
-    "--nodes",
-    "--replicas",
-    "nodes",
-    type=WholeRange(1, platform_most=MOST_REPLICAS),
-    default=1,
-    metavar="N",
-    help="Replicas of a gang: all start together or none.",
-)
-@click.option(
-    "--env",
-    "environment",
-    multiple=True,
-    type=VARIABLE,
-    metavar="K[=V]",
-    help="A variable of the program; K alone: as it is here; repeatable.",
-)
-@click.option(
-    "--env-file",
-    "environment_files",
-    multiple=True,
-    type=VARIABLES_FILE,
-    metavar="FILE",
-    help="Variables from K=V lines; --env wins; repeatable.",
-)
-@click.option(
-    "--secret",
-    "secrets",
-    multiple=True,
-    type=SECRET_USE,
-    metavar="NAME[=VARIABLE]",
-    help="A secret (nsml secret set) as a variable; repeatable.",
-)
-@click.option(
-    "--image",
-    type=IMAGE,
-    metavar="IMAGE",
-    help="Container image; only nodes that run containers take it.",
-)
-@click.option(
-    "--refresh",
-    "refreshes",
-    is_flag=True,
-    help="Pull the image and build what the requirements ask for anew, instead of using what nodes have.",
-)
-@click.option(
-    "--time-limit",
-    type=TIME_LIMIT,
-    metavar="TIME",
-    help="End each attempt after this long: 90s, 30m, 2h, 1d.",
-)
-@click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
-@click.option(
-    "--retry",
-    type=WholeRange(0, platform_most=MOST_RETRIES),
-    default=0,
-    metavar="N",
-    help="Place it anew after a lost node or GPU, or its time limit if it saved.",
-)
-@click.option("--pod", type=POD, metavar="NAME", help="Only nodes of this pod.")
-@click.option(
-    "--network",
-    type=NETWORK,
-    help="host: the node's network, where the node allows it; own: one of its own. Default: the node's setting.",
-)
-@click.option(
-    "--priority",
-    type=PRIORITY,
-    help="Its class in the queue; idle: what nobody else wants, until somebody does. Default: normal.",
-)
-@click.option(
-    "--preemptible", is_flag=True, help="Others may take its place, even if it cannot save."
-)
-@click.option(
-    "--project",
-    type=PROJECT,
-    metavar="NAME",
-    help="The project that it counts for; default: your own.",
-)
-@click.option(
-    "--queue/--no-queue",
-    "is_queued",
-    default=True,
-    help="Wait where nothing is free (default), or be refused.",
-)
+@flag_options
 @click.option(
     "--patience",
     type=DURATION,
@@ -372,7 +224,7 @@ def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typ
     """The options of a command line; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
-    arguments = shell_words("-a", given["arguments"])
+    arguments = shell_words("-a", given["args"])
     argv: tuple[str, ...] = ()
     if given["is_argv"]:
         if not words:
@@ -390,44 +242,33 @@ def _options(given: dict[str, Any], words: list[str] | None, typed: Sequence[Typ
     entry = (
         "" if argv else entry_of(given["positional"] or given["entry"] or "", typed, words or ())
     )
-    for reference in given["datasets"]:
+    for reference in given["dataset"]:
         check_dataset_name(reference)
     repeated = (one for one in typed if one.option is None or one.option.name not in _STAY_OPTIONS)
     repeat = [word for one in repeated for word in one.words]
     repeat += [] if words is None else ["--", *words]
+    request = _request({**given, "env": _environment(given)})
+    spec = request.spec
+    spec.entry = entry and PurePosixPath(Path(entry).as_posix()).as_posix()
+    spec.args[:] = () if argv else (*arguments, *(words or ()))
+    spec.argv[:] = argv
+    request.command[:] = ("nsml", "run", *without_values(repeat))
     return RunOptions(
-        entry=entry and PurePosixPath(Path(entry).as_posix()).as_posix(),
-        args=() if argv else (*arguments, *(words or ())),
-        argv=argv,
-        datasets=given["datasets"],
-        gpu_thousandths=given["gpus"],
-        cpu_thousandths=given["cpus"] or 0,
-        memory_bytes=given["memory"] or 0,
-        shm_bytes=given["shm_size"] or 0,
-        disk_bytes=given["disk"] or 0,
-        process_count=given["processes"] or 0,
-        memo=given["memo"],
-        replica_count=given["nodes"],
-        environment=_environment(given),
-        environment_files=tuple(name for name, _ in given["environment_files"]),
-        secrets=tuple(dict.fromkeys(given["secrets"])),
-        image=given["image"] or "",
-        time_limit_s=given["time_limit"],
-        grace_s=given["grace"],
-        retry_count=given["retry"],
-        no_queue=not given["is_queued"],
-        priority=given["priority"] or "",
-        preemptible=given["preemptible"],
-        gpu_model=given["gpu_model"] or "",
-        pod=given["pod"] or "",
-        network=given["network"] or "",
-        refreshes=given["refreshes"],
-        project=given["project"] or "",
-        visibility=given["visibility"] or "private",
+        request=request,
+        environment_files=tuple(name for name, _ in given["env_file"]),
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
-        command=("nsml", "run", *without_values(repeat)),
     )
+
+
+def _request(given: dict[str, Any]) -> CreateSessionRequest:
+    """What the flags ask for."""
+    from nsml.v1.sessions_pb2 import CreateSessionRequest
+    from nsml.view.sessions import visibility_named
+
+    request = CreateSessionRequest(visibility=visibility_named(given["visibility"] or "private"))
+    put_all(request, given)
+    return request
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
@@ -441,9 +282,9 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
 def _environment(given: dict[str, Any]) -> dict[str, str]:
     """The variables of all files and flags; of one name the last file's, and the flags' before it."""
     variables: dict[str, str] = {}
-    for _, found in given["environment_files"]:
+    for _, found in given["env_file"]:
         variables |= found
-    return variables | dict(given["environment"])
+    return variables | dict(given["env"])
 
 
 def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, list[str]]:
@@ -457,7 +298,7 @@ def _pack(app: App, folder: Path, options: RunOptions) -> tuple[Packed | None, l
     try:
         packed = pack_folder(app, folder, ignore=rules_for(folder), max_bytes=limit)
     except EmptyFolder:
-        if options.argv:
+        if options.spec.argv:
             return None, []
         raise
     except TooLarge as error:
@@ -496,7 +337,7 @@ def _dry_run(app: App, options: RunOptions) -> None:
     from nsml.client.errors import NoCapacity
 
     packed, contained = _pack(app, Path.cwd(), options) if options.sends_code else (None, [])
-    request = _request(options, packed.manifest.digest if packed is not None else "")
+    request = _identified(options, packed)
 
     async def ask(client: Client) -> str:
         await _warn_of_containers(app, client, contained)
@@ -531,7 +372,7 @@ async def _submit(
     from nsml.client.errors import NotFound
 
     if submission.request is None:
-        submission.request = _request(options, packed.manifest.digest if packed is not None else "")
+        submission.request = _identified(options, packed)
     request = submission.request
     try:
         if packed is not None and not submission.is_sent:
@@ -547,8 +388,8 @@ async def _submit(
             )
         return await _settled(client, submission.session)
     except NotFound:
-        for reference in options.datasets:
-            await _check_dataset(client, reference)
+        for one in request.spec.datasets:
+            await _check_dataset(client, one.name, one.version)
         raise
 
 
@@ -572,11 +413,10 @@ def _waits(session: Session) -> bool:
     return session.state == sessions_pb2.SESSION_STATE_QUEUED
 
 
-async def _check_dataset(client: Client, reference: str) -> None:
+async def _check_dataset(client: Client, name: str, version: int) -> None:
     """Raise NotFound, with the names that were perhaps meant, unless there is such a dataset."""
     from nsml.client.errors import NotFound
 
-    name, version = split_dataset(reference)
     try:
         await client.datasets.get(name, version)
     except NotFound as error:
@@ -613,54 +453,12 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
     )
 
 
-def _request(options: RunOptions, bundle_digest: str) -> CreateSessionRequest:
-    from nsml.v1 import resources_pb2, sessions_pb2
-    from nsml.view.sessions import network_named, priority_named, visibility_named
-
-    spec = sessions_pb2.SessionSpec(
-        entry=options.entry,
-        args=options.args,
-        argv=options.argv,
-        bundle_digest=bundle_digest,
-        resources=resources_pb2.Resources(
-            gpu_thousandths=options.gpu_thousandths,
-            cpu_thousandths=options.cpu_thousandths,
-            memory_bytes=options.memory_bytes,
-        ),
-        replica_count=options.replica_count,
-        environment=options.environment,
-        secrets=[
-            sessions_pb2.SecretUse(name=name, variable=variable)
-            for name, variable in options.secrets
-        ],
-        image=options.image,
-        retry_count=options.retry_count,
-        no_queue=options.no_queue,
-        priority=priority_named(options.priority),
-        preemptible=options.preemptible,
-        gpu_model=options.gpu_model,
-        pod=options.pod,
-        network=network_named(options.network),
-        refresh_environment=options.refreshes,
-    )
-    if options.shm_bytes or options.disk_bytes or options.process_count:
-        spec.limits.shm_bytes = options.shm_bytes
-        spec.limits.disk_bytes = options.disk_bytes
-        spec.limits.process_count = options.process_count
-    for reference in options.datasets:
-        name, version = split_dataset(reference)
-        spec.datasets.add(name=name, version=version)
-    for target, seconds in ((spec.time_limit, options.time_limit_s), (spec.grace, options.grace_s)):
-        if seconds is not None:
-            target.FromNanoseconds(round(seconds * 1e9))
-    return sessions_pb2.CreateSessionRequest(
-        request_id=new_request_id(),
-        spec=spec,
-        memo=options.memo,
-        visibility=visibility_named(options.visibility),
-        project=options.project,
-        command=options.command,
-    )
+def _identified(options: RunOptions, packed: Packed | None) -> CreateSessionRequest:
+    """What is asked for, under an id of its own and with its code."""
+    request = options.request
+    request.request_id = new_request_id()
+    request.spec.bundle_digest = packed.manifest.digest if packed is not None else ""
+    return request
 
 
 def _aborted(submission: _Submission) -> str:

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, SessionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asks for."""
+    """What the command line asks for.
 
-    entry: str
-    args: tuple[str, ...]
-    argv: tuple[str, ...]
-    datasets: tuple[str, ...]
-    gpu_thousandths: int
-    cpu_thousandths: int
-    memory_bytes: int
-    shm_bytes: int
-    disk_bytes: int
-    process_count: int
-    memo: str
-    replica_count: int
-    environment: dict[str, str] = field(repr=False)
+    Attributes:
+        request: what the platform is asked, but for the id and the code's digest.
+    """
+
+    request: CreateSessionRequest = field(repr=False)
     environment_files: tuple[str, ...]
-    secrets: tuple[tuple[str, str], ...]
-    image: str
-    time_limit_s: float | None
-    grace_s: float | None
-    retry_count: int
-    no_queue: bool
-    priority: str
-    """"" where nothing was said."""
-    preemptible: bool
-    gpu_model: str
-    pod: str
-    network: str
-    refreshes: bool
-    project: str
-    visibility: str
     sends_code: bool
     max_bytes: int | None
-    command: tuple[str, ...]
+
+    @property
+    def spec(self) -> SessionSpec:
+        """What is to run, and on what."""
+        return self.request.spec

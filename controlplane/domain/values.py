@@ -188,7 +188,7 @@ class SessionSpec:
     `preemptible`: its owner allows it to be ended without a save. `gpu_model` and `pod` keep it to
     devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
     nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
-    requirements before it was submitted is built anew.
+    requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
     """
 
     entry: str = ""
@@ -212,6 +212,7 @@ class SessionSpec:
     pod: str = ""
     network: Network | None = None
     refresh_environment: bool = False
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def may_be_preempted(self) -> bool:

@@ -86,6 +86,8 @@ def record_size(session: Session) -> int:
         + _size(session.command)
         + _size(spec.environment)
         + _size(spec.environment.values())
+        + _size(spec.labels)
+        + _size(spec.labels.values())
         + _size(one.name for one in spec.secrets)
         + _size(one.variable for one in spec.secrets)
         + _size((spec.entry, spec.image, session.memo))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,15 +15,13 @@ from controlplane.domain.names import check_digest, check_request_id, check_secr
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Limits,
-    Network,
     Priority,
     Resources,
-    SecretUse,
     SessionSpec,
     Visibility,
 )
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
-from nsml import variables
+from nsml import labels, variables
 from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.request_limits import (
     LEAST_DISK_BYTES,
@@ -35,6 +33,7 @@ from nsml.request_limits import (
     MOST_RETRIES,
     meant_words,
 )
+from nsml.run_flags import DEFAULT_ENTRY
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
 
-DEFAULT_ENTRY: Final = "main.py"
-DEFAULT_GRACE_S: Final = 10.0
 RETRIED_LOST_AFTER_S: Final = 600.0
 """lost_after of a session with retries that names none."""
 
@@ -79,34 +76,15 @@ class DatasetWish:
 class Submission:
     """A session that a user wants. `digest` is of the request.
 
-    None: without a time limit; the default of grace and lost_after.
+    `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default.
     """
 
     owner: User
     request_id: str
     digest: bytes
-    entry: str = ""
-    args: tuple[str, ...] = ()
-    argv: tuple[str, ...] = ()
-    bundle_digest: str = ""
+    spec: SessionSpec
     datasets: tuple[DatasetWish, ...] = ()
-    resources: Resources = field(default_factory=Resources)
-    replica_count: int = 0
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    secrets: tuple[SecretUse, ...] = ()
-    image: str = ""
-    time_limit_s: float | None = None
-    grace_s: float | None = None
-    retry_count: int = 0
-    lost_after_s: float | None = None
     no_queue: bool = False
-    priority: Priority = Priority.NORMAL
-    preemptible: bool = False
-    gpu_model: str = ""
-    pod: str = ""
-    network: Network | None = None
-    refresh_environment: bool = False
-    limits: Limits = field(default_factory=Limits)
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
     project: str = ""
@@ -126,50 +104,45 @@ def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
     check_request_id(wish.request_id)
     check_memo(wish.memo)
     check_visibility(wish.visibility, wish.owner.team)
-    _check_program(wish)
-    _check_resources(wish.resources)
-    _check_places(wish)
-    _check_limits(wish.limits)
-    _check_shm(wish.limits.shm_bytes, wish.resources.memory_bytes)
-    _check_environment(wish.environment)
-    _check_secrets(wish)
     _check_words(wish.command, "command line")
-    if wish.image and not is_reference(wish.image):
-        raise InvalidRequest(f"{wish.image[:80]!r} is not the name of an image", why=RULE)
-    if wish.image and (why := why_never_pulled(wish.image)):
-        raise InvalidRequest(f"image {wish.image[:80]!r} cannot be used", why=why)
     if len(wish.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
     if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
         raise InvalidRequest("two datasets of one name would be mounted at the same place")
-    replicas = wish.replica_count or 1
-    if not 0 <= wish.retry_count <= MOST_RETRIES:
+    return _validated(wish.spec, limits)
+
+
+def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
+    _check_program(spec)
+    _check_resources(spec.resources)
+    _check_places(spec)
+    _check_limits(spec.limits)
+    _check_shm(spec.limits.shm_bytes, spec.resources.memory_bytes)
+    _check_environment(spec.environment)
+    _check_secrets(spec)
+    _check_labels(spec.labels)
+    if spec.image and not is_reference(spec.image):
+        raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
+    if spec.image and (why := why_never_pulled(spec.image)):
+        raise InvalidRequest(f"image {spec.image[:80]!r} cannot be used", why=why)
+    if not 0 <= spec.retry_count <= MOST_RETRIES:
         raise InvalidRequest(
-            f"{wish.retry_count} retries: at most {MOST_RETRIES}",
+            f"{spec.retry_count} retries: at most {MOST_RETRIES}",
             attempt=f"nsml run --retry {MOST_RETRIES} ...",
         )
-    grace = DEFAULT_GRACE_S if wish.grace_s is None else wish.grace_s
-    return SessionSpec(
-        entry=wish.entry if wish.argv else wish.entry or DEFAULT_ENTRY,
-        args=wish.args,
-        argv=wish.argv,
-        bundle_digest=wish.bundle_digest,
-        resources=wish.resources,
-        replica_count=replicas,
-        environment=wish.environment,
-        secrets=wish.secrets,
-        image=whole_reference(wish.image) if wish.image else "",
-        time_limit_s=_within_class(_check_time_limit(wish.time_limit_s), wish.priority, limits),
-        grace_s=check_grace(grace),
-        retry_count=wish.retry_count,
-        lost_after_s=_check_lost_after(wish),
-        limits=wish.limits,
-        priority=wish.priority,
-        preemptible=wish.preemptible,
-        gpu_model=" ".join(wish.gpu_model.split()),
-        pod=wish.pod,
-        network=wish.network,
-        refresh_environment=wish.refresh_environment,
+    limit_s = _check_span(
+        spec.time_limit_s, "time limit", LONGEST_S, "nsml run --time-limit {} ..."
+    )
+    lost_after_s = spec.lost_after_s or (RETRIED_LOST_AFTER_S if spec.retry_count else 0.0)
+    return replace(
+        spec,
+        entry=spec.entry if spec.argv else spec.entry or DEFAULT_ENTRY,
+        replica_count=spec.replica_count or 1,
+        image=whole_reference(spec.image) if spec.image else "",
+        time_limit_s=_within_class(limit_s, spec.priority, limits),
+        grace_s=check_grace(spec.grace_s),
+        lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
+        gpu_model=" ".join(spec.gpu_model.split()),
     )
 
 
@@ -211,21 +184,21 @@ def check_visibility(visibility: Visibility, team: str) -> Visibility:
     return visibility
 
 
-def _check_program(wish: Submission) -> None:
-    if wish.argv and (wish.entry or wish.args):
+def _check_program(spec: SessionSpec) -> None:
+    if spec.argv and (spec.entry or spec.args):
         raise InvalidRequest("a session has an entry with arguments, or a plain command line")
-    _check_words((wish.entry, *wish.args), "entry and its arguments")
-    _check_words(wish.argv, "command line")
-    if wish.bundle_digest:
-        check_digest(wish.bundle_digest)
-    if wish.argv:
-        if not wish.argv[0]:
+    _check_words((spec.entry, *spec.args), "entry and its arguments")
+    _check_words(spec.argv, "command line")
+    if spec.bundle_digest:
+        check_digest(spec.bundle_digest)
+    if spec.argv:
+        if not spec.argv[0]:
             raise InvalidRequest("the command line names no program")
         return
-    entry = PurePosixPath(wish.entry or DEFAULT_ENTRY)
-    if entry.is_absolute() or ".." in entry.parts or "\0" in wish.entry or "\\" in wish.entry:
-        raise InvalidRequest(f"{wish.entry[:80]!r} is not a file inside the code's folder")
-    if not wish.bundle_digest:
+    entry = PurePosixPath(spec.entry or DEFAULT_ENTRY)
+    if entry.is_absolute() or ".." in entry.parts or "\0" in spec.entry or "\\" in spec.entry:
+        raise InvalidRequest(f"{spec.entry[:80]!r} is not a file inside the code's folder")
+    if not spec.bundle_digest:
         raise InvalidRequest(
             "an entry needs code", why="no bundle was named", attempt="a plain command line"
         )
@@ -255,22 +228,22 @@ def _check_resources(resources: Resources) -> None:
         )
 
 
-def _check_places(wish: Submission | SessionSpec) -> None:
+def _check_places(spec: SessionSpec) -> None:
     """The names that keep it to some devices and nodes: words that can be shown, and mean something."""
-    for name, what in ((wish.gpu_model, "GPU model"), (wish.pod, "pod")):
+    for name, what in ((spec.gpu_model, "GPU model"), (spec.pod, "pod")):
         if len(name) > MOST_NAME or not name.isprintable():
             raise InvalidRequest(f"{name[:80]!r} is not the name of a {what}")
-    if not wish.gpu_model:
+    if not spec.gpu_model:
         return
-    if not all(words_of(one) for one in wishes_of(wish.gpu_model)):
+    if not all(words_of(one) for one in wishes_of(spec.gpu_model)):
         raise InvalidRequest(
-            f"{wish.gpu_model!r} is not the name of a GPU model",
+            f"{spec.gpu_model!r} is not the name of a GPU model",
             why="it, or one of those that it names, has no word that a model could have",
             attempt="nsml node ls -o wide",
         )
-    if not wish.resources.gpu_thousandths:
+    if not spec.resources.gpu_thousandths:
         raise InvalidRequest(
-            f"GPU model {wish.gpu_model}, and no GPU",
+            f"GPU model {spec.gpu_model}, and no GPU",
             attempt="-g 1, or no GPU model",
         )
 
@@ -326,11 +299,11 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
 
 
-def _check_secrets(wish: Submission) -> None:
-    if len(wish.secrets) > MOST_SECRETS:
+def _check_secrets(spec: SessionSpec) -> None:
+    if len(spec.secrets) > MOST_SECRETS:
         raise TooLarge(f"a session has at most {MOST_SECRETS} secrets")
-    taken = set(wish.environment)
-    for use in wish.secrets:
+    taken = set(spec.environment)
+    for use in spec.secrets:
         check_secret(use.name)
         _check_variable(use.variable)
         if use.variable in variables.JOINED:
@@ -344,18 +317,21 @@ def _check_secrets(wish: Submission) -> None:
         taken.add(use.variable)
 
 
+def _check_labels(given: Mapping[str, str]) -> None:
+    if len(given) > labels.MOST_LABELS:
+        raise TooLarge(f"{len(given)} labels: at most {labels.MOST_LABELS}")
+    for key, value in given.items():
+        if not labels.is_key(key):
+            raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+        if not labels.is_value(value):
+            raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+
+
 def _check_variable(name: str) -> None:
     if not variables.is_name(name):
         raise InvalidRequest(f"{name[:80]!r} is not the name of an environment variable")
     if variables.is_reserved(name):
         raise InvalidRequest(f"{name[:80]} is set by the platform", attempt="another name")
-
-
-def _check_time_limit(seconds: float | None) -> float:
-    """The limit as a spec has it, where 0 is none: so a limit of 0 is refused."""
-    if seconds == 0:
-        raise InvalidRequest("a time limit of 0 s", attempt="leave it out for no limit")
-    return _check_span(seconds or 0.0, "time limit", LONGEST_S, "nsml run --time-limit {} ...")
 
 
 def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> float:
@@ -371,15 +347,6 @@ def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> flo
             attempt=f"nsml run --time-limit {longest} ...",
         )
     return seconds or most
-
-
-def _check_lost_after(wish: Submission) -> float:
-    """Like the limit: a spec's 0 is never, which is not what a wish of 0 s says."""
-    if wish.lost_after_s is None:
-        return RETRIED_LOST_AFTER_S if wish.retry_count else 0.0
-    if wish.lost_after_s == 0:
-        raise InvalidRequest("a lost_after of 0 s", attempt="leave it out, or name a longer time")
-    return _check_span(wish.lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out")
 
 
 def _check_span(seconds: float, what: str, most: float, attempt: str) -> float:

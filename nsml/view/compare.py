@@ -9,8 +9,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from nsml.view.sessions import network_word, plain, priority_word
-from nsml.view.units import memory_text, number_text, thousandths
+from nsml.run_flags import asked_rows
+from nsml.view.sessions import plain
+from nsml.view.units import number_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -235,22 +236,11 @@ def arguments_of(session: Session) -> dict[str, str | bool]:
 
 def _settings(session: Session) -> Iterator[tuple[str, str]]:
     """What it was asked for beside its arguments, where it was."""
-    spec, resources = session.spec, session.spec.resources
+    spec = session.spec
     named = {
         "entry": "" if spec.argv else spec.entry,
         "code": spec.bundle_digest[:_DIGEST_DIGITS],
-        "datasets": " ".join(f"{one.name}@{one.version}" for one in spec.datasets),
-        "image": spec.image,
-        "gpus": thousandths(resources.gpu_thousandths),
-        "cpus": thousandths(resources.cpu_thousandths) if resources.cpu_thousandths else "",
-        "memory": memory_text(resources.memory_bytes) if resources.memory_bytes else "",
-        "nodes": str(max(spec.replica_count, 1)),
-        "gpu-model": spec.gpu_model,
-        "pod": spec.pod,
-        "network": network_word(spec.network),
-        "priority": priority_word(session),
-        **{f"env {key}": value for key, value in sorted(spec.environment.items())},
-        **{f"secret {use.variable}": use.name for use in spec.secrets},
+        **asked_rows(session),
     }
     yield from ((key, value) for key, value in named.items() if value)
 

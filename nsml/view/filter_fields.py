@@ -7,6 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from unicodedata import normalize
 
+from nsml.labels import LABEL
+from nsml.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
 from nsml.view.datasets import names_in
@@ -16,12 +18,10 @@ from nsml.view.sessions import (
     STATE_WORDS,
     command_words,
     plain,
-    priority_word,
     summary_words,
     word_of,
 )
 from nsml.view.times import seconds_of
-from nsml.view.units import thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +57,8 @@ class Filtered:
         if key in session.summary.fields:
             value = plain(session.summary.fields[key])
             return float(value) if isinstance(value, int | float) else None
+        if (label := key.removeprefix(LABEL)) != key and label in session.spec.labels:
+            return number_in(session.spec.labels[label])
         return number_in(self.arguments.get(key.lstrip("-"), ""))
 
     @cached_property
@@ -233,11 +235,8 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "memo": lambda one: (one.memo,),
     "ds": _datasets,
     "node": lambda one: [each.node for each in one.replicas],
-    "model": lambda one: (one.spec.gpu_model,),
-    "priority": lambda one: (priority_word(one),),
-    "pod": lambda one: (one.spec.pod,),
+    **{flag.filtered: flag.reading(flag.kind.sought) for flag in FLAGS if flag.filtered},
     "id": lambda one: (one.id,),
-    "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
 }
 KEYS: Final = tuple(_VALUES)
 """What `key:value` knows."""

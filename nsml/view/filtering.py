@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
+from nsml.labels import LABEL
 from nsml.v1.sessions_pb2 import Priority
 from nsml.view.enums import enum_word
 from nsml.view.filter_fields import KEYS, STATE_SYNONYMS, Sheet, number_in, state_words
@@ -244,6 +245,9 @@ def _term(text: str, place: int, me: str) -> _Term:
             return _values_term(
                 "state", value, place + len(text) - len(value), me, is_negated=is_negated
             )
+        if number is None and key.startswith(LABEL) and sign in {"=", "=="}:
+            globs = [f"{_unquoted(key).removeprefix(LABEL)}={one}" for one in _each(value)]
+            return _Term(_one_of("label", globs), is_negated, "label", globs)
         if number is None:
             what = "a time such as 2h" if key == "age" else "a number"
             at = place + text.index(sign) + len(sign)
@@ -258,7 +262,7 @@ def _term(text: str, place: int, me: str) -> _Term:
 
 def _values_term(key: str, values: str, place: int, me: str, *, is_negated: bool) -> _Term:
     """`key:a,b`, of which the values begin at a place."""
-    globs = [_unquoted(value) for value in values.split(",")]
+    globs = _each(values)
     if key == "state":
         globs = _states_meant(globs, place)
     if key == "priority":
@@ -266,6 +270,10 @@ def _values_term(key: str, values: str, place: int, me: str, *, is_negated: bool
     if key == "user":
         globs = [me if glob == ME and me else glob for glob in globs]
     return _Term(_one_of(key, globs), is_negated, key, globs)
+
+
+def _each(values: str) -> list[str]:
+    return [_unquoted(value) for value in values.split(",")]
 
 
 def _keyed(key: str, sign: str, value: str) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsml.run_flags import FLAGS
 from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_RUNNING, SESSION_STATE_UNKNOWN
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
@@ -48,6 +49,8 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
+    asked = ((flag.told, flag.text(session)) for flag in FLAGS if flag.told)
+    found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:
         found += _place_lines(session)
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]

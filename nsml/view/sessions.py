@@ -7,6 +7,15 @@ from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from nsml.run_flags import (
+    DEFAULT_ENTRY,
+    FLAGS,
+    PRIORITY,
+    TIME_LIMIT,
+    Flag,
+    asked_record,
+    asked_words,
+)
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.differing_arguments import Differing
@@ -22,7 +31,6 @@ from nsml.view.units import (
     begins_as_number,
     counted,
     duration_text,
-    exact_size_text,
     memory_text,
     number_text,
     short_moment,
@@ -39,10 +47,8 @@ from nsml.view.usage import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from google.protobuf.duration_pb2 import Duration
-
     from nsml.v1.checkpoints_pb2 import Checkpoint
-    from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
+    from nsml.v1.sessions_pb2 import EndedAttempt, Session
     from nsml.view.differing_arguments import Shared
 
 SIMULATED = "simulated"
@@ -562,8 +568,7 @@ def ran_s(session: Session, now: float) -> float | None:
 
 
 def _limit(session: Session, _now: float) -> str:
-    seconds = _seconds(session.spec, "time_limit")
-    return "-" if seconds is None else duration_text(seconds)
+    return TIME_LIMIT.text(session.spec, "time_limit") or "-"
 
 
 def _created(session: Session, now: float) -> str:
@@ -644,6 +649,20 @@ def _absolute(field: str) -> Any:
 def _never(_session: Session) -> bool:
     """Of a column for --fields alone, or the other width."""
     return False
+
+
+def _asked_column(flag: Flag) -> Column[Session]:
+    """Of what most sessions do not ask for."""
+    text = flag.reading(flag.kind.text)
+    return Column(
+        key=flag.record,
+        title=flag.title,
+        cell=lambda s, _: text(s) or "-",
+        is_wide=True,
+        is_worth=lambda s: text(s) != "",
+        is_optional=True,
+        shrinks_to=flag.cells,
+    )
 
 
 COLUMNS: tuple[Column[Session], ...] = (
@@ -728,30 +747,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_worth=lambda s: s.project not in {"", s.owner},
         is_optional=True,
     ),
-    Column(
-        key="gpu_model",
-        title="GPU model",
-        cell=lambda s, _: s.spec.gpu_model or "-",
-        is_wide=True,
-        is_worth=lambda s: s.spec.gpu_model != "",
-        is_optional=True,
-    ),
-    Column(
-        key="pod",
-        title="Pod",
-        cell=lambda s, _: s.spec.pod or "-",
-        is_wide=True,
-        is_worth=lambda s: s.spec.pod != "",
-        is_optional=True,
-    ),
-    Column(
-        key="network",
-        title="Network",
-        cell=lambda s, _: network_word(s.spec.network) or "-",
-        is_wide=True,
-        is_worth=lambda s: s.spec.network != resources_pb2.NETWORK_UNSPECIFIED,
-        is_optional=True,
-    ),
+    *(_asked_column(flag) for flag in FLAGS if flag.title),
     Column(
         key="time_limit",
         title="Limit",
@@ -850,15 +846,7 @@ def visibility_named(word: str) -> resources_pb2.Visibility:
 
 def priority_word(session: Session) -> str:
     """`idle`, `low`, `normal` or `high`; `low, preemptible` where that is not of the class."""
-    word = _priority(session)
-    is_said = session.spec.preemptible and session.spec.priority != sessions_pb2.PRIORITY_IDLE
-    return f"{word}, preemptible" if is_said else word
-
-
-def _priority(session: Session) -> str:
-    # A control plane from before there were priorities names none.
-    number = session.spec.priority or sessions_pb2.PRIORITY_NORMAL
-    return enum_word(sessions_pb2.Priority, number, "PRIORITY_")
+    return PRIORITY.text(session.spec, "priority")
 
 
 def priority_named(word: str) -> sessions_pb2.Priority:
@@ -908,30 +896,9 @@ def record(session: Session) -> dict[str, Any]:
         "entry": spec.entry or None,
         "args": list(spec.args),
         "argv": list(spec.argv),
-        "datasets": [
-            {"name": item.name, "version": item.version, "digest": item.digest or None}
-            for item in spec.datasets
-        ],
-        "gpus": spec.resources.gpu_thousandths / 1000,
+        **asked_record(session),
         "cpus": each.cpu_thousandths / 1000 or None,
         "memory_bytes": each.memory_bytes or None,
-        "replica_count": max(spec.replica_count, 1),
-        "environment": dict(sorted(spec.environment.items())),
-        "secrets": [{"name": use.name, "variable": use.variable} for use in spec.secrets],
-        "image": spec.image or None,
-        "time_limit_s": _seconds(spec, "time_limit"),
-        "grace_s": _seconds(spec, "grace"),
-        "retry_count": spec.retry_count,
-        "priority": _priority(session),
-        "preemptible": spec.preemptible,
-        "gpu_model": spec.gpu_model or None,
-        "pod": spec.pod or None,
-        "network": network_word(spec.network) or None,
-        "limits": {
-            "shm_bytes": spec.limits.shm_bytes or None,
-            "disk_bytes": spec.limits.disk_bytes or None,
-            "processes": spec.limits.process_count or None,
-        },
         "attempt": session.attempt,
         "resumable": session.progress.resumable,
         "saved_at": moment_of(session.progress, "saved_at"),
@@ -992,10 +959,6 @@ def _stop(session: Session) -> dict[str, Any] | None:
     }
 
 
-def _seconds(message: Any, field: str) -> float | None:
-    return seconds_of(getattr(message, field)) if message.HasField(field) else None
-
-
 def _end(session: Session) -> dict[str, Any] | None:
     if not session.HasField("end"):
         return None
@@ -1017,80 +980,12 @@ def repeat_words(session: Session) -> list[str]:
         raise ValueError(f"{session.name}: the end of its command is not here")
     if session.command:
         return list(session.command)
-    from nsml.variables import HIDDEN
-
     spec = session.spec
-    words = ["nsml", "run"]
-    for dataset in spec.datasets:
-        version = f"@{dataset.version}" if dataset.version else ""
-        words += option_words("-d", dataset.name + version, long="--dataset")
-    words += _size_words(spec)
-    for key, value in sorted(spec.environment.items()):
-        # What is hidden from whoever looks comes from where they run it.
-        words += ["--env", key if value == HIDDEN else f"{key}={value}"]
-    for use in spec.secrets:
-        words += [
-            "--secret",
-            use.name if use.variable == use.name else f"{use.name}={use.variable}",
-        ]
-    if spec.image:
-        words += option_words("--image", spec.image)
-    words += _queue_words(session)
-    if session.memo:
-        words += option_words("-m", session.memo, long="--memo")
+    words = ["nsml", "run", *asked_words(session)]
+    if session.visibility in _SHARED:
+        words += [f"--{visibility_word(session.visibility)}"]
     if spec.argv:
         words += [] if spec.bundle_digest else ["--no-code"]
         return [*words, "--argv", "--", *spec.argv]
-    words += option_words("-e", spec.entry or "main.py", long="--entry")
+    words += option_words("-e", spec.entry or DEFAULT_ENTRY, long="--entry")
     return [*words, "--", *spec.args] if spec.args else words
-
-
-def _size_words(spec: SessionSpec) -> list[str]:
-    """How much it asks for, of each replica, and how many of these."""
-    words = ["-g", thousandths(spec.resources.gpu_thousandths)]
-    if spec.replica_count > 1:
-        words += ["--nodes", str(spec.replica_count)]
-    limits = spec.limits
-    if spec.resources.cpu_thousandths:
-        words += ["-c", thousandths(spec.resources.cpu_thousandths)]
-    for flag, limit in (
-        ("--memory", spec.resources.memory_bytes),
-        ("--shm-size", limits.shm_bytes),
-        ("--disk", limits.disk_bytes),
-        ("--processes", limits.process_count),
-    ):
-        words += [flag, _limit_word(flag, limit)] if limit else []
-    return words
-
-
-def _limit_word(flag: str, limit: int) -> str:
-    return str(limit) if flag == "--processes" else exact_size_text(limit)
-
-
-def _span_word(span: Duration) -> str:
-    return f"{span.seconds}.{span.nanos:09d}".rstrip("0").rstrip(".") + "s"
-
-
-def _queue_words(session: Session) -> list[str]:
-    """Where in the queue and on what it is placed, for how long and how often, where that was asked for."""
-    spec, words = session.spec, list[str]()
-    for flag, field in (("--time-limit", "time_limit"), ("--grace", "grace")):
-        if spec.HasField(field):
-            words += [flag, _span_word(getattr(spec, field))]
-    if spec.retry_count:
-        words += ["--retry", str(spec.retry_count)]
-    if spec.priority not in _ORDINARY:
-        words += ["--priority", _priority(session)]
-    if spec.preemptible and spec.priority != sessions_pb2.PRIORITY_IDLE:
-        words += ["--preemptible"]
-    words += ["--no-queue"] if spec.no_queue else []
-    for flag, name in (("--gpu-model", spec.gpu_model), ("--pod", spec.pod)):
-        words += option_words(flag, name) if name else []
-    if network := network_word(spec.network):
-        words += ["--network", network]
-    words += ["--refresh"] if spec.refresh_environment else []
-    if session.project not in {"", session.owner}:
-        words += ["--project", session.project]
-    if session.visibility in _SHARED:
-        words += [f"--{visibility_word(session.visibility)}"]
-    return words

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from nsml.labels import LABEL
+from nsml.run_flags import FLAGS
 from nsml.view.compare import arguments
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
 from nsml.view.sessions import COLUMNS, command_words, plain, ran_s
@@ -88,8 +90,8 @@ _BY_KEY: Final = {column.key: column for column in COLUMNS}
 _FILTERED_COLUMNS: Final[Mapping[str, str]] = {
     "age": "created",
     "gpu": "gpus",
-    "model": "gpu_model",
     "node": "nodes",
+    **{flag.filtered: flag.record for flag in FLAGS if flag.filtered and flag.title},
 }
 """Where a filter key has another name than the column that shows it."""
 AGING: Final = frozenset({"running"})
@@ -106,6 +108,8 @@ def value_of(one: Filtered, key: str, now: float) -> Value:
         name = key.removeprefix(SUMMARY)
         fields = session.summary.fields
         return _comparable(plain(fields[name])) if name in fields else None
+    if key.startswith(LABEL):
+        return _comparable(_labelled(session, key.removeprefix(LABEL)))
     if key.startswith(ARGUMENT):
         return _comparable(one.arguments.get(key.removeprefix(ARGUMENT)))
     if key in _VALUES:
@@ -141,10 +145,11 @@ def order(values: Sequence[Value], *, is_down: bool) -> list[int]:
 
 
 class Keys(NamedTuple):
-    """Names of what sessions reported as summary, and of their arguments."""
+    """Names of what sessions reported as summary, of their arguments and of their labels."""
 
     summary: Sequence[str]
     arguments: Sequence[str]
+    labels: Sequence[str]
 
     @property
     def columns(self) -> list[str]:
@@ -153,6 +158,7 @@ class Keys(NamedTuple):
             *_BY_KEY,
             *(SUMMARY + name for name in self.summary),
             *(ARGUMENT + name for name in self.arguments),
+            *(LABEL + name for name in self.labels),
         ]
 
 
@@ -160,10 +166,12 @@ def keys_of(some: Iterable[Filtered]) -> Keys:
     """What there is of these sessions, by name."""
     reported: set[str] = set()
     given: set[str] = set()
+    labels: set[str] = set()
     for one in some:
         reported.update(one.session.summary.fields)
         given.update(one.arguments)
-    return Keys(sorted(reported), sorted(given))
+        labels.update(one.session.spec.labels)
+    return Keys(sorted(reported), sorted(given), sorted(labels))
 
 
 def shared_by(some: Iterable[Filtered]) -> Shared[str | bool]:
@@ -181,19 +189,23 @@ def column(key: str) -> Column[Session] | None:
         return _value_column(key, key.removeprefix(SUMMARY), _reported)
     if key.startswith(ARGUMENT):
         return _value_column(key, key.removeprefix(ARGUMENT), _given)
+    if key.startswith(LABEL):
+        return _value_column(key, key.removeprefix(LABEL), _labelled)
     found = _BY_KEY.get(key)
     return found._replace(is_wide=False, is_optional=True) if found is not None else None
 
 
 def is_single(key: str) -> bool:
-    """Whether a column is one value of a summary, or one argument."""
-    return key.startswith((SUMMARY, ARGUMENT))
+    """Whether a column is one value of a summary, one argument or one label."""
+    return key.startswith((SUMMARY, ARGUMENT, LABEL))
 
 
 def single(session: Session, key: str) -> object:
     """That value as it is; None where the session has none."""
     if key.startswith(SUMMARY):
         return _reported(session, key.removeprefix(SUMMARY))
+    if key.startswith(LABEL):
+        return _labelled(session, key.removeprefix(LABEL))
     return _arguments(session).get(key.removeprefix(ARGUMENT))
 
 
@@ -226,7 +238,8 @@ def with_filtered(
     there = {one.key for one in found}
     values = known.columns if known is not None else ()
     for name in reversed(wanted):
-        of_value = (key for key in (SUMMARY + name, ARGUMENT + name) if key in values)
+        of_label = [name] if name.startswith(LABEL) else []
+        of_value = (key for key in (SUMMARY + name, ARGUMENT + name, *of_label) if key in values)
         key = name if name in there else next(of_value, "")
         if key and key not in there and (one := column(key)):
             there.add(key)
@@ -262,6 +275,10 @@ def _value_column(key: str, name: str, value: Callable[[Session, str], object]) 
 def _reported(session: Session, name: str) -> object:
     fields = session.summary.fields
     return plain(fields[name]) if name in fields else None
+
+
+def _labelled(session: Session, name: str) -> object:
+    return dict(session.spec.labels).get(name)
 
 
 def _given(session: Session, name: str) -> object:

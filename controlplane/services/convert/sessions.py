@@ -53,16 +53,27 @@ CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
 def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Submission:
     """What a user wants."""
-    spec = request.spec
     return Submission(
         owner=owner,
         request_id=request.request_id,
         digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+        spec=_to_spec(request.spec),
+        datasets=tuple(parse_dataset(one.name, one.version) for one in request.spec.datasets),
+        no_queue=request.spec.no_queue,
+        memo=request.memo,
+        visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
+        project=request.project,
+        command=tuple(variables.without_values(request.command)),
+    )
+
+
+def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
+    """What is asked for, its datasets left out."""
+    asked = SessionSpec(
         entry=spec.entry,
         args=tuple(spec.args),
         argv=tuple(spec.argv),
         bundle_digest=spec.bundle_digest,
-        datasets=tuple(parse_dataset(one.name, one.version) for one in spec.datasets),
         resources=to_resources(spec.resources),
         replica_count=spec.replica_count,
         environment=MappingProxyType(dict(spec.environment)),
@@ -70,23 +81,31 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
             SecretUse(name=one.name, variable=one.variable or one.name) for one in spec.secrets
         ),
         image=spec.image,
-        time_limit_s=seconds_of(spec.time_limit) if spec.HasField("time_limit") else None,
-        grace_s=seconds_of(spec.grace) if spec.HasField("grace") else None,
+        time_limit_s=_named_span(spec, "time_limit", "time limit", "leave it out for no limit"),
         retry_count=spec.retry_count,
-        lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,
-        no_queue=spec.no_queue,
+        lost_after_s=_named_span(
+            spec, "lost_after", "lost_after", "leave it out, or name a longer time"
+        ),
         priority=to_priority(spec.priority),
         preemptible=spec.preemptible,
         gpu_model=spec.gpu_model,
         pod=spec.pod,
         network=to_network(spec.network),
         refresh_environment=spec.refresh_environment,
+        labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
-        memo=request.memo,
-        visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
-        project=request.project,
-        command=tuple(variables.without_values(request.command)),
     )
+    return replace(asked, grace_s=seconds_of(spec.grace)) if spec.HasField("grace") else asked
+
+
+def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: str) -> float:
+    """Seconds, where 0 is that none was named: so 0 that was named is refused."""
+    if not spec.HasField(field):
+        return 0.0
+    seconds = seconds_of(getattr(spec, field))
+    if not seconds:
+        raise InvalidRequest(f"a {what} of 0 s", attempt=attempt)
+    return seconds
 
 
 def to_priority(number: int) -> Priority:

@@ -100,6 +100,7 @@ FLAGS = {
     "--project": SHOWN,
     "-d": st.sampled_from(["mnist", "mnist@3"]),
     "--env": st.tuples(st.sampled_from("ABC"), TEXT).map("=".join),
+    "--label": st.sampled_from(["stage=dev", "a/b.c-d=-x", "try=it's $HOME, 2=2"]),
     "--secret": st.sampled_from(["TOKEN", "TOKEN=B"]),
     "-a": st.lists(TEXT, max_size=3).map(shlex.join),
     "--patience": st.just("1s"),

@@ -342,6 +342,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
         *("--retry", "2", "--no-queue", "--team", "--priority", "High", "--preemptible"),
         *("--gpu-model", "A100 80GB", "--pod", "p1", "--network", "Host", "--refresh"),
+        *("--label", "team/stage=dev", "--label", "try=둘째 시도"),
         *("--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
@@ -365,6 +366,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         pod="p1",
         network=resources_pb2.NETWORK_HOST,
         refresh_environment=True,
+        labels={"team/stage": "dev", "try": "둘째 시도"},
     )
 
 
@@ -403,14 +405,13 @@ def test_a_session_is_repeated_with_its_place_in_the_queue(nsml, state, everythi
     spec.gpu_model, spec.pod, session.project = "A100 80GB", "p1", "vision"
     del session.command[:]
     spec.network = resources_pb2.NETWORK_HOST
-    asked = (
-        "--priority low --preemptible --gpu-model 'A100 80GB' --pod p1 --network host"
-        " --project vision -m"
-    )
-    assert asked in nsml("command", session.name).stdout
+    told = nsml("command", session.name).stdout
+    asked = "--pod p1 --network host --priority low --preemptible --project vision"
+    assert "--gpu-model 'A100 80GB'" in told
+    assert asked in told
     spec.priority, session.project = pb.PRIORITY_IDLE, session.owner
     told = nsml("command", session.name).stdout
-    assert "--priority idle --gpu-model" in told
+    assert "--network host --priority idle -e" in told
     assert "--project" not in told
 
 

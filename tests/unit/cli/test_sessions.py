@@ -129,6 +129,39 @@ def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three
     ]
 
 
+def test_labels_are_a_column_a_filter_a_line_and_json(nsml, three):
+    def header(*words):
+        return nsml("ps", *words).stdout.splitlines()[0].split()
+
+    assert "Labels" not in header()
+    assert "Labels" not in header("-o", "wide")
+    labels = {"stage": "dev", "try": "둘째"}
+    three.add("kim/None/7", spec=pb.SessionSpec(labels=labels))
+    three.add("kim/None/8", spec=pb.SessionSpec(labels={"stage": "prod", "x": "\x1b[2J"}))
+    assert "Labels" in header()
+    assert "stage=dev, try=둘째" in nsml("ps", "--fields", "name,labels").stdout
+    assert [one["labels"] for one in json.loads(nsml("ps", "-j").stdout)["items"]][:2] == [
+        {"stage": "prod", "x": "\x1b[2J"},
+        labels,
+    ]
+    for text, found in (
+        ("label:stage", ["kim/None/8", "kim/None/7"]),
+        ("label:stage=dev", ["kim/None/7"]),
+        ("label:stage=* !label:try", ["kim/None/8"]),
+    ):
+        assert names(nsml("ps", "-a", "--filter", text, "-o", "name")) == found
+    fields = ("--fields", "name,label.stage", "--sort", "-label.stage")
+    assert nsml("ps", *fields).stdout.splitlines()[2].split() == ["kim/None/8", "prod"]
+    found = json.loads(nsml("ps", "label.stage=dev", *fields, "-j").stdout)["items"]
+    assert found == [{"name": "kim/None/7", "label.stage": "dev"}]
+    told = nsml("status", "--explain", "kim/None/8").stdout
+    assert "  labels: stage=prod, x=" in told
+    assert "\x1b" not in told + nsml("ps").stdout
+    assert nsml("command", "kim/None/7").stdout.count("--label") == 2
+    rows = nsml("diff", "kim/None/7", "kim/None/8").stdout
+    assert "label stage" in rows
+
+
 def test_stop_tells_what_came_of_each(nsml, three):
     result = nsml("stop", "kim/mnist/1", "kim/mnist/2", "kim/mnist/9", "-y", check=False)
     assert result.code == 9

@@ -332,6 +332,10 @@ def test_many_small_arguments_count_for_what_they_take() -> None:
     one = session(id="s1", owner="eve")
     spec = replace(one.spec, args=("",) * 32_000)
     assert record_size(replace(one, spec=spec)) > 64 << 10
+    labelled = replace(
+        one, spec=replace(one.spec, labels={f"{i:063}": "x" * 63 for i in range(32)})
+    )
+    assert record_size(labelled) >= record_size(one) + 32 * 2 * 63
 
 
 def test_what_stays_in_the_history_counts_for_a_day() -> None:

@@ -149,6 +149,15 @@ def test_the_networks_of_a_node_are_kept() -> None:
         assert decode_node(encode_node(one)) == one
 
 
+def test_labels_are_kept_and_a_record_from_before_them_has_none() -> None:
+    one = session()
+    labelled = replace(one, spec=replace(one.spec, labels={"stage": "dev", "try": "둘째"}))
+    assert decode_session(encode_session(labelled)) == labelled
+    record = pb.SessionRecord.FromString(encode_session(labelled))
+    record.spec.ClearField("labels")
+    assert decode_session(record.SerializeToString()) == one
+
+
 def test_a_record_without_a_priority_is_of_a_normal_session() -> None:
     record = pb.SessionRecord.FromString(encode_session(session()))
     for field in ("priority", "preemptible", "gpu_model", "pod"):

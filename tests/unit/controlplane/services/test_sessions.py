@@ -118,6 +118,75 @@ async def test_a_priority_that_this_version_does_not_know_is_refused(rig: Rig) -
     assert (await refused(kim.submit(priority=5)))[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
+async def test_a_time_of_none_at_all_is_refused_where_none_is_left_out(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    for field, text in (
+        ("time_limit", "a time limit of 0 s"),
+        ("lost_after", "a lost_after of 0 s"),
+    ):
+        for retries in (0, 1):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kim.submit(**{field: Duration(), "retry_count": retries})
+            assert refusal(caught.value)[0] == "INVALID_ARGUMENT"
+            assert text in str(caught.value.details())
+    spec = (await kim.submit(grace=Duration())).spec
+    assert spec.HasField("grace")
+    assert spec.grace.ToSeconds() == 0
+    assert not spec.HasField("time_limit")
+    assert not spec.HasField("lost_after")
+    assert (await kim.submit()).spec.grace.ToSeconds() == 10
+
+
+async def test_labels_come_back_live_and_ended_to_all_who_see_the_session(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    labels = {"team/stage": "dev", "try": "둘째 시도"}
+    asked = pb.CreateSessionRequest(
+        request_id="labelled",
+        spec=pb.SessionSpec(argv=["true"], labels=labels),
+        visibility=resources_pb2.VISIBILITY_PUBLIC,
+    )
+    made = (await kim.sessions.CreateSession(asked)).session
+    assert dict(made.spec.labels) == labels
+    assert dict((await lee.get(made.id)).spec.labels) == labels
+    await kim.sessions.StopSession(pb.StopSessionRequest(session=made.id))
+    await ended(rig, kim, made.id)
+
+    async def is_archived() -> bool:
+        return made.id not in rig.plane.state.sessions
+
+    await until(is_archived, "it is in the catalogue")
+    assert dict((await lee.get(made.id)).spec.labels) == labels
+    request = pb.ListSessionsRequest(filter=pb.SessionFilter(include_ended=True))
+    [listed] = (await kim.sessions.ListSessions(request)).sessions
+    assert dict(listed.spec.labels) == labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "code", "words"),
+    [
+        ({str(i): "x" for i in range(33)}, "RESOURCE_EXHAUSTED", "33 labels: at most 32"),
+        ({"": "x"}, "INVALID_ARGUMENT", "'' is not the key of a label"),
+        ({"a b": "x"}, "INVALID_ARGUMENT", "'a b' is not the key of a label"),
+        ({"k" * 64: "x"}, "INVALID_ARGUMENT", "is not the key of a label"),
+        ({"a": ""}, "INVALID_ARGUMENT", "'' is not the value of a label"),
+        ({"a": "x" * 64}, "INVALID_ARGUMENT", "is not the value of a label"),
+        ({"a": "\x1b[2J"}, "INVALID_ARGUMENT", "is not the value of a label"),
+        ({"a": "\u202ex"}, "INVALID_ARGUMENT", "is not the value of a label"),
+        ({"a": "x\n"}, "INVALID_ARGUMENT", "is not the value of a label"),
+    ],
+)
+async def test_labels_that_are_none_are_refused(
+    rig: Rig, labels: dict[str, str], code: str, words: str
+) -> None:
+    kim = await rig.user("kim")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kim.submit(labels=labels)
+    assert refusal(caught.value)[0] == code
+    assert words in str(caught.value.details())
+    most = {f"{i:063}": "둘" * 63 for i in range(32)}
+    assert dict((await kim.submit(labels=most)).spec.labels) == most
+
+
 async def test_references(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     one, two = await kim.submit(), await kim.submit()

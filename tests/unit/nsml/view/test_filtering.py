@@ -90,6 +90,36 @@ def test_these_do_not(text):
     assert not Filter(text).takes(ONE, NOW)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("label:stage", True),
+        ("label:st*", True),
+        ("label:stage=dev", True),
+        ("label:stage=prod,stage=dev", True),
+        ('label:note="a b"', True),
+        ("label:stage=*", True),
+        ("label.stage=dev", True),
+        ("label.stage=prod,d?v", True),
+        ("label.seed>=3 label.seed<10", True),
+        ("label.seed=3", True),
+        ("!label:other", True),
+        ("label:dev", False),
+        ("label:stage=prod", False),
+        ("!label.stage=dev", False),
+        ("label.stage=prod", False),
+        ("label.stage>1", False),
+        ("label.seed>3", False),
+        ("label.other>0", False),
+        ("seed>0", False),
+    ],
+)
+def test_labels_are_found_by_key_by_value_and_as_numbers(text, is_taken):
+    one = session()
+    one.session.spec.labels.update({"stage": "dev", "seed": "3", "note": "a b"})
+    assert Filter(text).takes(one, NOW) is is_taken
+
+
 def test_a_comparison_of_what_is_not_there_holds_for_nobody_and_its_negation_for_all():
     assert Filter("!never>0").takes(ONE, NOW)
     assert not Filter("step>0").takes(session(step="many"), NOW)
@@ -129,6 +159,7 @@ def test_what_says_nothing_is_told_with_its_place(text, place, words):
         ("status=killed", ["state:stopped"]),
         ("owner==kim", ["user:kim"]),
         ("memo>rq", []),
+        ("label.stage>rq", []),
         ("lr=rq", []),
         ("stat:run", ["state:run"]),
         ("created:2h", ["age<2h"]),

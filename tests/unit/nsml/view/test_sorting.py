@@ -138,3 +138,18 @@ def test_what_tells_most_apart_is_first_whatever_one_of_them_has_beside_it():
 )
 def test_arguments_are_whole_without_dashes_and_no_number_is_cut(args, cells, said):
     assert arguments_within(session(args=args.split()).session, cells) == said
+
+
+def test_a_label_is_a_column_that_sessions_are_sorted_by():
+    some = [session(f"kim/mnist/{number}") for number in range(4)]
+    for one, seed in zip(some, ("10", "9", "x"), strict=False):
+        one.session.spec.labels["seed"] = seed
+    assert keys_of(some).labels == ["seed"]
+    assert "label.seed" in keys_of(some).columns
+    values = [value_of(one, "label.seed", 0) for one in some]
+    assert order(values, is_down=True) == [0, 1, 2, 3]
+    of_label = column("label.seed")
+    assert of_label is not None
+    assert of_label.title == "seed"
+    assert [of_label.cell(one.session, 0) for one in some] == ["10", "9", "x", "-"]
+    assert some[3].session.spec.labels == {}, "who looks changes nothing"
