@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
-from controlplane.history.sql.queries import RowType, page, select
+from controlplane.history.sql.queries import RowType, select
 from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
