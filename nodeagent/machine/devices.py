@@ -143,6 +143,7 @@ class DeviceWatch:
         self._answers_within_s = answers_within_s
         self._occupants = occupants or Occupants()
         self._offer = Offer()
+        self._message = pb.DevicesChanged()
         self._samples: Sequence[DeviceSample] = ()
         self._looking: asyncio.Task[Mapping[str, str]] | None = None
         self._seen: Mapping[str, str] = {}
@@ -158,10 +159,10 @@ class DeviceWatch:
         await self._known.wait()
 
     def message(self) -> pb.DevicesChanged:
-        """The offer as the control plane is told of it."""
-        return pb.DevicesChanged(
-            devices=[_message(one) for one in self._offer.devices], device_note=self._offer.note
-        )
+        """The offer as the control plane is told of it; a copy."""
+        message = pb.DevicesChanged()
+        message.CopyFrom(self._message)  # asked for with every message of the agent
+        return message
 
     def samples(self) -> list[resources.DeviceSample]:
         """The newest readings; none while the driver does not answer."""
@@ -240,6 +241,9 @@ class DeviceWatch:
         self._known.set()
         if before == offer:
             return
+        self._message = pb.DevicesChanged(
+            devices=[_message(one) for one in offer.devices], device_note=offer.note
+        )
         withheld = {one.device.uuid: one.withheld for one in offer.devices if one.withheld}
         log.info("devices.changed", count=len(offer.devices), withheld=withheld, note=offer.note)
         self._changed()
