@@ -160,6 +160,8 @@ _OF_SESSIONS: Final = frozenset(
     }
 )
 """Commands that are followed by sessions."""
+_NEEDS_SESSIONS: Final = _OF_SESSIONS - {"model", "gpumonitor", "status", "tensorboard", "visdom"}
+"""Those of them that mean nothing without a session, or something else."""
 MOST_OFFERED: Final = 8
 
 
@@ -212,6 +214,16 @@ def understood(text: str) -> Own | Nsml | None:
     if not words:
         raise CommandError("nsml, and what? nsml help lists the commands")
     return Nsml(tuple(words), _way(words))
+
+
+def with_sessions(command: Nsml, names: Sequence[str]) -> Nsml:
+    """The command for these sessions, where it needs some and has nothing but flags; else the same."""
+    name, *behind = command.words
+    if name not in _NEEDS_SESSIONS or not names or {"-h", "--help"} & set(behind):
+        return command
+    if not all(word.startswith("-") for word in behind):
+        return command
+    return Nsml((*command.words, *names), command.way)
 
 
 def run_of(text: str) -> Nsml:

@@ -78,8 +78,19 @@ class Prompt:
         self._note(text or "")
         if isinstance(command, commands.Own):
             self._obey_own(command)
-        else:
-            self._obey_nsml(command)
+            return
+        filled = commands.with_sessions(command, self._chosen_names())
+        if filled is command or filled.way is commands.Way.SHOWN:
+            self._obey_nsml(filled)
+        else:  # what changes or stays is begun only with the names in sight
+            self.ask(shell_line(filled.words))
+
+    def _chosen_names(self) -> Sequence[str]:
+        """The sessions that are marked in the screen in front, else the one under the cursor."""
+        from tui.screens.frame import Frame
+
+        screen = self._app.screen
+        return [one.name for one in screen.chosen()] if isinstance(screen, Frame) else []
 
     def _note(self, text: str) -> None:
         """Keep what was typed, once."""
@@ -123,7 +134,7 @@ class Prompt:
         self._app.push_screen(Picker("Typed before", [Choice(one, one) for one in before]), go)
 
     def _open_plot(self, name: str) -> None:
-        session = self._named(name)
+        session = self._named(name or next(iter(self._chosen_names()), ""))
         if session is None:
             self._app.say(f"no session here is called {name!r}", is_bad=True)
             return

@@ -18,7 +18,18 @@ from nsml.view.confirmation import COMMANDS as COMMANDS_THAT_ASK
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo
 from tui import prompt
-from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, run_of, understood
+from tui.commands import (
+    OWN,
+    WAYS,
+    CommandError,
+    Nsml,
+    Own,
+    Way,
+    offered,
+    run_of,
+    understood,
+    with_sessions,
+)
 from tui.running import run
 from tui.screens.command_line import CommandLine
 from tui.screens.output import Output, OutputView, end_text
@@ -269,6 +280,44 @@ async def test_what_nsml_writes_is_shown_and_changes_are_asked(make_dashboard, s
         await shows(pilot, "Do this?")
         await pilot.press("y")
         await shows(pilot, "project add vision lee -y columns")
+
+
+async def test_a_command_without_a_session_means_the_one_under_the_cursor(
+    make_dashboard, server, nsml
+):
+    server.state.add("kim/mnist/1")
+    dashboard = make_dashboard(cli_environ={})
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await typed(pilot, "logs --raw")
+        await shows(pilot, "$ nsml logs --raw kim/mnist/1")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(dashboard.screen, Output))
+        await pilot.press("colon", *"requeue", "enter")
+        # It is not begun before the name was seen.
+        await until(
+            pilot,
+            lambda: (
+                isinstance(dashboard.screen, CommandLine)
+                and dashboard.screen.query("Input")
+                and dashboard.screen.query_one("Input").value == "requeue kim/mnist/1"
+            ),
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(dashboard.screen, CommandLine))
+        await typed(pilot, "plot")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+
+
+def test_only_commands_that_lack_a_session_get_one():
+    def of(text):
+        return with_sessions(understood(text), ["kim/1/1"]).text
+
+    assert of("logs -f") == "nsml logs -f kim/1/1"
+    assert of("stop") == "nsml stop kim/1/1"
+    for text in ("nsml logs x", "nsml logs -h", "nsml status", "nsml model ls", "nsml queue"):
+        assert of(text) == text
+    assert with_sessions(understood("rm"), []).text == "nsml rm"
 
 
 async def test_a_demo_and_a_page_run_nothing_and_tell_no_contexts(
