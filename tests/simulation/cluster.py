@@ -32,7 +32,7 @@ from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import ControlPlane
-from controlplane.server import RESIGN_WITHIN_S
+from controlplane.startup.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
