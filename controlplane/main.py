@@ -10,7 +10,7 @@ from nsml.program_logs import quiet_grpc
 def main() -> NoReturn:
     """Run it."""
     quiet_grpc()
-    from controlplane.server import main as run  # noqa: PLC0415 - it imports gRPC
+    from controlplane.startup.server import main as run  # noqa: PLC0415 - it imports gRPC
 
     run()
 

@@ -1,6 +1,6 @@
 """One control plane put together of its areas: the services that they offer, their loops.
 
-No sockets and no files here: `server.py` adds them, the simulation does without.
+No sockets and no files here: `startup/server.py` adds them, the simulation does without.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from controlplane import config as controlplane
+from controlplane.startup import config as controlplane
 from nodeagent import config as agent
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "docs" / "settings.md"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MESSAGE_BYTES: Final = 4 << 20
-"""What a message that is read may hold (controlplane.server)."""
+"""What a message that is read may hold (controlplane.startup.server)."""
 AHEAD_BYTES: Final = 128 << 10
 """The same of one that nobody reads yet."""
 LATE_S: Final = 0.05

@@ -78,7 +78,7 @@ MOST_REQUESTS: Final = 64
 """Calls of one user, of one request and one answer, that are open at one time, and streams of which the first
 request is on its way: each may hold a whole request or, until the caller has taken it, a whole answer."""
 _MOST_WAITING: Final = 256
-"""Calls of one user that wait for that; of each up to 128 KiB are here already (controlplane.server)."""
+"""Calls of one user that wait for that; of each up to 128 KiB are here already (controlplane.startup.server)."""
 
 ON_BEHALF_OF = "nsml-node"
 """Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""

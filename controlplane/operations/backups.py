@@ -2,7 +2,7 @@
 
 The order makes it whole. First the store's records, at one revision; then the history, at one later
 moment; then the list of blobs. A session that is exported in between is in both of the first two, never
-in neither (the history's is the later word: see `restore.py`), and no blob is missing that one of them
+in neither (the history's is the later word: see `startup/restore.py`), and no blob is missing that one of them
 refers to, because blobs come before what refers to them.
 """
 

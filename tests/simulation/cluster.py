@@ -31,7 +31,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import ControlPlane
-from controlplane.server import RESIGN_WITHIN_S
+from controlplane.startup.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable

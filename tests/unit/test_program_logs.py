@@ -122,7 +122,7 @@ def test_the_log_of_another_program_is_copied_and_emptied(tmp_path: Path) -> Non
 
 def test_programs_that_serve_start_without_rich() -> None:
     """structlog would import it where it is installed; of the packages here only the dashboard needs it."""
-    for program, rest in (("controlplane", "server"), ("nodeagent", "agent")):
+    for program, rest in (("controlplane", "startup.server"), ("nodeagent", "agent")):
         code = f"import {program}.main, {program}.{rest}, sys; print('rich' in sys.modules)"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-import controlplane.config
+import controlplane.startup.config
 import nodeagent.config
 from cli.root import root
 from controlplane.access.access_table import TABLE
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text()
 QUOTED = sorted(set(re.findall(r"`([^`]+)`", PAGE)))
 AGENT = nodeagent.config.Settings.__struct_fields__
-SETTINGS = {*AGENT, *controlplane.config.Settings.__struct_fields__}
+SETTINGS = {*AGENT, *controlplane.startup.config.Settings.__struct_fields__}
 
 
 def agent(**changes: str) -> nodeagent.config.Settings:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import config as controlplane
+from controlplane.startup import config as controlplane
 from nodeagent import config as agent
 from nsml.settings import SettingsError
 

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import ownership as claims
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.core.dependencies import Backends
-from controlplane.ownership import BackendSettings, Coordination, StartRefused, choose_coordination
+from controlplane.startup import ownership as claims
+from controlplane.startup.ownership import (
+    BackendSettings,
+    Coordination,
+    StartRefused,
+    choose_coordination,
+)
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreLocked
 from nsml.clock import SystemClock

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 import h2.connection
 
-from controlplane.server import GRPC_OPTIONS, connection_limit
+from controlplane.startup.server import GRPC_OPTIONS, connection_limit
 from tests.unit.controlplane.rig import until
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"

@@ -10,7 +10,7 @@ import grpc
 import h2.connection
 import h2.events
 
-from controlplane.server import GRPC_OPTIONS
+from controlplane.startup.server import GRPC_OPTIONS
 
 STREAMS = 30
 WHOLE = (4 << 20) - 1000

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.access.files import read_private as read_own
-from controlplane.backends import _tls
-from controlplane.config import Settings
 from controlplane.objects.s3 import _read_credentials
+from controlplane.startup.backends import _tls
+from controlplane.startup.config import Settings
 from nodeagent.wiring import _token
 from nsml.client.contexts import Context, ContextError
 from nsml.client.trust import TrustError, make_key, signing_request

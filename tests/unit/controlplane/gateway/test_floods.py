@@ -21,9 +21,9 @@ from starlette.websockets import WebSocket
 
 from controlplane.access.authority import make_authority
 from controlplane.access.listeners import Identity, take_port
-from controlplane.config import Settings
 from controlplane.gateway.guard import Guard, Rules, networks
 from controlplane.gateway.listener import HttpServer
+from controlplane.startup.config import Settings
 from nsml.clock import SystemClock
 from nsml.connections import Limits
 from nsml.local_peers import SESSION_UIDS, uid_of_peer

@@ -27,7 +27,7 @@ from controlplane.features.content import collector
 from controlplane.gateway import figures
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import DeviceSample, NodeSample
-from controlplane.web import Web
+from controlplane.startup.web import Web
 from nsml.content.digests import digest_of
 from nsml.v1 import resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Rig, platform, until

@@ -31,7 +31,7 @@ from controlplane.gateway import login, proxy, viewers, viewing
 from controlplane.gateway import optional_packages as extras
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
-from controlplane.web import Web
+from controlplane.startup.web import Web
 from nsml.v1 import resources_pb2, sessions_pb2, views_pb2, views_pb2_grpc
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from controlplane.access.authority import make_authority
-from controlplane.config import Settings
 from controlplane.operations import warnings
 from controlplane.operations.members import Member
+from controlplane.startup.config import Settings
 from nsml.clock import SystemClock
 
 DAY_S = 86_400.0

@@ -13,7 +13,7 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.figures import figures, take
 from controlplane.gateway.rpcs import CallCounts
 from controlplane.operations.node_states import NodeState
-from controlplane.web import known_of
+from controlplane.startup.web import known_of
 from tests.unit.controlplane.rig import platform
 from tools.monitoring_board import PANELS, board
 

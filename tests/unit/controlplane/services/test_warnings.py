@@ -13,9 +13,9 @@ from controlplane.gateway.figures import figures, take
 from controlplane.gateway.rpcs import CallCounts
 from controlplane.loops import warning
 from controlplane.operations.members import MEMBERS, Member
+from controlplane.startup.web import known_of
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import StoreUnavailable, Transaction
-from controlplane.web import known_of
 from nsml.clock import SystemClock, inline
 from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
 from tests.failing import Failing

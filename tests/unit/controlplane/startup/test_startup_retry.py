@@ -17,8 +17,8 @@ from controlplane.history.errors import (
     HistoryUnavailable,
 )
 from controlplane.objects.errors import ObjectsDenied, ObjectsFull, ObjectsUnavailable
-from controlplane.ownership import BackendSettings, Coordination, StartRefused
-from controlplane.startup_retry import Absence, Waiting, absence
+from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused
+from controlplane.startup.startup_retry import Absence, Waiting, absence
 from controlplane.store.interface import (
     CommitUnknown,
     StoreCorrupt,

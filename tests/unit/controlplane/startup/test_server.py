@@ -19,12 +19,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from controlplane import backends as surroundings
 from controlplane.access.wrapping import Wrapper, method_of, with_method
-from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.values import Priority
-from controlplane.ownership import StartRefused, choose_coordination
-from controlplane.server import _Door, serve
+from controlplane.startup import backends as surroundings
+from controlplane.startup.config import Settings, SettingsError, read_settings
+from controlplane.startup.ownership import StartRefused, choose_coordination
+from controlplane.startup.server import _Door, serve
 from nsml.exit_codes import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
@@ -43,7 +43,7 @@ class Program:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "controlplane.main", "--config", str(self.config)],
             stderr=subprocess.PIPE,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
         )
 
     def ready(self) -> dict:

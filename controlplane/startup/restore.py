@@ -19,12 +19,12 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import USERS
 from controlplane.access.vault import KEY_BYTES
-from controlplane.backends import key_file_of, opened_ground, standing_of
 from controlplane.domain.cluster import DATA_VERSION, Restore, next_offset
-from controlplane.migrations import RESTORING
 from controlplane.operations import etcd_codec
 from controlplane.operations.backups import batches_in, records_in
-from controlplane.ownership import StartRefused
+from controlplane.startup.backends import key_file_of, opened_ground, standing_of
+from controlplane.startup.migrations import RESTORING
+from controlplane.startup.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import Delete, Put, Transaction
 from nsml._version import VERSION
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.platform_keys import PlatformKey, PlatformKeys
-    from controlplane.backends import ClaimedBackends
-    from controlplane.config import Settings
     from controlplane.domain.cluster import Cluster
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.ownership import BackendSettings
+    from controlplane.startup.backends import ClaimedBackends
+    from controlplane.startup.config import Settings
+    from controlplane.startup.ownership import BackendSettings
     from controlplane.store.interface import KeyValueStore
 
 MARK: Final = "restoring"

@@ -10,17 +10,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 from controlplane.access.files import Exposed, read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
-from controlplane.backends import (
+from controlplane.domain.errors import NsmlError
+from controlplane.gateway.readers import SHORTEST_TOKEN
+from controlplane.operations import etcd_codec
+from controlplane.operations.warnings import FILE_WARNING_S, file_end
+from controlplane.startup.backends import (
     key_file_of,
     open_objects,
     reached_store,
     standing_of,
 )
-from controlplane.domain.errors import NsmlError
-from controlplane.gateway.readers import SHORTEST_TOKEN
-from controlplane.operations import etcd_codec
-from controlplane.operations.warnings import FILE_WARNING_S, file_end
-from controlplane.ownership import StartRefused
+from controlplane.startup.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from nsml.private_folders import foreign, words_of
@@ -29,8 +29,8 @@ from nsml.view.units import duration_text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from controlplane.config import Settings
-    from controlplane.ownership import BackendSettings
+    from controlplane.startup.config import Settings
+    from controlplane.startup.ownership import BackendSettings
     from nsml.clock import Clock
 
 WITHIN_S: Final = 10.0

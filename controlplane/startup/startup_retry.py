@@ -20,7 +20,7 @@ from controlplane.store.interface import CommitUnknown, StoreError, StoreUnavail
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from controlplane.ownership import BackendSettings
+    from controlplane.startup.ownership import BackendSettings
     from nsml.clock import Clock
 
 T = TypeVar("T")

@@ -14,13 +14,13 @@ from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
 from controlplane.access.vault import Vault, open_vault
 from controlplane.access.webhook_delivery import Poster
-from controlplane.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
-from controlplane.migrations import bring_forward, look_at, wait_for_one_version
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared, shared_folder
-from controlplane.ownership import BackendSettings, StartRefused, choose_coordination, claim
+from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
+from controlplane.startup.migrations import bring_forward, look_at, wait_for_one_version
+from controlplane.startup.ownership import BackendSettings, StartRefused, choose_coordination, claim
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.interface import StoreUnavailable
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.authority import Authority
-    from controlplane.config import Settings
     from controlplane.domain.cluster import Cluster
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.ownership import Claimed
-    from controlplane.startup_retry import Waiting
+    from controlplane.startup.config import Settings
+    from controlplane.startup.ownership import Claimed
+    from controlplane.startup.startup_retry import Waiting
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config import SettingsError, read_settings
 from controlplane.domain.limits import UserLimits
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SeriesQuery, StreamKey
+from controlplane.startup.config import SettingsError, read_settings
 from nsml.clock import inline
 from tests.unit.controlplane.workbench import HandClock
 
@@ -50,7 +50,7 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path, line: str) -> Non
     "name", ["user_sessions", "floor_bytes", "etcd_quota_bytes", "user_streams"]
 )
 def test_the_page_has_every_setting(name: str) -> None:
-    page = Path(__file__).resolve().parents[3] / "docs/limits.md"
+    page = Path(__file__).resolve().parents[4] / "docs/limits.md"
     assert f"`{name}`" in page.read_text()
 
 

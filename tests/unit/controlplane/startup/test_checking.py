@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from controlplane.access.authority import CERTIFICATE_LIFE, make_authority
-from controlplane.checking import check
-from controlplane.config import Settings, SettingsError, read_settings
+from controlplane.startup.checking import check
+from controlplane.startup.config import Settings, SettingsError, read_settings
 from nsml.clock import SystemClock
 
 
@@ -120,7 +120,7 @@ def test_the_exit_status_says_whether_it_would_start(
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
     )
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
     assert not (tmp_path / "d").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane.config import Settings
+from controlplane.startup.config import Settings
 
 
 def settings(**given: str) -> Settings:

@@ -9,10 +9,10 @@ import pytest
 
 from controlplane.core.dependencies import Backends
 from controlplane.domain.cluster import DATA_VERSION, LIFE, Cluster, Restore, is_lost, next_offset
-from controlplane.migrations import RESTORING, bring_forward, look_at, wait_for_one_version
 from controlplane.operations import etcd_codec
 from controlplane.operations.members import MEMBERS, Member
-from controlplane.ownership import StartRefused
+from controlplane.startup.migrations import RESTORING, bring_forward, look_at, wait_for_one_version
+from controlplane.startup.ownership import StartRefused
 from controlplane.store.interface import KeyValueStore, Put, Transaction
 from nsml._version import RELEASE, VERSION
 from tests.platforms import ensure_cluster

@@ -14,12 +14,12 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import SECRETS
 from controlplane.access.vault import KEY_BYTES, Vault
-from controlplane.backends import key_file_of, opened_store, standing_of
 from controlplane.operations import etcd_codec
-from controlplane.ownership import StartRefused
+from controlplane.startup.backends import key_file_of, opened_store, standing_of
+from controlplane.startup.ownership import StartRefused
 
 if TYPE_CHECKING:
-    from controlplane.config import Settings
+    from controlplane.startup.config import Settings
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.cluster import DATA_VERSION
 from controlplane.operations import etcd_codec
 from controlplane.operations.members import MEMBERS
-from controlplane.ownership import StartRefused
+from controlplane.startup.ownership import StartRefused
 from controlplane.store.interface import Put, Transaction, unchanged
 from controlplane.store.revision_offset import ContinuedStore
 from nsml._version import VERSION

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.access.files import write_private
-from controlplane.backends import _login
-from controlplane.config import Settings
-from controlplane.ownership import StartRefused
+from controlplane.startup.backends import _login
+from controlplane.startup.config import Settings
+from controlplane.startup.ownership import StartRefused
 from controlplane.store.etcd_members import Login
 from controlplane.store.interface import StoreUnavailable
 

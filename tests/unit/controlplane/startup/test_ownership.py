@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import ownership as claims
 from controlplane.access.authority import open_authority
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
-from controlplane.config import SettingsError, read_settings
 from controlplane.core.dependencies import Backends
 from controlplane.operations import etcd_codec
-from controlplane.ownership import (
+from controlplane.startup import ownership as claims
+from controlplane.startup.config import SettingsError, read_settings
+from controlplane.startup.ownership import (
     BackendSettings,
     Claimed,
     Coordination,

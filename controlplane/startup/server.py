@@ -39,26 +39,26 @@ from controlplane.access.listeners import (
 )
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.wrapping import ByName, Wrapper
-from controlplane.backends import standing_of, surroundings
-from controlplane.config import (
+from controlplane.core.dependencies import MemberConfig
+from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.domain.idle import WasteRule
+from controlplane.domain.values import DAY_S
+from controlplane.operations.views import OPENS_HTTP
+from controlplane.plane import ControlPlane
+from controlplane.scheduler import InClass, Rules
+from controlplane.startup.backends import standing_of, surroundings
+from controlplane.startup.config import (
     LEASE_ALONE_S,
     LEASE_OF_SEVERAL_S,
     Settings,
     SettingsError,
     read_settings,
 )
-from controlplane.core.dependencies import MemberConfig
-from controlplane.domain.errors import NsmlError, Unavailable
-from controlplane.domain.idle import WasteRule
-from controlplane.domain.values import DAY_S
-from controlplane.operations.views import OPENS_HTTP
-from controlplane.ownership import StartRefused
-from controlplane.plane import ControlPlane
-from controlplane.python_gc import collect_seldom
-from controlplane.restore import refuse_unfinished, restore
-from controlplane.scheduler import InClass, Rules
-from controlplane.secrets_key import change_secrets_key
-from controlplane.startup_retry import Waiting
+from controlplane.startup.ownership import StartRefused
+from controlplane.startup.python_gc import collect_seldom
+from controlplane.startup.restore import refuse_unfinished, restore
+from controlplane.startup.secrets_key import change_secrets_key
+from controlplane.startup.startup_retry import Waiting
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from nsml._version import VERSION
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from controlplane.access.wrapping import Handler
     from controlplane.core.dependencies import Backends
     from controlplane.domain.cluster import Cluster
-    from controlplane.web import Web
+    from controlplane.startup.web import Web
 
 _log = structlog.get_logger("controlplane.server")
 
@@ -193,7 +193,7 @@ class Listeners:
             return None
         # A tenth of a second for who needs it.
         from controlplane.gateway.guard import Rules, networks  # noqa: PLC0415
-        from controlplane.web import Web  # noqa: PLC0415
+        from controlplane.startup.web import Web  # noqa: PLC0415
         from nsml.connections import Limits  # noqa: PLC0415
 
         settings = self._settings
@@ -562,7 +562,7 @@ def _do(arguments: Sequence[str] | None) -> None:
 
 
 def _check(settings: Settings) -> NoReturn:
-    from controlplane.checking import check, report  # noqa: PLC0415 - a start needs none of it
+    from controlplane.startup.checking import check, report  # noqa: PLC0415 - a start needs none of it
 
     findings = asyncio.run(check(settings, SystemClock()))
     print(without_password(report(findings)))  # noqa: T201 - for people

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controlplane import ownership as claims
 from controlplane.access.platform_keys import KEY_FILE
-from controlplane.config import Settings
 from controlplane.core.dependencies import Backends
 from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
-from controlplane.ownership import BackendSettings, Coordination, StartRefused
-from controlplane.restore import restore
+from controlplane.startup import ownership as claims
+from controlplane.startup.config import Settings
+from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused
+from controlplane.startup.restore import restore
 from nsml._version import VERSION
 from nsml.clock import inline
 from nsml.content.backups import Backup, BackupError, Manifest, drafting
