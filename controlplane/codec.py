@@ -77,36 +77,33 @@ class Spread(NamedTuple):
 
 
 class Encoder(Generic[T, M]):
-    """Makes messages of a dataclass; `encoder` and `codec` compile it. `fill` sets the fields of an empty message."""
+    """Makes messages of a dataclass; `encoder` and `codec` compile it.
 
-    __slots__ = ("fill", "kind", "message")
+    Attributes:
+        fill: sets the fields of an empty message.
+        to_message: the message that describes a value.
+    """
 
-    def __init__(self, kind: type[T], message: type[M], fill: Callable[[T, M], None]) -> None:
-        self.kind = kind
-        self.message = message
-        self.fill = fill
+    __slots__ = ("fill", "to_message")
 
-    def to_message(self, value: T) -> M:
-        """The message that describes a value."""
-        message = self.message()
-        self.fill(value, message)
-        return message
+    def __init__(self, compiled: Mapping[str, Any]) -> None:
+        self.fill: Callable[[T, M], None] = compiled["fill"]
+        self.to_message: Callable[[T], M] = compiled["to_message"]
 
 
 class Codec(Encoder[T, M]):
-    """Converts between a dataclass and a message; `codec` compiles it. `from_message` gives the value that a message describes."""
+    """Converts between a dataclass and a message; `codec` compiles it.
 
-    __slots__ = ("from_message",)
+    Attributes:
+        from_message: the value that a message describes.
+    """
 
-    def __init__(
-        self,
-        kind: type[T],
-        message: type[M],
-        fill: Callable[[T, M], None],
-        from_message: Callable[[M], T],
-    ) -> None:
-        super().__init__(kind, message, fill)
-        self.from_message = from_message
+    __slots__ = ("_parse", "from_message")
+
+    def __init__(self, compiled: Mapping[str, Any]) -> None:
+        super().__init__(compiled)
+        self._parse: Callable[[bytes], M] = compiled["Message"].FromString
+        self.from_message: Callable[[M], T] = compiled["from_message"]
 
     def encode(self, value: T) -> bytes:
         """A value as bytes."""
@@ -119,17 +116,13 @@ class Codec(Encoder[T, M]):
             ValueError: they are no such message, or a value of an enumeration is unknown.
         """
         try:
-            return self.from_message(self.message.FromString(data))
+            return self.from_message(self._parse(data))
         except DecodeError as error:
             raise ValueError(str(error)) from error
 
 
 _made: Final[dict[tuple[type, type], Encoder[Any, Any]]] = {}
-
-
-def made() -> tuple[Encoder[Any, Any], ...]:
-    """All encoders and codecs so far."""
-    return tuple(_made.values())
+"""All that were compiled, by dataclass and message: those within others are found here."""
 
 
 def codec(
@@ -158,7 +151,7 @@ def codec(
         omit: fields of the dataclass that are not of the message: they are read as their defaults.
 
     Raises:
-        TypeError: the two do not agree, or were compiled already.
+        TypeError: the two do not agree, an exception names a field that is not there, or they were compiled already.
     """
     writing = _Writing(kind, message, is_two_way=True)
     writing.fields(
@@ -169,8 +162,7 @@ def codec(
         extra=extra,
         omit=omit,
     )
-    compiled = writing.compiled()
-    one: Codec[T, M] = Codec(kind, message, compiled["fill"], compiled["from_message"])
+    one: Codec[T, M] = Codec(writing.compiled())
     _made[kind, message] = one
     return one
 
@@ -191,7 +183,7 @@ def encoder(
     writing = _Writing(kind, message, is_two_way=False)
     ways = {name: Convert(way, _no_way_back) for name, way in (convert or {}).items()}
     writing.fields(rename=rename or {}, convert=ways, spread={}, unset={}, extra=extra, omit=omit)
-    one: Encoder[T, M] = Encoder(kind, message, writing.compiled()["fill"])
+    one: Encoder[T, M] = Encoder(writing.compiled())
     _made[kind, message] = one
     return one
 
@@ -231,6 +223,7 @@ class _Writing:
         self._is_two_way = is_two_way
         self._names: dict[str, Any] = {
             "Kind": kind,
+            "Message": message,
             "view": MappingProxyType,
             "set_time": _set_time,
         }
@@ -250,8 +243,13 @@ class _Writing:
         """Write each field of the dataclass."""
         there = self._message_type.DESCRIPTOR.fields_by_name
         left = set(there) - set(extra)
+        names = tuple(_field_names(self._kind))
+        stray = {*rename, *convert, *spread, *unset, *omit}.difference(names)
+        stray.update(set(extra).difference(there))
+        if stray:
+            raise TypeError(f"{self._title}: neither has {', '.join(sorted(stray))}")
         hints = get_type_hints(self._kind, localns=_TYPING_NAMES)
-        for name in _field_names(self._kind):
+        for name in names:
             if name in omit:
                 continue
             if name in spread:
@@ -275,8 +273,9 @@ class _Writing:
         return name
 
     def compiled(self) -> dict[str, Any]:
-        """The functions that were written: `fill`, and `from_message` on the way back."""
+        """The functions that were written, by name."""
         lines = ["def fill(v, m):", *(f"    {line}" for line in self._encoding or ["pass"])]
+        lines += ["def to_message(v):", "    m = Message()", "    fill(v, m)", "    return m"]
         if self._is_two_way:
             lines += ["def from_message(m):", "    return Kind("]
             lines += [*(f"        {line}," for line in self._decoding), "    )"]
