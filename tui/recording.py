@@ -105,7 +105,7 @@ class Header(msgspec.Struct, array_like=True):
 
 class _Entry(msgspec.Struct, array_like=True):
     at: float
-    body: list[Any]
+    body: list[msgspec.Raw]
     """The word of a kind, and its fields."""
 
 
@@ -125,30 +125,32 @@ class _Field(NamedTuple):
     """How a field is kept, and read again; reading raises where it is not what a platform says."""
 
     kept: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    read: Callable[[msgspec.Raw], Any]
+
+
+def _reading(kind: Any, checked: Callable[[Any], Any]) -> Callable[[msgspec.Raw], Any]:
+    decoder = msgspec.msgpack.Decoder(kind)
+    return lambda raw: checked(decoder.decode(raw))
 
 
 def _plain(kind: Any) -> _Field:
-    return _Field(lambda value: value, lambda kept: msgspec.convert(kept, kind))
+    return _Field(lambda value: value, msgspec.msgpack.Decoder(kind).decode)
 
 
-def _message(kind: type[M]) -> _Field:
-    return _Field(kind.SerializeToString, lambda kept: _parsed(kind, kept))
+def _message(kind: type[Message]) -> _Field:
+    return _Field(kind.SerializeToString, _reading(bytes, lambda data: _parsed(kind, data)))
 
 
 def _messages(kind: type[Message]) -> _Field:
-    def kept(messages: Sequence[Message]) -> list[bytes]:
-        return [one.SerializeToString() for one in messages]
-
-    def read(kept: Any) -> list[Message]:
-        return [_parsed(kind, one) for one in msgspec.convert(kept, list[bytes])]
-
-    return _Field(kept, read)
+    return _Field(
+        lambda messages: [one.SerializeToString() for one in messages],
+        _reading(list[bytes], lambda kept: [_parsed(kind, data) for data in kept]),
+    )
 
 
-def _parsed(kind: type[M], kept: Any) -> M:
+def _parsed(kind: type[M], data: bytes) -> M:
     message = kind()
-    message.ParseFromString(msgspec.convert(kept, bytes))
+    message.ParseFromString(data)
     _check(message)
     return message
 
@@ -198,34 +200,32 @@ def _finite(number: float) -> float:
     return number
 
 
-def _read_count(kept: Any) -> int:
-    if (count := msgspec.convert(kept, int)) < 0:
+def _count(number: int) -> int:
+    if number < 0:
         raise _Unsound("less than nothing")
-    return count
+    return number
 
 
-def _read_files(kept: Any) -> list[tuple[str, int]]:
-    files = msgspec.convert(kept, list[tuple[str, int]])
+def _files(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
     if min((size for _, size in files), default=0) < 0:
         raise _Unsound("a file of less than nothing")
     return files
 
 
-def _read_topic(kept: Any) -> Topic:
+def _topic(name: str) -> Topic:
     try:
-        return Topic(kept)
+        return Topic(name)
     except ValueError:
         raise _Unsound("a topic that there is not") from None
 
 
-def _read_link(kept: Any) -> Link:
-    is_live, failures, retry_in_s, reason = msgspec.convert(kept, tuple[bool, int, float, str])
+def _link(kept: tuple[bool, int, float, str]) -> Link:
+    is_live, failures, retry_in_s, reason = kept
     return Link(is_live=is_live, failures=failures, retry_in_s=_finite(retry_in_s), reason=reason)
 
 
-def _read_query(kept: Any) -> ChartQuery:
-    span = float | None
-    axis, low, high, width = msgspec.convert(kept, tuple[Axis, span, span, int])
+def _query(kept: tuple[Axis, float | None, float | None, int]) -> ChartQuery:
+    axis, low, high, width = kept
     return ChartQuery(axis=axis, low=low, high=high, width=width)
 
 
@@ -239,8 +239,7 @@ def _line(one: Series) -> _Line:
     return _Line(one.label, list(one.x), list(one.y), counts, means)
 
 
-def _read_lines(kept: Any) -> dict[str, list[Series]]:
-    groups = msgspec.convert(kept, dict[str, list[_Line]])
+def _lines(groups: dict[str, list[_Line]]) -> dict[str, list[Series]]:
     return {visible(name): [_series(one) for one in lines] for name, lines in groups.items()}
 
 
@@ -257,23 +256,25 @@ def _series(line: _Line) -> Series:
     )
 
 
-def _read_owners(kept: Any) -> dict[str, list[str]]:
-    owners = msgspec.convert(kept, dict[str, list[str]])
+def _owners(owners: dict[str, list[str]]) -> dict[str, list[str]]:
     return {visible(name): whose for name, whose in owners.items()}
-
-
-def _read_unended(kept: Any) -> str:
-    return "\n".join(map(visible, msgspec.convert(kept, str).split("\n")))
 
 
 _TEXT, _FLAG, _BYTES = _plain(str), _plain(bool), _plain(bytes)
 _TEXTS = _Field(list, _plain(list[str]).read)
-_SHOWN = _Field(list, lambda kept: [visible(one) for one in msgspec.convert(kept, list[str])])
-_COUNT = _Field(int, _read_count)
-_NUMBER = _Field(float, lambda kept: _finite(msgspec.convert(kept, float)))
-_TOPIC = _Field(str, _read_topic)
-_LINK = _Field(lambda link: (link.is_live, link.failures, link.retry_in_s, link.reason), _read_link)
-_QUERY = _Field(lambda query: (query.axis, query.low, query.high, query.width), _read_query)
+_SHOWN = _Field(list, _reading(list[str], lambda lines: [visible(one) for one in lines]))
+_UNENDED = _Field(str, _reading(str, lambda text: "\n".join(map(visible, text.split("\n")))))
+_COUNT = _Field(int, _reading(int, _count))
+_NUMBER = _Field(float, _reading(float, _finite))
+_TOPIC = _Field(str, _reading(str, _topic))
+_LINK = _Field(
+    lambda link: (link.is_live, link.failures, link.retry_in_s, link.reason),
+    _reading(tuple[bool, int, float, str], _link),
+)
+_QUERY = _Field(
+    lambda query: (query.axis, query.low, query.high, query.width),
+    _reading(tuple[Axis, float | None, float | None, int], _query),
+)
 
 _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     SessionsReceived: (_messages(Session), _TEXTS, _FLAG),
@@ -282,17 +283,17 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     QueueReceived: (_message(ListQueueResponse),),
     NodesReceived: (_messages(Node),),
     DatasetsReceived: (_messages(Dataset),),
-    TreeReceived: (_TEXT, _Field(list, _read_files)),
+    TreeReceived: (_TEXT, _Field(list, _reading(list[tuple[str, int]], _files))),
     ProjectsReceived: (_messages(Project),),
     ProjectReceived: (_message(GetProjectResponse),),
     SeriesReceived: (
         _plain(tuple[str, ...]),
         _QUERY,
-        _Field(_kept_lines, _read_lines),
-        _Field(dict, _read_owners),
+        _Field(_kept_lines, _reading(dict[str, list[_Line]], _lines)),
+        _Field(dict, _reading(dict[str, list[str]], _owners)),
         _COUNT,
     ),
-    LogReceived: (_TEXT, _SHOWN, _FLAG, _COUNT, _Field(str, _read_unended), _COUNT),
+    LogReceived: (_TEXT, _SHOWN, _FLAG, _COUNT, _UNENDED, _COUNT),
     ExplanationReceived: (_TEXT, _message(ExplainSessionResponse)),
     CheckpointsReceived: (_TEXT, _messages(Checkpoint)),
     TelemetryReceived: (_TEXT, _TEXT, _message(ReadTelemetryResponse)),
@@ -307,10 +308,13 @@ Code is not: what a program is, is not what it does. Nor is the rest of long com
 """
 _CALLER: Final = "caller"
 """The word of who looks."""
+_CALLER_WRITTEN: Final = msgspec.msgpack.encode(_CALLER)
 _WORDS: Final = {
     kind: TOPICS[kind].value if kind in TOPICS else kind.__name__.lower() for kind in _FIELDS
 }
-_KINDS: Final = {word: kind for kind, word in _WORDS.items()}
+_KINDS: Final = {msgspec.msgpack.encode(word): kind for kind, word in _WORDS.items()}
+"""By the word as it is written."""
+_NAMES: Final = {kind: [one.name for one in dataclasses.fields(kind)] for kind in _FIELDS}
 
 
 def _kept(event: Event) -> list[Any] | None:
@@ -320,21 +324,21 @@ def _kept(event: Event) -> list[Any] | None:
         return None
     if isinstance(event, ContentReceived) and len(event.data) > MOST_CONTENT_BYTES:
         return None
-    values = (getattr(event, one.name) for one in dataclasses.fields(kind))
-    kept = [one.kept(value) for one, value in zip(_FIELDS[kind], values, strict=True)]
-    return [_WORDS[kind], *kept]
+    kept = [_WORDS[kind]]
+    for field, name in zip(_FIELDS[kind], _NAMES[kind], strict=True):
+        kept.append(field.kept(getattr(event, name)))
+    return kept
 
 
-def _received(body: list[Any]) -> Event:
+def _received(body: list[msgspec.Raw]) -> Event:
     """What was received; raises where it is not what a platform says."""
-    word, *kept = body or [""]
-    kind = _KINDS.get(word) if isinstance(word, str) else None
+    kind = _KINDS.get(bytes(body[0])) if body else None
     if kind is None:
         raise _Unsound("of a kind that there is not")
     fields = _FIELDS[kind]
-    if len(kept) != len(fields):
+    if len(body) != 1 + len(fields):
         raise _Unsound("with more fields than its kind has, or fewer")
-    event: Event = kind(*(one.read(value) for one, value in zip(fields, kept, strict=True)))
+    event: Event = kind(*(one.read(raw) for one, raw in zip(fields, body[1:], strict=True)))
     if isinstance(event, SeriesReceived):
         for name, lines in event.groups.items():
             whose = event.owners.get(name, ())
@@ -405,11 +409,11 @@ class Recorder:
         # The machine's clock may be set back; what came later stays later.
         self._at = max(self._at, at)
         try:
-            self._write_frame(_Entry(self._at, body))
+            self._write_frame([self._at, body])
         except OSError as error:
             self._end(f"the recording ended: {error.strerror or error}")
 
-    def _write_frame(self, body: msgspec.Struct) -> None:
+    def _write_frame(self, body: msgspec.Struct | list[Any]) -> None:
         data = self._encoder.encode(body)
         self._taken += _HEAD.size + len(data)
         if self._taken > self._most_bytes or len(data) > MOST_FRAME_BYTES:
@@ -502,8 +506,8 @@ class Recording:
         if at < self.ends:
             raise _Unsound("it goes back in time")
         self.ends = at
-        if entry.body[:1] == [_CALLER]:
-            _, self.user = msgspec.convert(entry.body, tuple[str, str])
+        if len(entry.body) == 2 and bytes(entry.body[0]) == _CALLER_WRITTEN:
+            self.user = _TEXT.read(entry.body[1])
             return
         event = _received(entry.body)
         if isinstance(event, (Linked, Refused)):

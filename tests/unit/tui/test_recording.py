@@ -322,7 +322,7 @@ LINE = ("it", [1.0], [1.0], None, None)
         (packed((AT, [["queue"], b""])), "of a kind that there is not"),
         (packed((AT, ["queue"])), "with more fields than its kind has, or fewer"),
         (packed((AT, ["queue", b"", 1])), "with more fields than its kind has, or fewer"),
-        (packed((AT, ["queue", 7])), "Expected `bytes`"),
+        (packed((AT, ["queue", "text"])), "Expected `bytes`"),
         (packed((AT, ["caller"])), "damaged in frame 1"),
         (packed((AT, ["dataset's files", "d1", [["a", -1]]])), "less than nothing"),
         (packed((AT, ["refused", "weather", "no"])), "a topic that there is not"),
