@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from nsml.v1.webhooks_pb2 import Webhook
 
 _MOST_READ = 4_096
+_EVENTS = ("ended", "failed", "idle")
 
 
 @click.group("webhook", cls=Group)
 def webhook() -> None:
-    """Your webhook: a URL that is called when a session of yours idles, or is a zombie.
+    """Your webhook: a URL that is called when a session of yours ends, fails or idles.
 
-    A JSON object is sent by POST: `text` for chat programs, and `event`, `session`, `since`, `reason`. The URL lies
-    encrypted, and of it only the host is ever shown again.
+    A JSON object is sent by POST: `text` for chat programs, and `event`, `session` and more, such as `state`, `cause`
+    and `ran_s` of an end. The URL lies encrypted, and of it only the host is ever shown again.
     """
 
 
@@ -34,8 +35,15 @@ def _record(found: Webhook | None) -> dict[str, Any]:
     from nsml.view.units import moment
 
     if found is None:
-        return {"origin": "", "set_at": None}
-    return {"origin": found.origin, "set_at": moment(seconds_of(found.set_at))}
+        return {"origin": "", "set_at": None, "on": []}
+    return {"origin": found.origin, "set_at": moment(seconds_of(found.set_at)), "on": _on(found)}
+
+
+def _on(found: Webhook) -> list[str]:
+    from nsml.v1.webhooks_pb2 import WebhookEvent
+    from nsml.view.enums import enum_word
+
+    return [enum_word(WebhookEvent, event, "WEBHOOK_EVENT_") for event in found.events]
 
 
 @command(
@@ -44,14 +52,22 @@ def _record(found: Webhook | None) -> dict[str, Any]:
     examples=[
         "nsml webhook set",
         "nsml webhook set < url.txt",
+        "nsml webhook set --on failed --on idle < url.txt",
         "nsml webhook set --from-env SLACK_URL",
     ],
 )
 @click.argument("refused", nargs=-1, metavar="")
 @click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
+@click.option(
+    "--on",
+    multiple=True,
+    type=click.Choice(_EVENTS),
+    help="Call it for this alone: all ends, ends but success, or devices left idle; may be repeated.  "
+    "[default: ended, idle]",
+)
 @pass_app
-def put(app: App, *, refused: tuple[str, ...], variable: str | None) -> None:
-    """Set it, in place of what was set: from stdin, or typed unseen."""
+def put(app: App, *, refused: tuple[str, ...], variable: str | None, on: tuple[str, ...]) -> None:
+    """Set it, in place of what was set: from stdin, or typed unseen. What you stop yourself is no news."""
     if refused:
         raise CommandError(
             "a URL in the command line is seen by all on this machine, and often bears a token",
@@ -65,8 +81,9 @@ def put(app: App, *, refused: tuple[str, ...], variable: str | None) -> None:
             code=ExitCode.USAGE,
             advice="nsml webhook set < FILE\nnsml webhook rm",
         )
-    made = app.call(lambda client: client.webhooks.put(url))
-    write_one(app, _record(made), [f"webhook set: {made.origin}"], name="origin")
+    events = [f"WEBHOOK_EVENT_{one.upper()}" for one in on]
+    made = app.call(lambda client: client.webhooks.put(url, events))
+    write_one(app, _record(made), [f"webhook set: {_told(made)}"], name="origin")
     if app.is_for_people:
         app.say("  try it: nsml webhook test")
 
@@ -94,10 +111,15 @@ def _read(app: App) -> str:
 @command("show", reads=True, examples=["nsml webhook show", "nsml webhook show -j"])
 @pass_app
 def show(app: App) -> None:
-    """Show where it goes: the host, never the whole URL."""
+    """Show where it goes, the host and never the whole URL, and what it is called for."""
     found = app.call(lambda client: client.webhooks.get())
-    origin = found.origin if found else "no webhook: nsml webhook set"
-    write_one(app, _record(found), [origin], name="origin")
+    told = _told(found) if found else "no webhook: nsml webhook set"
+    write_one(app, _record(found), [told], name="origin")
+
+
+def _told(found: Webhook) -> str:
+    on = f"  (on {', '.join(_on(found))})" if found.events else ""
+    return f"{found.origin}{on}"
 
 
 @command("rm", examples=["nsml webhook rm", "nsml webhook rm -y"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -14,12 +14,13 @@ from controlplane.access.vault import NotOpened
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
+from controlplane.domain.notices import EARLIER_EVENTS, WebhookEvent
 from controlplane.operations import etcd_codec
 from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from controlplane.access.vault import Vault
     from controlplane.domain.identity import User
@@ -65,6 +66,15 @@ class OpenedSecret:
     problem: str = ""
 
 
+class OpenedWebhook(NamedTuple):
+    """A webhook of a user; `set_at` in Unix seconds, `owner_id` of the user."""
+
+    url: str
+    set_at: float
+    events: tuple[WebhookEvent, ...]
+    owner_id: str
+
+
 class UserSecrets:
     """Secrets of all users. Any control plane with the vault's keys may use them, leader or not."""
 
@@ -87,12 +97,29 @@ class UserSecrets:
         _check_value(value)
         return await self._put_in_turn(owner, name, value)
 
-    async def put_webhook(self, owner: str, url: str) -> float:
+    async def put_webhook(self, owner: str, url: str, events: Sequence[WebhookEvent]) -> float:
         """Set the webhook of a user; when that was, Unix seconds. NotFound: the owner was removed."""
-        return (await self._put_in_turn(owner, _WEBHOOK, url.encode())).updated_at
+        facts = await self._put_in_turn(owner, _WEBHOOK, url.encode(), events=events)
+        return facts.updated_at
 
-    async def webhook(self, owner: str) -> tuple[str, float] | None:
-        """The URL of a user's webhook and when it was set; None: there is none, or nothing opens it.
+    async def webhook_events(self, owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
+        """For what the webhooks of these users are called, without those that have none; one read.
+
+        One that an earlier user of the name has left is among them: `webhook` finds that out.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        reads = tuple(SECRETS.read(secret_key(owner, _WEBHOOK)) for owner in owners)
+        result = await self._store.commit(Transaction(compares=(), success=reads))
+        return {
+            owner: _events(SECRETS.stored(one.item).value)
+            for owner, one in zip(owners, result.responses, strict=True)
+            if one.item is not None
+        }
+
+    async def webhook(self, owner: str) -> OpenedWebhook | None:
+        """A user's webhook; None: there is none, or nothing opens it.
 
         Raises:
             NotFound: there is no such user.
@@ -106,22 +133,28 @@ class UserSecrets:
         except NotOpened:
             _log.error("secret.not_opened", user=owner, name=_WEBHOOK)
             return None
-        return url.decode(), known.value.updated_at
+        return OpenedWebhook(
+            url.decode(), known.value.updated_at, _events(known.value), user.value.id
+        )
 
     async def remove_webhook(self, owner: str) -> None:
         """Remove a user's webhook, if there is one."""
         await self._write([], [SECRETS.delete(secret_key(owner, _WEBHOOK))])
         _log.info("secret.removed", user=owner, name=_WEBHOOK)
 
-    async def _put_in_turn(self, owner: str, name: str, value: bytes) -> SecretFacts:
+    async def _put_in_turn(
+        self, owner: str, name: str, value: bytes, *, events: Sequence[WebhookEvent] = ()
+    ) -> SecretFacts:
         async with self._counting:
             while True:
-                facts = await self._put(owner, name, value)
+                facts = await self._put(owner, name, value, events)
                 if facts is not None:
                     _log.info("secret.set", user=owner, name=name)
                     return facts
 
-    async def _put(self, owner: str, name: str, value: bytes) -> SecretFacts | None:
+    async def _put(
+        self, owner: str, name: str, value: bytes, events: Sequence[WebhookEvent]
+    ) -> SecretFacts | None:
         """One try; None when somebody wrote in between."""
         key, user = secret_key(owner, name), await self._user(owner)
         known = await SECRETS.get(self._store, key)
@@ -138,6 +171,7 @@ class UserSecrets:
             size_bytes=len(value),
             created_at=(known and known.value.created_at) or now,
             updated_at=now,
+            events=events,
         )
         before = SECRETS.absent(key) if known is None else SECRETS.unchanged(known)
         writes = [SECRETS.put(key, record)]
@@ -328,6 +362,10 @@ def _no_secret(owner: str, name: str, known: Iterable[str], *, attempt: str) -> 
         why=f"there is {', '.join(there) or 'none yet'}",
         attempt=nearest[0] if nearest else attempt,
     )
+
+
+def _events(record: SecretRecord) -> tuple[WebhookEvent, ...]:
+    return tuple(map(WebhookEvent, record.events)) or EARLIER_EVENTS
 
 
 def _facts(name: str, record: SecretRecord) -> SecretFacts:

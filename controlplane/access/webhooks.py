@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from controlplane.access.webhook_targets import target_of
 from controlplane.domain.errors import NotFound, StateConflict
+from controlplane.domain.notices import DEFAULT_EVENTS, WebhookEvent, is_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from controlplane.access.user_secrets import UserSecrets
     from controlplane.access.webhook_targets import Target
@@ -33,6 +34,7 @@ class WebhookFacts(NamedTuple):
 
     origin: str
     set_at: float
+    events: tuple[WebhookEvent, ...]
 
 
 class Webhooks:
@@ -46,7 +48,9 @@ class Webhooks:
         self._secrets = secrets
         self._post = post
 
-    async def put(self, owner: str, url: str) -> WebhookFacts:
+    async def put(
+        self, owner: str, url: str, events: Collection[WebhookEvent] = DEFAULT_EVENTS
+    ) -> WebhookFacts:
         """Set a user's.
 
         Raises:
@@ -54,30 +58,59 @@ class Webhooks:
             NotFound: the user was removed.
         """
         target = target_of(url, allows_private=self._poster().allows_private)
-        set_at = await self._secrets.put_webhook(owner, url)
-        return WebhookFacts(target.origin, set_at)
+        chosen = tuple(one for one in WebhookEvent if one in events)
+        set_at = await self._secrets.put_webhook(owner, url, chosen)
+        return WebhookFacts(target.origin, set_at, chosen)
 
     async def told(self, owner: str) -> WebhookFacts | None:
         """What is set; NotFound if there is no such user."""
         found = await self._secrets.webhook(owner)
-        return found and WebhookFacts(target_of(found[0], allows_private=True).origin, found[1])
+        if found is None:
+            return None
+        origin = target_of(found.url, allows_private=True).origin
+        return WebhookFacts(origin, found.set_at, found.events)
+
+    async def wanted(self, owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
+        """For what those of these users are called, without users that have none.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        return {} if self._post is None else await self._secrets.webhook_events(owners)
 
     async def remove(self, owner: str) -> None:
         """Remove a user's, if there is one."""
         await self._secrets.remove_webhook(owner)
 
-    async def send(self, owner: str, message: Mapping[str, str]) -> int:
+    async def send(
+        self,
+        owner: str,
+        message: Mapping[str, object],
+        event: WebhookEvent | None = None,
+        *,
+        owner_id: str = "",
+    ) -> int:
         """Send a message to a user's, once, and give the HTTP status.
 
+        Args:
+            owner: the user.
+            message: what is sent, as JSON.
+            event: what it tells; None: what is told whatever the webhook is called for.
+            owner_id: that the user must have; "": any.
+
         Raises:
-            NotFound: there is no such user, or none is set.
+            NotFound: there is no such user, none is set, or it is not called for that.
             InvalidRequest: it is not to be called, by what the operator allows now.
             StateConflict: it cannot be reached, or does not answer in time.
         """
         post, found = self._poster(), await self._secrets.webhook(owner)
         if found is None:
             raise NotFound("no webhook is set", attempt="nsml webhook set < FILE")
-        target = target_of(found[0], allows_private=post.allows_private)
+        if owner_id and found.owner_id != owner_id:
+            raise NotFound(f"{owner} is another user than the one of then")
+        if event is not None and not is_wanted(event, found.events):
+            raise NotFound(f"the webhook is not called for {event.value.lower()}")
+        target = target_of(found.url, allows_private=post.allows_private)
         return await post(target, json.dumps(message).encode(), owner=owner)
 
     def _poster(self) -> Post:

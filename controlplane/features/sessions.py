@@ -16,6 +16,7 @@ from controlplane.features.projects import projects
 from controlplane.features.records import last_reports, logs
 from controlplane.features.secrets import user_secrets
 from controlplane.features.usage import usages
+from controlplane.features.webhooks import outbox
 from controlplane.loops.export import Exporting
 from controlplane.loops.scheduling import Scheduling
 from controlplane.operations.compare_and_swap import SessionWriter
@@ -61,6 +62,7 @@ def wire(core: Core) -> Feature:
         history=core.history,
         committer=core.committer,
         usages=core.shared(usages),
+        outbox=core.shared(outbox),
         term=core.term,
     )
     exporting = Exporting(state=core.state, exporter=exporter, clock=core.clock)

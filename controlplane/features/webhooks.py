@@ -1,4 +1,4 @@
-"""Users' webhooks."""
+"""Users' webhooks, and the notices that wait for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from controlplane.access.webhooks import Webhooks
 from controlplane.core.feature import Feature
 from controlplane.features.secrets import user_secrets
+from controlplane.loops.notices import Delivering
+from controlplane.operations.free_space import STORE
+from controlplane.operations.notices import Outbox
 from controlplane.services.webhooks import WebhookServicer
 from nsml.v1 import webhooks_pb2_grpc
 
@@ -19,7 +22,23 @@ def webhooks(core: Core) -> Webhooks:
     return Webhooks(core.shared(user_secrets), core.backends.post)
 
 
+def outbox(core: Core) -> Outbox:
+    """What webhooks are to be told."""
+    return Outbox(
+        core.store,
+        wanted=core.shared(webhooks).wanted,
+        clock=core.clock,
+        is_full=lambda: core.space.is_low(STORE),
+    )
+
+
 def wire(core: Core) -> Feature:
-    """Offer WebhookService."""
-    servicer = WebhookServicer(core.shared(webhooks))
-    return Feature(services=((webhooks_pb2_grpc.add_WebhookServiceServicer_to_server, servicer),))
+    """Offer WebhookService; the leader delivers notices."""
+    known = core.shared(webhooks)
+    delivering = Delivering(core.shared(outbox), known, clock=core.clock)
+    return Feature(
+        services=(
+            (webhooks_pb2_grpc.add_WebhookServiceServicer_to_server, WebhookServicer(known)),
+        ),
+        leader_loops=(delivering.run,),
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import structlog
 
 from controlplane.domain.errors import NotFound, NsmlError
+from controlplane.domain.notices import WebhookEvent
 from controlplane.operations.usage import LOOK_EVERY_S
 from controlplane.store.interface import StoreError
 from nsml.concurrency import TaskGroup
@@ -65,7 +66,9 @@ class Wasting:
             if pause:
                 await self._clock.sleep(pause)
             try:
-                status = await self._webhooks.send(session.owner, message_of(session, episode))
+                status = await self._webhooks.send(
+                    session.owner, message_of(session, episode), WebhookEvent.IDLE
+                )
             except NotFound:
                 return
             except (NsmlError, StoreError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.codec import Convert, Spread, codec
 from controlplane.domain.cluster import Cluster
+from controlplane.domain.notices import Notice
 from controlplane.domain.values import (
     HOST_NETWORK,
     WHOLE_DEVICE,
@@ -43,6 +44,7 @@ PROJECTS: Final = "project/"
 NAMES: Final = "name/"
 REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
+NOTICES: Final = "notice/"
 CLUSTER: Final = "cluster"
 PLATFORM_KEYS: Final = "platform-keys"
 PROBE: Final = Transaction(success=(Put(key="probe", value=b""),))
@@ -82,6 +84,11 @@ def request_key(owner: str, request_id: str) -> str:
 def counter_key(owner: str, dataset: str) -> str:
     """The number given last for a user and dataset."""
     return f"{COUNTERS}{owner}/{dataset}"
+
+
+def notice_key(notice: Notice) -> str:
+    """Where what a user's webhook is to be told is; a session ends once."""
+    return f"{NOTICES}{notice.owner}/{notice.session_id}"
 
 
 def encode_pointer(session_id: str) -> bytes:
@@ -252,3 +259,7 @@ decode_cluster: Final = _CLUSTER.decode
 _PROJECT: Final = codec(Project, pb.ProjectRecord)
 encode_project: Final = _PROJECT.encode
 decode_project: Final = _PROJECT.decode
+
+_NOTICE: Final = codec(Notice, pb.NoticeRecord)
+encode_notice: Final = _NOTICE.encode
+decode_notice: Final = _NOTICE.decode

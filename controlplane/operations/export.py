@@ -1,4 +1,4 @@
-"""The outbox: an ended session goes to the catalogue, and then leaves the store."""
+"""An ended session goes to the catalogue, and then leaves the store; in its place comes a notice, if its owner wants one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from controlplane.history.values import AttemptCharge, SessionRecord
 from controlplane.operations import etcd_codec
 from controlplane.operations.committer import Deposed
 from controlplane.operations.session_listing import searched_text
+from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from controlplane.domain.notices import Notice
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.committer import Committer
+    from controlplane.operations.notices import Outbox
     from controlplane.operations.pending_writes import Draft
     from controlplane.operations.usage import Usages
 
@@ -35,9 +38,16 @@ class Exporter:
     """
 
     def __init__(
-        self, *, history: History, committer: Committer, usages: Usages, term: Callable[[], int]
+        self,
+        *,
+        history: History,
+        committer: Committer,
+        usages: Usages,
+        outbox: Outbox,
+        term: Callable[[], int],
     ) -> None:
         self._history = history
+        self._outbox = outbox
         self._usages = usages
         self._committer = committer
         self._term = term
@@ -49,12 +59,28 @@ class Exporter:
             Deposed: a later leader has written to the catalogue.
         """
         term = self._term()
-        put = await asyncio.gather(*[self._put(session, term) for session in sessions])
-        done = [session for session, is_put in zip(sessions, put, strict=True) if is_put]
-        await asyncio.gather(
-            *[self._committer.decide(_removal(session), soft=True) for session in done]
+        notices, put = await asyncio.gather(
+            self._notices(sessions),
+            asyncio.gather(*[self._put(session, term) for session in sessions]),
         )
+        if notices is None:
+            return set()
+        done = [session for session, is_put in zip(sessions, put, strict=True) if is_put]
+        await asyncio.gather(*[self._remove(session, notices.get(session.id)) for session in done])
         return {session.id for session in done}
+
+    async def _notices(self, sessions: Sequence[Session]) -> dict[str, Notice] | None:
+        """What is to be told of them, by id; None: the store does not answer."""
+        try:
+            return await self._outbox.of_ends(sessions)
+        except StoreError as error:
+            _log.warning("export.failed", reason=str(error))
+            return None
+
+    async def _remove(self, session: Session, notice: Notice | None) -> None:
+        await self._committer.decide(_removal(session, notice), soft=True)
+        if notice is not None:
+            self._outbox.recorded(notice)
 
     async def _put(self, session: Session, term: int) -> bool:
         try:
@@ -71,11 +97,11 @@ class Exporter:
         return True
 
 
-def _removal(session: Session) -> Callable[[Draft], None]:
+def _removal(session: Session, notice: Notice | None) -> Callable[[Draft], None]:
     def decide(draft: Draft) -> None:
         # A memo may have changed since: then it is exported again first.
         if draft.session(session.id) == session:
-            draft.remove_session(session)
+            draft.remove_session(session, notice)
 
     return decide
 

@@ -21,15 +21,17 @@ from controlplane.store.interface import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from controlplane.domain.notices import Notice
     from controlplane.domain.values import Node, Session
     from controlplane.operations.live_state import LiveState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """A session that is to leave the store with its name and request id."""
+    """A session that is to leave the store with its name and request id; `notice` takes its place."""
 
     session: Session
+    notice: Notice | None = None
 
 
 class Draft:
@@ -70,9 +72,9 @@ class Draft:
         self.put_session(session)
         self._placed.append((session.id, session.attempt))
 
-    def remove_session(self, session: Session) -> None:
-        """Delete a session with its name and request id."""
-        self._sessions[session.id] = Removed(session=session)
+    def remove_session(self, session: Session, notice: Notice | None = None) -> None:
+        """Delete a session with its name and request id, and record what its owner is to be told of it."""
+        self._sessions[session.id] = Removed(session=session, notice=notice)
 
     def node(self, name: str) -> Node | None:
         """A node as it would be."""
@@ -121,10 +123,11 @@ class Draft:
     def operations_with(self, other: Draft) -> int:
         """How many operations the merged draft would have."""
         sessions = {**self._sessions, **other._sessions}
-        removed = sum(1 for entry in sessions.values() if isinstance(entry, Removed))
+        removed = [entry for entry in sessions.values() if isinstance(entry, Removed)]
+        notices = sum(1 for entry in removed if entry.notice is not None)
         allocations = self._allocations.keys() | other._allocations.keys()
         nodes = self._nodes.keys() | other._nodes.keys()
-        return len(sessions) + 2 * removed + len(allocations) + len(nodes)
+        return len(sessions) + 2 * len(removed) + notices + len(allocations) + len(nodes)
 
     def transaction(self, fence: Compare) -> Transaction:
         """All of it, if nothing that it changes was changed by others and the fence holds.
@@ -158,6 +161,11 @@ class Draft:
                 yield Delete(
                     key=etcd_codec.request_key(entry.session.owner, entry.session.request_id)
                 )
+                if entry.notice is not None:
+                    yield Put(
+                        key=etcd_codec.notice_key(entry.notice),
+                        value=etcd_codec.encode_notice(entry.notice),
+                    )
             else:
                 value = etcd_codec.encode_session(entry, term=term)
                 self.written[value] = entry

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.domain.errors import StateConflict
+from controlplane.domain.errors import InvalidRequest, StateConflict
+from controlplane.domain.notices import DEFAULT_EVENTS, WebhookEvent
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import webhooks_pb2 as pb
 from nsml.v1 import webhooks_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from controlplane.access.webhooks import WebhookFacts, Webhooks
+
+_PREFIX: Final = "WEBHOOK_EVENT_"
+_BY_NAME: Final = pb.WebhookEvent.DESCRIPTOR.values_by_name
 
 
 class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
@@ -27,7 +33,8 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
         self, request: pb.SetWebhookRequest, _: Context
     ) -> pb.SetWebhookResponse:
         """Set it."""
-        facts = await self._webhooks.put(require_user().user.name, request.url)
+        events = _events(request.events) or DEFAULT_EVENTS
+        facts = await self._webhooks.put(require_user().user.name, request.url, events)
         return pb.SetWebhookResponse(webhook=_message(facts))
 
     @answering
@@ -62,4 +69,19 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
 
 
 def _message(facts: WebhookFacts) -> pb.Webhook:
-    return pb.Webhook(origin=facts.origin, set_at=timestamp(facts.set_at))
+    return pb.Webhook(
+        origin=facts.origin,
+        set_at=timestamp(facts.set_at),
+        events=[f"{_PREFIX}{one.value}" for one in facts.events],
+    )
+
+
+def _events(numbers: Iterable[int]) -> frozenset[WebhookEvent]:
+    """Those of a request; raises InvalidRequest where one is not known here."""
+    names = {value.number: name.removeprefix(_PREFIX) for name, value in _BY_NAME.items()}
+    try:
+        return frozenset(WebhookEvent(names[number]) for number in numbers)
+    except (KeyError, ValueError):
+        raise InvalidRequest(
+            "a webhook is called for ended, failed or idle", attempt="nsml webhook set --on failed"
+        ) from None

@@ -724,11 +724,13 @@ class Webhooks:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
-    async def put(self, url: str) -> webhooks.Webhook:
-        """Set it, in place of what was set."""
+    async def put(
+        self, url: str, events: Sequence[webhooks.WebhookEvent | str] = ()
+    ) -> webhooks.Webhook:
+        """Set it, in place of what was set; without events it is called for what the platform chooses."""
         from nsml.v1 import webhooks_pb2 as pb
 
-        request = pb.SetWebhookRequest(url=url)
+        request = pb.SetWebhookRequest(url=url, events=events)
         answer = await self._rpc.unary("WebhookService/SetWebhook", request, pb.SetWebhookResponse)
         return answer.webhook
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/webhooks.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x07Webhook\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12*\n\x06set_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\" \n\x11SetWebhookRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\"7\n\x12SetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x13\n\x11GetWebhookRequest\"7\n\x12GetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x16\n\x14RemoveWebhookRequest\"\x17\n\x15RemoveWebhookResponse\"\x14\n\x12TestWebhookRequest\"%\n\x13TestWebhookResponse\x12\x0e\n\x06status\x18\x01 \x01(\r2\xdb\x03\n\x0eWebhookService\x12\x64\n\nSetWebhook\x12\x1a.nsml.v1.SetWebhookRequest\x1a\x1b.nsml.v1.SetWebhookResponse\"\x1d\x8a\xb5\x18\x11\n\x01\x02\x12\x0c\x46or oneself.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x12\x84\x01\n\nGetWebhook\x12\x1a.nsml.v1.GetWebhookRequest\x1a\x1b.nsml.v1.GetWebhookResponse\"=\x90\x02\x01\x8a\xb5\x18\x36\n\x01\x02\x12\x31The caller\'s own; never more of it than the host.\x12n\n\rRemoveWebhook\x12\x1d.nsml.v1.RemoveWebhookRequest\x1a\x1e.nsml.v1.RemoveWebhookResponse\"\x1e\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\x12l\n\x0bTestWebhook\x12\x1b.nsml.v1.TestWebhookRequest\x1a\x1c.nsml.v1.TestWebhookResponse\"\"\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/webhooks.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n\x07Webhook\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12*\n\x06set_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x06\x65vents\x18\x03 \x03(\x0e\x32\x15.nsml.v1.WebhookEvent\"G\n\x11SetWebhookRequest\x12\x0b\n\x03url\x18\x01 \x01(\t\x12%\n\x06\x65vents\x18\x02 \x03(\x0e\x32\x15.nsml.v1.WebhookEvent\"7\n\x12SetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x13\n\x11GetWebhookRequest\"7\n\x12GetWebhookResponse\x12!\n\x07webhook\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Webhook\"\x16\n\x14RemoveWebhookRequest\"\x17\n\x15RemoveWebhookResponse\"\x14\n\x12TestWebhookRequest\"%\n\x13TestWebhookResponse\x12\x0e\n\x06status\x18\x01 \x01(\r*x\n\x0cWebhookEvent\x12\x1d\n\x19WEBHOOK_EVENT_UNSPECIFIED\x10\x00\x12\x17\n\x13WEBHOOK_EVENT_ENDED\x10\x01\x12\x18\n\x14WEBHOOK_EVENT_FAILED\x10\x02\x12\x16\n\x12WEBHOOK_EVENT_IDLE\x10\x03\x32\xdb\x03\n\x0eWebhookService\x12\x64\n\nSetWebhook\x12\x1a.nsml.v1.SetWebhookRequest\x1a\x1b.nsml.v1.SetWebhookResponse\"\x1d\x8a\xb5\x18\x11\n\x01\x02\x12\x0c\x46or oneself.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x12\x84\x01\n\nGetWebhook\x12\x1a.nsml.v1.GetWebhookRequest\x1a\x1b.nsml.v1.GetWebhookResponse\"=\x90\x02\x01\x8a\xb5\x18\x36\n\x01\x02\x12\x31The caller\'s own; never more of it than the host.\x12n\n\rRemoveWebhook\x12\x1d.nsml.v1.RemoveWebhookRequest\x1a\x1e.nsml.v1.RemoveWebhookResponse\"\x1e\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\x12l\n\x0bTestWebhook\x12\x1b.nsml.v1.TestWebhookRequest\x1a\x1c.nsml.v1.TestWebhookResponse\"\"\x8a\xb5\x18\x16\n\x01\x02\x12\x11The caller\'s own.\x92\xb5\x18\x00\xa0\xb5\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,24 +40,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WEBHOOKSERVICE'].methods_by_name['RemoveWebhook']._serialized_options = b'\212\265\030\026\n\001\002\022\021The caller\'s own.\222\265\030\000'
   _globals['_WEBHOOKSERVICE'].methods_by_name['TestWebhook']._loaded_options = None
   _globals['_WEBHOOKSERVICE'].methods_by_name['TestWebhook']._serialized_options = b'\212\265\030\026\n\001\002\022\021The caller\'s own.\222\265\030\000\240\265\030\001'
+  _globals['_WEBHOOKEVENT']._serialized_start=496
+  _globals['_WEBHOOKEVENT']._serialized_end=616
   _globals['_WEBHOOK']._serialized_start=68
-  _globals['_WEBHOOK']._serialized_end=137
-  _globals['_SETWEBHOOKREQUEST']._serialized_start=139
-  _globals['_SETWEBHOOKREQUEST']._serialized_end=171
-  _globals['_SETWEBHOOKRESPONSE']._serialized_start=173
-  _globals['_SETWEBHOOKRESPONSE']._serialized_end=228
-  _globals['_GETWEBHOOKREQUEST']._serialized_start=230
-  _globals['_GETWEBHOOKREQUEST']._serialized_end=249
-  _globals['_GETWEBHOOKRESPONSE']._serialized_start=251
-  _globals['_GETWEBHOOKRESPONSE']._serialized_end=306
-  _globals['_REMOVEWEBHOOKREQUEST']._serialized_start=308
-  _globals['_REMOVEWEBHOOKREQUEST']._serialized_end=330
-  _globals['_REMOVEWEBHOOKRESPONSE']._serialized_start=332
-  _globals['_REMOVEWEBHOOKRESPONSE']._serialized_end=355
-  _globals['_TESTWEBHOOKREQUEST']._serialized_start=357
-  _globals['_TESTWEBHOOKREQUEST']._serialized_end=377
-  _globals['_TESTWEBHOOKRESPONSE']._serialized_start=379
-  _globals['_TESTWEBHOOKRESPONSE']._serialized_end=416
-  _globals['_WEBHOOKSERVICE']._serialized_start=419
-  _globals['_WEBHOOKSERVICE']._serialized_end=894
+  _globals['_WEBHOOK']._serialized_end=176
+  _globals['_SETWEBHOOKREQUEST']._serialized_start=178
+  _globals['_SETWEBHOOKREQUEST']._serialized_end=249
+  _globals['_SETWEBHOOKRESPONSE']._serialized_start=251
+  _globals['_SETWEBHOOKRESPONSE']._serialized_end=306
+  _globals['_GETWEBHOOKREQUEST']._serialized_start=308
+  _globals['_GETWEBHOOKREQUEST']._serialized_end=327
+  _globals['_GETWEBHOOKRESPONSE']._serialized_start=329
+  _globals['_GETWEBHOOKRESPONSE']._serialized_end=384
+  _globals['_REMOVEWEBHOOKREQUEST']._serialized_start=386
+  _globals['_REMOVEWEBHOOKREQUEST']._serialized_end=408
+  _globals['_REMOVEWEBHOOKRESPONSE']._serialized_start=410
+  _globals['_REMOVEWEBHOOKRESPONSE']._serialized_end=433
+  _globals['_TESTWEBHOOKREQUEST']._serialized_start=435
+  _globals['_TESTWEBHOOKREQUEST']._serialized_end=455
+  _globals['_TESTWEBHOOKRESPONSE']._serialized_start=457
+  _globals['_TESTWEBHOOKRESPONSE']._serialized_end=494
+  _globals['_WEBHOOKSERVICE']._serialized_start=619
+  _globals['_WEBHOOKSERVICE']._serialized_end=1094
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WebhookServiceStub:
-    """One URL a user, to which a JSON object is sent by POST when one of their sessions begins to idle or becomes a
+    """One URL a user, to which a JSON object is sent by POST when one of their sessions ends, begins to idle or becomes a
     zombie. It is kept encrypted, since such URLs bear tokens; no rpc answers with more than its host.
     """
 
@@ -59,13 +59,13 @@ class WebhookServiceStub:
 
 
 class WebhookServiceServicer:
-    """One URL a user, to which a JSON object is sent by POST when one of their sessions begins to idle or becomes a
+    """One URL a user, to which a JSON object is sent by POST when one of their sessions ends, begins to idle or becomes a
     zombie. It is kept encrypted, since such URLs bear tokens; no rpc answers with more than its host.
     """
 
     def SetWebhook(self, request, context):
         """Set the caller's, in place of what was set.
-        INVALID_ARGUMENT: no URL that may be called. NOT_FOUND: the caller was removed.
+        INVALID_ARGUMENT: no URL that may be called, or an event that is not known. NOT_FOUND: the caller was removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +125,7 @@ def add_WebhookServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WebhookService:
-    """One URL a user, to which a JSON object is sent by POST when one of their sessions begins to idle or becomes a
+    """One URL a user, to which a JSON object is sent by POST when one of their sessions ends, begins to idle or becomes a
     zombie. It is kept encrypted, since such URLs bear tokens; no rpc answers with more than its host.
     """
 

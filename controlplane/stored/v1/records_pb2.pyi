@@ -569,18 +569,36 @@ class CounterRecord(_message.Message):
     def __init__(self, last: _Optional[int] = ...) -> None: ...
 
 class SecretRecord(_message.Message):
-    __slots__ = ("sealed", "key_id", "size_bytes", "created_at", "updated_at")
+    __slots__ = ("sealed", "key_id", "size_bytes", "created_at", "updated_at", "events")
     SEALED_FIELD_NUMBER: _ClassVar[int]
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     sealed: bytes
     key_id: str
     size_bytes: int
     created_at: float
     updated_at: float
-    def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ...) -> None: ...
+    events: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., events: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NoticeRecord(_message.Message):
+    __slots__ = ("owner", "owner_id", "session_id", "event", "body", "recorded_at")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_AT_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    owner_id: str
+    session_id: str
+    event: str
+    body: str
+    recorded_at: float
+    def __init__(self, owner: _Optional[str] = ..., owner_id: _Optional[str] = ..., session_id: _Optional[str] = ..., event: _Optional[str] = ..., body: _Optional[str] = ..., recorded_at: _Optional[float] = ...) -> None: ...
 
 class ClusterRecord(_message.Message):
     __slots__ = ("id", "created_at", "coordination", "data_version", "written_by", "restores", "is_shared", "history", "objects", "history_mark", "objects_mark")

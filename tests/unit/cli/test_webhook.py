@@ -12,12 +12,12 @@ URL = f"https://hooks.example.org/services/{MARK}"
 def test_set_from_stdin_shown_tried_and_removed(nsml, state):
     made = nsml("webhook", "set", stdin=f"{URL}\n")
     assert state.webhook == URL
-    assert made.stdout == "webhook set: https://hooks.example.org\n"
+    assert made.stdout == "webhook set: https://hooks.example.org  (on ended, idle)\n"
     assert "nsml webhook test" in made.stderr
     assert MARK not in made.stdout + made.stderr
-    assert nsml("webhook", "show").stdout == "https://hooks.example.org\n"
+    assert nsml("webhook", "show").stdout == "https://hooks.example.org  (on ended, idle)\n"
     shown = json.loads(nsml("webhook", "show", "-j").stdout)
-    assert shown["origin"] == "https://hooks.example.org"
+    assert (shown["origin"], shown["on"]) == ("https://hooks.example.org", ["ended", "idle"])
     assert nsml("webhook", "test").stdout == "it answered 204\n"
     assert nsml("webhook", "rm", "-y").stderr == "webhook removed\n"
     assert state.webhook == ""
@@ -60,3 +60,10 @@ def test_what_is_empty_is_not_set(nsml, state):
         assert nsml("webhook", "set", stdin=text, check=False).code == 2
     assert nsml("--no-input", "webhook", "set", terminal=True, check=False).code == 2
     assert state.webhook == ""
+
+
+def test_called_for_what_is_chosen(nsml, state):
+    nsml("webhook", "set", "--on", "failed", "--on", "idle", stdin=URL)
+    assert json.loads(nsml("webhook", "show", "-j").stdout)["on"] == ["failed", "idle"]
+    wrong = nsml("webhook", "set", "--on", "faild", stdin=URL, check=False)
+    assert (wrong.code, "failed" in wrong.stderr) == (2, True)

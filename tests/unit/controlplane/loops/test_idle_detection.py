@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict
+from controlplane.domain.notices import WebhookEvent
 from controlplane.domain.values import Episode, EpisodeKind
 from controlplane.loops.idle_detection import PAUSES_S, Wasting
 from controlplane.operations.idle_detection import Begun
@@ -23,10 +24,11 @@ class Webhooks:
     """Answers with each of these in turn: a status, or an error."""
 
     def __init__(self, *answers: int | Exception) -> None:
-        self.said: list[tuple[str, Mapping[str, str]]] = []
+        self.said: list[tuple[str, Mapping[str, object]]] = []
         self._answers = list(answers)
 
-    async def send(self, owner: str, message: Mapping[str, str]) -> int:
+    async def send(self, owner: str, message: Mapping[str, object], event: WebhookEvent) -> int:
+        assert event is WebhookEvent.IDLE
         self.said.append((owner, message))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Cause, Drain, Hold, Node, Priority
+from controlplane.domain.notices import WebhookEvent
+from controlplane.domain.values import Allocation, Cause, Drain, End, Hold, Node, Priority
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.loops.dispatch import Ordering
@@ -22,16 +24,18 @@ from controlplane.loops.node_maintenance import GATHER_S, Upkeep
 from controlplane.loops.scheduling import AGAIN_S, PLACED_AT_ONCE, Scheduling
 from controlplane.operations.agent_connections import AgentConnections
 from controlplane.operations.committer import Deposed
-from controlplane.operations.etcd_codec import decode_session, session_key
+from controlplane.operations.etcd_codec import decode_notice, decode_session, session_key
 from controlplane.operations.export import Exporter
 from controlplane.operations.live_state import LiveState
 from controlplane.operations.lost_nodes import LOST_AFTER_MARGIN_S
 from controlplane.operations.nodes import NodeKeeper
+from controlplane.operations.notices import Outbox
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.replica_reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.replica_rights import Rights
 from controlplane.operations.usage import Usages
+from controlplane.store.interface import StoreUnavailable
 from nsml.clock import SteadyClock, inline
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Bench, HandClock, bench, report
@@ -479,9 +483,27 @@ async def test_who_waits_for_a_lost_peer_does_not_make_the_attempt_longer() -> N
         assert (again.attempts[0].cause, again.bad_attempts) == (Cause.NODE_LOST, 1)
 
 
-def exporting_to(history: SqliteHistory, at: Bench, *, term: int) -> Exporter:
+def exporting_to(
+    history: SqliteHistory, at: Bench, *, term: int, outbox: Outbox | None = None
+) -> Exporter:
     usages = Usages(state=at.state, history=history, clock=at.clock)
-    return Exporter(history=history, committer=at.committer, usages=usages, term=lambda: term)
+    outbox = outbox or outbox_for(at)
+    return Exporter(
+        history=history,
+        committer=at.committer,
+        usages=usages,
+        outbox=outbox,
+        term=lambda: term,
+    )
+
+
+def outbox_for(at: Bench, *events: WebhookEvent) -> Outbox:
+    """With a webhook of everybody that is called for these; without them nobody has one."""
+
+    async def wanted(owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
+        return dict.fromkeys(owners, events) if events else {}
+
+    return Outbox(at.made.store, wanted=wanted, is_full=lambda: False, clock=at.clock)
 
 
 async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
@@ -506,6 +528,54 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         charged = await history.ledger.charged(owner="kim")
         assert charged == 0.0
         assert await at.made.store.get(f"session/{one.id}") is None
+        await history.close()
+
+
+async def test_a_session_leaves_with_one_notice_whatever_fails() -> None:
+    failed, fine = (
+        session(state=state, ended_at=5.0, started_at=1.0, end=End(cause=cause, message="why"))
+        for state, cause in (
+            (SessionState.FAILED, Cause.PROGRAM_FAILED),
+            (SessionState.SUCCEEDED, Cause.COMPLETED),
+        )
+    )
+    async with led(failed, fine) as at:
+        history = await open_history(":memory:", clock=at.clock, run=inline)
+        away = [StoreUnavailable("scripted")]
+
+        async def wanted(owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
+            if away:
+                raise away.pop()
+            return dict.fromkeys(owners, (WebhookEvent.FAILED,))
+
+        outbox = Outbox(at.made.store, wanted=wanted, is_full=lambda: False, clock=at.clock)
+        exporter = exporting_to(history, at, term=1, outbox=outbox)
+        at.made.store.faults = ["lost after", "lost before", "down"]
+        at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
+        async with asyncio.timeout(60):
+            while at.state.session(fine.id) or not outbox.owners():
+                await at.clock.pass_(0.1)
+                await asyncio.sleep(0.001)
+        assert at.state.session(failed.id) is None
+        [item] = (await at.made.store.list("notice/")).items
+        told = decode_notice(item.value)
+        assert (told.owner, told.session_id, told.event) == ("kim", failed.id, WebhookEvent.FAILED)
+        assert not away
+        assert outbox.first("kim") == item.key == f"notice/kim/{failed.id}"
+        await history.close()
+
+
+async def test_a_session_that_changes_while_it_is_exported_leaves_no_notice_before_it() -> None:
+    one = session(state=SessionState.SUCCEEDED, ended_at=5.0)
+    async with led(one) as at:
+        history = await open_history(":memory:", clock=at.clock, run=inline)
+        exporter = exporting_to(history, at, term=1, outbox=outbox_for(at, WebhookEvent.ENDED))
+        stale = replace(one, memo="as it was before")
+        await exporter.export([stale])
+        assert at.state.session(one.id) == one
+        assert (await at.made.store.list("notice/")).items == ()
+        await exporter.export([one])
+        assert len((await at.made.store.list("notice/")).items) == 1
         await history.close()
 
 

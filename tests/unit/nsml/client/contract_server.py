@@ -131,6 +131,7 @@ class State:
         self.secrets = {}
         self.views = {}
         self.webhook = ""
+        self.webhook_events: list[int] = []
         self.projects: dict[str, projects_pb2.Project] = {}
         self.revision = 1
         self.oldest_revision = 1
@@ -1066,10 +1067,13 @@ class Webhooks(webhooks_pb2_grpc.WebhookServiceServicer):
     def told(self):
         told = webhooks_pb2.Webhook(origin="/".join(self.state.webhook.split("/")[:3]))
         told.set_at.seconds = EPOCH
+        told.events.extend(self.state.webhook_events)
         return told
 
     def SetWebhook(self, request, context):
         self.state.webhook = request.url
+        both = [webhooks_pb2.WEBHOOK_EVENT_ENDED, webhooks_pb2.WEBHOOK_EVENT_IDLE]
+        self.state.webhook_events = list(request.events) or both
         return webhooks_pb2.SetWebhookResponse(webhook=self.told())
 
     def GetWebhook(self, request, context):

@@ -1,0 +1,61 @@
+"""What users are told of while they do not look. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.lifecycle import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from controlplane.domain.values import Session
+
+
+class WebhookEvent(enum.StrEnum):
+    """What a webhook is called for; see nsml.v1.WebhookEvent."""
+
+    ENDED = "ENDED"
+    FAILED = "FAILED"
+    IDLE = "IDLE"
+
+
+DEFAULT_EVENTS: Final = (WebhookEvent.ENDED, WebhookEvent.IDLE)
+"""Of a webhook that is set without a choice."""
+EARLIER_EVENTS: Final = (WebhookEvent.IDLE,)
+"""Of a webhook that was set before there was a choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing that a user's webhook is to be told.
+
+    Attributes:
+        owner_id: that the user must have, who may be a later one of the name; "": any.
+        body: what is sent, as JSON.
+        recorded_at: Unix seconds.
+    """
+
+    owner: str
+    session_id: str
+    event: WebhookEvent
+    body: str
+    recorded_at: float
+    owner_id: str = ""
+
+
+def is_wanted(event: WebhookEvent, events: Collection[WebhookEvent]) -> bool:
+    """Whether a webhook that is called for `events` is called for this one: who wants all ends wants failures."""
+    return event in events or (event is WebhookEvent.FAILED and WebhookEvent.ENDED in events)
+
+
+def event_of_end(session: Session) -> WebhookEvent | None:
+    """What its end is; None: nobody needs to be told of it, since the owner wished it."""
+    if session.state is SessionState.SUCCEEDED:
+        return WebhookEvent.ENDED
+    if session.state is SessionState.STOPPED:
+        is_own = session.stop is not None and session.stop.asked_by == session.owner
+        return None if is_own else WebhookEvent.FAILED
+    return WebhookEvent.FAILED
