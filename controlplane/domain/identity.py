@@ -1,12 +1,9 @@
-"""Who calls, and what visibility lets them see."""
+"""Who calls."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
-
-from controlplane.domain.values import Visibility
 
 
 class Role(enum.StrEnum):
@@ -38,11 +35,6 @@ class User:
         if not self.id:
             object.__setattr__(self, "id", self.name)
 
-    @property
-    def is_admin(self) -> bool:
-        """Whether every door is open."""
-        return self.role is Role.ADMIN
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCaller:
@@ -50,11 +42,6 @@ class UserCaller:
 
     user: User
     token: str = ""
-
-    @property
-    def is_admin(self) -> bool:
-        """Whether every door is open."""
-        return self.user.is_admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,38 +87,3 @@ def identity_of(caller: Caller) -> str:
         case NodeCaller(id=node_id):
             return f"node {node_id}"
     return ""
-
-
-class Owned(Protocol):
-    """What has an owner and opens to others: a session, a dataset."""
-
-    @property
-    def owner(self) -> str:
-        """A user's name."""
-        ...
-
-    @property
-    def team(self) -> str:
-        """The owner's when it was made; "" is none."""
-        ...
-
-    @property
-    def visibility(self) -> Visibility:
-        """To whom it opens."""
-        ...
-
-
-def may_see(caller: UserCaller, thing: Owned) -> bool:
-    """Whether a thing is visible to the caller; if not it is answered NotFound.
-
-    The catalogue's queries say the same in SQL.
-    """
-    user = caller.user
-    if user.is_admin or user.name == thing.owner or thing.visibility is Visibility.PUBLIC:
-        return True
-    return thing.visibility is Visibility.TEAM and thing.team != "" and thing.team == user.team
-
-
-def may_change(caller: UserCaller, *, owner: str) -> bool:
-    """Whether the caller may change a thing of `owner`."""
-    return caller.is_admin or caller.user.name == owner

@@ -450,7 +450,7 @@ class PageKey(NamedTuple):
 class SessionQuery:
     """Which sessions; an empty field does not restrict.
 
-    `viewer` narrows as domain.identity.may_see does, `name_glob` as domain.names.fits_glob, on
+    `viewer` narrows as domain.policy.may does, `name_glob` as domain.names.fits_glob, on
     whatever database: a session must not leave a listing because it ended. `text` occurs in
     `searched`, character by character: folding letter case is for whoever writes and asks, because
     databases do not agree on it. A session without a `project` is of its owner's own.

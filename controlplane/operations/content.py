@@ -23,8 +23,9 @@ from controlplane.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of, may_see
+from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of
 from controlplane.domain.names import check_digest
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.admission import unlimited
@@ -456,12 +457,13 @@ class Content:
                     return True
                 live = (stored.value for stored in self._state.sessions.values())
                 if any(
-                    session.spec.bundle_digest == root and may_see(caller, session)
+                    session.spec.bundle_digest == root
+                    and may(caller, Action.SEE, session) is Answer.ALLOW
                     for session in live
                 ):
                     return True
                 return any(
-                    may_see(caller, dataset)
+                    may(caller, Action.SEE, dataset) is Answer.ALLOW
                     for dataset in await self._history.catalogue.readers_of(root)
                 )
         return False

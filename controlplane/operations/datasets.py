@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, NotFound, TooLarge
-from controlplane.domain.identity import User, UserCaller, may_change, may_see
+from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.names import check_dataset, check_digest, check_user
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
@@ -143,7 +144,7 @@ class Datasets:
             Denied: the caller sees it, but it is somebody else's.
         """
         found = (await self.find(caller, wish)).dataset
-        if not may_change(caller, owner=found.owner):
+        if may(caller, Action.CHANGE, found) is not Answer.ALLOW:
             raise Denied(
                 f"dataset {found.owner}/{found.name} is {found.owner}'s",
                 why="only its owner and administrators remove it",
@@ -181,7 +182,7 @@ class Datasets:
             InvalidRequest: several people have one so named.
         """
         named = await self._named(caller, wish)
-        if named is None or not may_see(caller, named.dataset):
+        if named is None or may(caller, Action.SEE, named.dataset) is not Answer.ALLOW:
             wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
             raise NotFound(f"there is no dataset {wanted}", attempt="nsml dataset ls")
         if wish.version in {0, named.version.number}:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
-from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change, may_see
+from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.names import SessionReference, parse_reference
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.history.values import SessionQuery, SessionRecord
 from controlplane.operations import etcd_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from controlplane.domain.identity import Owned
+    from controlplane.domain.policy import Shared
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.live_state import LiveState
@@ -54,7 +54,7 @@ class References:
             Denied: the caller sees it, but it is somebody else's.
         """
         session = await self.find(caller, text)
-        if not may_change(caller, owner=session.owner):
+        if may(caller, Action.CHANGE, session) is not Answer.ALLOW:
             raise Denied(
                 f"session {session.name} is {session.owner}'s",
                 why="only its owner and administrators change it",
@@ -81,7 +81,7 @@ class References:
     @staticmethod
     def _sees(running: Session, other: Session) -> bool:
         as_user = UserCaller(user=User(name=running.owner, team=running.team))
-        return may_see(as_user, other)
+        return may(as_user, Action.SEE, other) is Answer.ALLOW
 
     async def by_id(self, session_id: str) -> Session | None:
         """A live or ended session, visible or not."""
@@ -100,7 +100,10 @@ class References:
         self, caller: UserCaller, reference: SessionReference
     ) -> Session | SessionRecord | None:
         owner = caller.user.name
-        sees = partial(may_see, caller)
+
+        def sees(one: Shared) -> bool:
+            return may(caller, Action.SEE, one) is Answer.ALLOW
+
         if reference.id or reference.name:
             return await self._by_key(reference, sees)
         if reference.recent:
@@ -111,7 +114,7 @@ class References:
         return await self._by_number(caller, reference.number)
 
     async def _by_key(
-        self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
+        self, reference: SessionReference, sees: Callable[[Shared], bool] = lambda _: True
     ) -> Session | SessionRecord | None:
         """The session of an id or a full name.
 
@@ -138,7 +141,7 @@ class References:
         return self._state.by_name(reference.name)
 
     async def _recorded(
-        self, reference: SessionReference, sees: Callable[[Owned], bool] = lambda _: True
+        self, reference: SessionReference, sees: Callable[[Shared], bool] = lambda _: True
     ) -> SessionRecord | None:
         catalogue = self._history.catalogue
         if reference.id:

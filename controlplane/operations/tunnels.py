@@ -25,8 +25,9 @@ from controlplane.domain.errors import (
     TooManyTunnels,
     Unavailable,
 )
-from controlplane.domain.identity import NodeCaller, UserCaller, may_change
+from controlplane.domain.identity import NodeCaller, UserCaller
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.operations.agent_connections import Ability, TunnelOrder
 from controlplane.operations.allowances import Allowance
 from controlplane.operations.byte_pipe import Pipe
@@ -218,7 +219,7 @@ class Tunnels:
 
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
     """The node that runs the replica, after everything that can be refused at once."""
-    if not may_change(caller, owner=session.owner):
+    if may(caller, Action.CHANGE, session) is not Answer.ALLOW:
         raise Denied(
             f"session {session.name} is {session.owner}'s",
             why="tunnels lead to one's own sessions; administrators' to all",

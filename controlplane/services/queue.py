@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
-from controlplane.domain.identity import User, may_see
+from controlplane.domain.identity import User
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.domain.values import Cause
 from controlplane.operations.infeasible import Alternatives, refusal_of
-from controlplane.operations.projects import check_entitled, may_manage, there_for, within_quota
+from controlplane.operations.projects import check_entitled, there_for, within_quota
 from controlplane.operations.session_listing import page_size
 from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
 from controlplane.scheduler import MaxCapacity, request_of
@@ -193,7 +194,7 @@ class QueueView:
     def _may_manage(self, project: str, viewer: UserCaller) -> bool:
         """Whether the viewer says who the members of a project are."""
         known = self._state.project(project)
-        return known is not None and may_manage(viewer, known)
+        return known is not None and may(viewer, Action.CHANGE, known) is Answer.ALLOW
 
     def _in_order(self, answers: QueueQueries) -> tuple[Session, ...]:
         """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
@@ -221,7 +222,7 @@ def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCal
         return False
     if not project:
         return True
-    return _project_of(session) == project and may_see(viewer, session)
+    return _project_of(session) == project and may(viewer, Action.SEE, session) is Answer.ALLOW
 
 
 def _project_of(session: Session) -> str:

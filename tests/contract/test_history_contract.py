@@ -6,11 +6,13 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from controlplane.domain.identity import Role, User
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.policy import Action, Answer, may
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
@@ -877,6 +879,32 @@ async def test_datasets_are_listed_to_who_may_see_them(history: History) -> None
     assert len(await seen_by(ADMIN)) == 4
     assert await seen_by(ADMIN, name_glob="kin_*") == [("kin_1", "lee", 2)]
     assert await seen_by(ADMIN, name="secret") == [("secret", "lee", 2)]
+
+
+NAMES, TEAMS = ("kim", "Kim", "o'hara %_"), ("", "vision", "Vision ")
+"""Two that are alike but for what a database may take for the same, and one that is text of SQL."""
+
+
+async def test_listings_hold_what_the_policy_says(history: History) -> None:
+    """All there is to compare: who it is of, which team, how far it opens, to everybody who may ask."""
+    things = []
+    for owner, team, visibility in product(NAMES, TEAMS, Visibility):
+        name = f"d{len(things)}"
+        dataset = Dataset(owner=owner, name=name, created_at=1.0, team=team, visibility=visibility)
+        await history.catalogue.put_dataset_version(
+            dataset, digest="d1", size_bytes=1, file_count=1
+        )
+        ended = session(len(things), name=name, owner=owner, team=team, visibility=visibility)
+        await history.catalogue.put_session(ended, term=1)
+        things.append(dataset)
+    for name, team, role in product((*NAMES, "park"), TEAMS, Role):
+        viewer = User(name=name, team=team, role=role)
+        caller = UserCaller(user=viewer)
+        allowed = {one.name for one in things if may(caller, Action.SEE, one) is Answer.ALLOW}
+        datasets = await history.catalogue.datasets(viewer)
+        assert {one.dataset.name for one in datasets} == allowed
+        page = await history.catalogue.sessions(SessionQuery(viewer=viewer))
+        assert {one.name for one in page.sessions} == allowed
 
 
 async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from controlplane.domain.policy import RULES, Action, Kind, shared_rules
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import User
+    from controlplane.domain.policy import Rule
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import AttemptCharge, Referred
 
@@ -191,7 +193,7 @@ class SqlCatalogue:
         dialect = self._database.dialect
         conditions = [
             _IS_NEWEST,
-            _visible("d", viewer),
+            _may("d", viewer, Action.SEE),
             "(d.name, d.owner) > (:after_name, :after_owner)",
         ]
         conditions += ["d.name = :name"] if name else []
@@ -387,21 +389,28 @@ class SqlCatalogue:
         return await select_one(self._database, statement, values, _SESSION.read)
 
 
-def _visible(table: str, viewer: User) -> str:
-    """The condition that a user sees a row of `table`: domain.identity.may_see."""
-    if viewer.is_admin:
+def _may(table: str, viewer: User, action: Action) -> str:
+    """The condition of the rows of `table` with which the viewer may do this: what domain.policy.may says, in SQL."""
+    rules = shared_rules(viewer, action)
+    if rules is None:
         return "true"
-    return (
-        f"({table}.owner = :user OR {table}.visibility = {int(Visibility.PUBLIC)}"
-        f" OR ({table}.visibility = {int(Visibility.TEAM)} AND {table}.team <> ''"
-        f" AND {table}.team = :team))"
-    )
+    return f"({' OR '.join(_holds(table, rule) for rule in rules) or 'false'})"
+
+
+def _holds(table: str, rule: Rule) -> str:
+    """The condition that a rule holds, of viewers that have something in the field it asks for."""
+    tests = []
+    if rule.visibility is not None:
+        tests.append(f"{table}.visibility = {int(rule.visibility)}")
+    if rule.field:
+        tests.append(f"{table}.{rule.field} = :viewer_{rule.own}")
+    return f"({' AND '.join(tests) or 'true'})"
 
 
 def _session_conditions(
     query: SessionQuery, after: PageKey | None, dialect: Dialect
 ) -> Iterator[str]:
-    yield _visible("sessions", query.viewer)
+    yield _may("sessions", query.viewer, Action.SEE)
     if query.owners:
         yield dialect.among("owner", "owners")
     if query.states:
@@ -446,7 +455,8 @@ _PUT_CHECKPOINT = _CHECKPOINT.upsert("checkpoints", ["session_id", "name"])
 
 
 def _viewer(viewer: User) -> dict[str, Any]:
-    return {"user": viewer.name, "team": viewer.team}
+    fields_asked = {rule.own for rule in RULES if Kind.SHARED in rule.of and rule.own}
+    return {f"viewer_{one}": getattr(viewer, one) for one in fields_asked}
 
 
 def _session_row(session: SessionRecord) -> dict[str, Any]:

@@ -233,7 +233,7 @@ async def test_first_start_makes_an_administrator_once(door: Door, tmp_path: Pat
     assert secret is not None
     who = await door.identities.of_secret(secret, thorough=True)
     assert isinstance(who, UserCaller)
-    assert (who.user.name, who.is_admin) == ("kim", True)
+    assert (who.user.name, who.user.role) == ("kim", Role.ADMIN)
     await ensure_admin_file(tmp_path, door.accounts, door.identities, "lee")
     assert path.read_text().strip() == text
     assert [user.name for user in await door.accounts.list_users()] == ["kim"]

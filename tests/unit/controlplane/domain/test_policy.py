@@ -1,0 +1,53 @@
+"""Who may do what: against a second list, written out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.policy import PLATFORM, Action, Answer, Personal, may
+from controlplane.domain.values import Project, Visibility
+from controlplane.history.values import Dataset
+
+if TYPE_CHECKING:
+    from controlplane.domain.policy import Thing
+
+CALLERS = {
+    "kim": UserCaller(user=User(name="kim", team="vision")),
+    "lee": UserCaller(user=User(name="lee", team="vision")),
+    "park": UserCaller(user=User(name="park", team="speech")),
+    "choi": UserCaller(user=User(name="choi")),
+    "root": UserCaller(user=User(name="root", role=Role.ADMIN)),
+}
+LETTERS = {"A": Answer.ALLOW, "D": Answer.DENY, "H": Answer.HIDE}
+
+
+def dataset(team: str, visibility: Visibility) -> Dataset:
+    return Dataset(owner="kim", name="d", created_at=0.0, team=team, visibility=visibility)
+
+
+@pytest.mark.parametrize(
+    ("thing", "action", "answers"),  # to kim, lee, park, choi and root
+    [
+        (dataset("vision", Visibility.PRIVATE), Action.SEE, "AHHHA"),
+        (dataset("vision", Visibility.PRIVATE), Action.CHANGE, "AHHHA"),
+        (dataset("vision", Visibility.TEAM), Action.SEE, "AAHHA"),
+        (dataset("vision", Visibility.TEAM), Action.CHANGE, "ADHHA"),
+        (dataset("vision", Visibility.PUBLIC), Action.SEE, "AAAAA"),
+        (dataset("vision", Visibility.PUBLIC), Action.CHANGE, "ADDDA"),
+        (dataset("", Visibility.TEAM), Action.SEE, "AHHHA"),  # having no team is not a team
+        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), Action.SEE, "AAHHA"),
+        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), Action.CHANGE, "ADHHA"),
+        (Project(name="p", members=frozenset({"lee"})), Action.CHANGE, "HDHHA"),
+        (Personal("kim"), Action.SEE, "AHHHA"),
+        (Personal("kim"), Action.CHANGE, "AHHHA"),
+        (Personal("kim"), Action.ACT_FOR, "ADDDA"),
+        (Personal(""), Action.ACT_FOR, "DDDDA"),
+        (PLATFORM, Action.ADMINISTER, "DDDDA"),
+    ],
+)
+def test_to_whom_what_is_answered(thing: Thing, action: Action, answers: str) -> None:
+    found = {name: may(caller, action, thing) for name, caller in CALLERS.items()}
+    assert found == dict(zip(CALLERS, (LETTERS[one] for one in answers), strict=True))
