@@ -25,7 +25,7 @@ from controlplane.domain.identity import (
     PeerCaller,
     UserCaller,
 )
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from nsml.v1 import options_pb2 as pb
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | N
 
 def _doors_of(who: Caller) -> AllowedCallers:
     match who:
-        case UserCaller() if may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW:
+        case UserCaller() if may(who, ADMINISTER, PLATFORM) is ALLOW:
             return AllowedCallers.USER | AllowedCallers.ADMIN
         case UserCaller():
             return AllowedCallers.USER

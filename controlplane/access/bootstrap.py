@@ -17,7 +17,7 @@ from controlplane.access.files import Exposed, read_private, write_private
 from controlplane.access.secret import parse_secret
 from controlplane.domain.errors import AlreadyExists, NameReserved
 from controlplane.domain.identity import NodeCaller, Role, UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 
 if TYPE_CHECKING:
     from controlplane.access.accounts import IssuedToken
@@ -57,7 +57,7 @@ async def ensure_admin_file(
     await ensure_first_admin(accounts, name)
     path = folder / ADMIN_TOKEN
     who = await _holder(path, accounts, identities)
-    if isinstance(who, UserCaller) and may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW:
+    if isinstance(who, UserCaller) and may(who, ADMINISTER, PLATFORM) is ALLOW:
         return path
     admins = [user.name for user in await accounts.list_users() if user.role is Role.ADMIN]
     chosen = name if name in admins else admins[0]

@@ -36,7 +36,7 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from controlplane.operations.concurrency_limits import Turns
 
 if TYPE_CHECKING:
@@ -293,9 +293,7 @@ class _Record:
             return
         row = row_of(who, self._method, self._request, outcome_of(code))
         at_once = not self._change.is_frequent and bool(row.actor)
-        is_admin = (
-            isinstance(who, UserCaller) and may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW
-        )
+        is_admin = isinstance(who, UserCaller) and may(who, ADMINISTER, PLATFORM) is ALLOW
         await self._audit.record(row, at_once=at_once, is_admin=is_admin)
 
     async def ended(self, who: Caller, error: BaseException | None) -> None:
@@ -479,10 +477,7 @@ class _Admission:
         """As whose its messages count while they arrive: nodes and administrators always have room."""
         if isinstance(self.who, AnonymousCaller):
             return STRANGERS
-        if (
-            isinstance(self.who, UserCaller)
-            and may(self.who, Action.ADMINISTER, PLATFORM) is not Answer.ALLOW
-        ):
+        if isinstance(self.who, UserCaller) and may(self.who, ADMINISTER, PLATFORM) is not ALLOW:
             return self.who.user.name
         return None
 

@@ -105,7 +105,9 @@ class Rule:
     visibility: Visibility | None = None
 
 
-_SEE: Final = frozenset({Action.SEE})
+# Named on their own: listings ask for each session there is, and to get a member of an enum takes as long as the answer.
+SEE, CHANGE, ACT_FOR, ADMINISTER = Action
+ALLOW, DENY, HIDE = Answer
 
 ADMINISTRATOR: Final = frozenset(Action)
 """What administrators may do with everything."""
@@ -113,25 +115,31 @@ ADMINISTRATOR: Final = frozenset(Action)
 RULES: Final = (
     Rule(
         of=frozenset({Kind.SHARED, Kind.PROJECT}),
-        allows=frozenset({Action.SEE, Action.CHANGE}),
+        allows=frozenset({SEE, CHANGE}),
         field="owner",
         own="name",
     ),
     Rule(
         of=frozenset({Kind.PERSONAL}),
-        allows=frozenset({Action.SEE, Action.CHANGE, Action.ACT_FOR}),
+        allows=frozenset({SEE, CHANGE, ACT_FOR}),
         field="owner",
         own="name",
     ),
-    Rule(of=frozenset({Kind.PROJECT}), allows=_SEE, field="members", own="name", is_member=True),
+    Rule(
+        of=frozenset({Kind.PROJECT}),
+        allows=frozenset({SEE}),
+        field="members",
+        own="name",
+        is_member=True,
+    ),
     Rule(
         of=frozenset({Kind.SHARED}),
-        allows=_SEE,
+        allows=frozenset({SEE}),
         field="team",
         own="team",
         visibility=Visibility.TEAM,
     ),
-    Rule(of=frozenset({Kind.SHARED}), allows=_SEE, visibility=Visibility.PUBLIC),
+    Rule(of=frozenset({Kind.SHARED}), allows=frozenset({SEE}), visibility=Visibility.PUBLIC),
 )
 """What everybody else may do."""
 
@@ -140,19 +148,20 @@ def may(caller: UserCaller, action: Action, thing: Thing) -> Answer:
     """What the caller is answered who wants to do this with the thing."""
     user = caller.user
     if user.role is _ADMIN:
-        return _TO_ADMINISTRATORS[action]
-    tests = _TESTS.get(type(thing))
+        return ALLOW if action in ADMINISTRATOR else DENY
+    kind = type(thing)
+    tests = _TESTS[kind][action] if kind in _TESTS else _SHARED_TESTS[action][thing.visibility]  # type: ignore[union-attr]
     if tests is None:
-        tests = _SHARED_TESTS[thing.visibility]  # type: ignore[union-attr]
-    for own, field, holds in tests[action]:
+        return ALLOW
+    for own, field, holds in tests:
         mine = own(user)
         if mine and holds(field(thing), mine):
-            return _ALLOW
-    if action is _SEEING:
-        return _HIDE
-    if action is Action.CHANGE:
-        return _DENY if may(caller, _SEEING, thing) is _ALLOW else _HIDE
-    return _DENY
+            return ALLOW
+    if action is SEE:
+        return HIDE
+    if action is CHANGE and may(caller, SEE, thing) is not ALLOW:
+        return HIDE
+    return DENY
 
 
 def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
@@ -168,33 +177,34 @@ def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
     )
 
 
-# Listings ask once for each session that there is: what the table says is made ready for them.
+# What the table says of each kind, made ready for `may`.
 _ADMIN: Final = Role.ADMIN
-_SEEING: Final = Action.SEE
-_ALLOW, _DENY, _HIDE = Answer.ALLOW, Answer.DENY, Answer.HIDE
-_TO_ADMINISTRATORS: Final = {one: _ALLOW if one in ADMINISTRATOR else _DENY for one in Action}
 
-_Test = tuple["Callable[[Any], Any]", "Callable[[Any], Any]", "Callable[[Any, Any], bool]"]
-_Tests = dict[Action, tuple[_Test, ...]]
-
-
-def _test(rule: Rule) -> _Test:
-    """Of whom, of what, and how both are compared."""
-    if not rule.field:
-        return attrgetter("name"), attrgetter("owner"), lambda _, __: True
-    return attrgetter(rule.own), attrgetter(rule.field), contains if rule.is_member else eq
+if TYPE_CHECKING:
+    _Get = Callable[[Any], Any]
+    _Tests = tuple[tuple[_Get, _Get, Callable[[Any, Any], bool]], ...] | None
+    """Whose field, what field, how they are compared; None: it holds for everybody."""
 
 
-def _tests(kind: Kind, visibility: Visibility | None = None) -> _Tests:
-    fitting = [rule for rule in RULES if kind in rule.of and rule.visibility in {None, visibility}]
-    return {
-        action: tuple(_test(rule) for rule in fitting if action in rule.allows) for action in Action
-    }
+def _tests(kind: Kind, action: Action, visibility: Visibility | None = None) -> _Tests:
+    rules = [
+        rule
+        for rule in RULES
+        if kind in rule.of and action in rule.allows and rule.visibility in {None, visibility}
+    ]
+    if any(not rule.field for rule in rules):
+        return None
+    return tuple(
+        (attrgetter(rule.own), attrgetter(rule.field), contains if rule.is_member else eq)
+        for rule in rules
+    )
 
 
-_TESTS: Final[dict[type, _Tests]] = {
-    Project: _tests(Kind.PROJECT),
-    Personal: _tests(Kind.PERSONAL),
+_TESTS: Final[dict[type, dict[Action, _Tests]]] = {
+    Project: {action: _tests(Kind.PROJECT, action) for action in Action},
+    Personal: {action: _tests(Kind.PERSONAL, action) for action in Action},
     Platform: dict.fromkeys(Action, ()),
 }
-_SHARED_TESTS: Final = {one: _tests(Kind.SHARED, one) for one in Visibility}
+_SHARED_TESTS: Final = {
+    action: {one: _tests(Kind.SHARED, action, one) for one in Visibility} for action in Action
+}

@@ -10,7 +10,7 @@ import structlog
 from controlplane.access.files import read_private
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ class Readers:
         if await self._is_scraper(shown):
             return
         who = await self._callers.of_token(shown, address)
-        if (
-            not isinstance(who, UserCaller)
-            or may(who, Action.ADMINISTER, PLATFORM) is not Answer.ALLOW
-        ):
+        if not isinstance(who, UserCaller) or may(who, ADMINISTER, PLATFORM) is not ALLOW:
             raise Denied("metrics of the whole platform are for administrators")
 
     async def _is_scraper(self, shown: str) -> bool:

@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of
 from controlplane.domain.names import check_digest
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.objects.checking import check_blobs
 from controlplane.objects.errors import BlobNotFound
 from controlplane.operations.admission import unlimited
@@ -457,13 +457,12 @@ class Content:
                     return True
                 live = (stored.value for stored in self._state.sessions.values())
                 if any(
-                    session.spec.bundle_digest == root
-                    and may(caller, Action.SEE, session) is Answer.ALLOW
+                    session.spec.bundle_digest == root and may(caller, SEE, session) is ALLOW
                     for session in live
                 ):
                     return True
                 return any(
-                    may(caller, Action.SEE, dataset) is Answer.ALLOW
+                    may(caller, SEE, dataset) is ALLOW
                     for dataset in await self._history.catalogue.readers_of(root)
                 )
         return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, NotFound, TooLarge
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.names import check_dataset, check_digest, check_user
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
@@ -144,7 +144,7 @@ class Datasets:
             Denied: the caller sees it, but it is somebody else's.
         """
         found = (await self.find(caller, wish)).dataset
-        if may(caller, Action.CHANGE, found) is not Answer.ALLOW:
+        if may(caller, CHANGE, found) is not ALLOW:
             raise Denied(
                 f"dataset {found.owner}/{found.name} is {found.owner}'s",
                 why="only its owner and administrators remove it",
@@ -182,7 +182,7 @@ class Datasets:
             InvalidRequest: several people have one so named.
         """
         named = await self._named(caller, wish)
-        if named is None or may(caller, Action.SEE, named.dataset) is not Answer.ALLOW:
+        if named is None or may(caller, SEE, named.dataset) is not ALLOW:
             wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
             raise NotFound(f"there is no dataset {wanted}", attempt="nsml dataset ls")
         if wish.version in {0, named.version.number}:

@@ -18,7 +18,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import owner_words
-from controlplane.domain.policy import Action, Answer, Personal, may
+from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 from controlplane.domain.values import Isolation
 from controlplane.operations.agent_connections import Ability, ImageAction, ImageOrder
 from nsml.images import RULE, is_reference, why_never_pulled
@@ -131,6 +131,6 @@ class NodeImages:
         node = stored.value
         if node.isolation is not Isolation.CONTAINER:
             raise StateConflict(f"node {name} runs no containers", why=node.isolation_note)
-        is_theirs = may(who, Action.ACT_FOR, Personal(node.owner)) is Answer.ALLOW
+        is_theirs = may(who, ACT_FOR, Personal(node.owner)) is ALLOW
         if not is_theirs and (why := owner_words(node)):
             raise StateConflict(f"node {name} {why}")

@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, PLATFORM, SEE, may
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.operations import etcd_codec
 from controlplane.operations.compare_and_swap import TRIES, commit_at
@@ -165,7 +165,7 @@ class Projects:
 
         def decide(known: Project) -> Project:
             nonlocal before
-            if may(asked_by, Action.CHANGE, known) is not Answer.ALLOW:
+            if may(asked_by, CHANGE, known) is not ALLOW:
                 raise Denied(
                     f"you are not the owner of project {name}",
                     why=f"{known.owner or 'nobody'} is",
@@ -176,7 +176,7 @@ class Projects:
                     f"{known.owner} owns project {name}",
                     why="its owner is one of its members",
                     attempt=f"nsml project set {name} --owner USER    first"
-                    if may(asked_by, Action.ADMINISTER, PLATFORM) is Answer.ALLOW
+                    if may(asked_by, ADMINISTER, PLATFORM) is ALLOW
                     else "an administrator names another owner first",
                 )
             before = known.members
@@ -254,7 +254,7 @@ class Projects:
         known = self._state.project(name)
         if known is None and name == who.user.name:
             return Project(name=name, owner=name, members=frozenset({name}))
-        if known is None or may(who, Action.SEE, known) is not Answer.ALLOW:
+        if known is None or may(who, SEE, known) is not ALLOW:
             raise _no_project(name, _usable(self._state, who.user), "nsml project ls")
         return known
 
@@ -266,7 +266,7 @@ class Projects:
         try:
             self.visible(name, who)
         except NotFound as unknown:
-            if may(who, Action.ADMINISTER, PLATFORM) is not Answer.ALLOW:
+            if may(who, ADMINISTER, PLATFORM) is not ALLOW:
                 raise
             try:
                 await self._users.there(name)
@@ -276,7 +276,7 @@ class Projects:
     def every(self, who: UserCaller) -> list[Project]:
         """Those that the caller may see, by name."""
         known = (self._state.projects[name].value for name in sorted(self._state.projects))
-        return [one for one in known if may(who, Action.SEE, one) is Answer.ALLOW]
+        return [one for one in known if may(who, SEE, one) is ALLOW]
 
     def _stored(self, name: str) -> tuple[Project, int]:
         stored = self._state.projects.get(name)
@@ -324,7 +324,7 @@ async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
     try:
         return await users.there(name)
     except NotFound as unknown:
-        if who is None or may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW:
+        if who is None or may(who, ADMINISTER, PLATFORM) is ALLOW:
             raise
         raise NotFound(
             unknown.message,
@@ -446,7 +446,7 @@ def check_entitled(
         return None
     if stored is None or owner.name not in stored.value.members:
         usable = _usable(state, owner)
-        if stored and may(UserCaller(user=owner), Action.ADMINISTER, PLATFORM) is Answer.ALLOW:
+        if stored and may(UserCaller(user=owner), ADMINISTER, PLATFORM) is ALLOW:
             raise _no_project(name, usable, f"nsml project add {name} {owner.name}")
         attempt = "\n".join(f"nsml run --project {one}" for one in usable[:3])
         raise _no_project(name, usable, attempt)

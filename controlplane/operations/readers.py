@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.changes import SessionChanged, SessionRemoved
 from controlplane.domain.errors import InvalidRequest, NotFound, Unavailable
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.operations import etcd_codec
 from controlplane.operations.concurrency_limits import Turns
 from controlplane.operations.session_listing import Matcher
@@ -324,11 +324,7 @@ class SessionWatch:
                 for stored in state.sessions.values()
                 if stored.revision > since and stored.value.id not in self._known
             ]
-            removed = [
-                one.id
-                for one in (*gone, *left)
-                if may(self._caller, Action.SEE, one) is Answer.ALLOW
-            ]
+            removed = [one.id for one in (*gone, *left) if may(self._caller, SEE, one) is ALLOW]
         return Step(
             revision=state.revision,
             changed=tuple(changed),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
 from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.names import SessionReference, parse_reference
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.history.values import SessionQuery, SessionRecord
 from controlplane.operations import etcd_codec
 
@@ -54,7 +54,7 @@ class References:
             Denied: the caller sees it, but it is somebody else's.
         """
         session = await self.find(caller, text)
-        if may(caller, Action.CHANGE, session) is not Answer.ALLOW:
+        if may(caller, CHANGE, session) is not ALLOW:
             raise Denied(
                 f"session {session.name} is {session.owner}'s",
                 why="only its owner and administrators change it",
@@ -81,7 +81,7 @@ class References:
     @staticmethod
     def _sees(running: Session, other: Session) -> bool:
         as_user = UserCaller(user=User(name=running.owner, team=running.team))
-        return may(as_user, Action.SEE, other) is Answer.ALLOW
+        return may(as_user, SEE, other) is ALLOW
 
     async def by_id(self, session_id: str) -> Session | None:
         """A live or ended session, visible or not."""
@@ -102,7 +102,7 @@ class References:
         owner = caller.user.name
 
         def sees(one: Shared) -> bool:
-            return may(caller, Action.SEE, one) is Answer.ALLOW
+            return may(caller, SEE, one) is ALLOW
 
         if reference.id or reference.name:
             return await self._by_key(reference, sees)

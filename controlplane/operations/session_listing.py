@@ -11,7 +11,7 @@ import structlog
 
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.names import fits_glob, parse_reference
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import etcd_codec
@@ -88,7 +88,7 @@ class Matcher:
             and (not wanted.project or (session.project or session.owner) == wanted.project)
             and (not wanted.name_glob or fits_glob(session.name, wanted.name_glob))
             and (not self._text or self._text in searched_text(session))
-            and may(self._caller, Action.SEE, session) is Answer.ALLOW
+            and may(self._caller, SEE, session) is ALLOW
         )
 
 

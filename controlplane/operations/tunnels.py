@@ -27,7 +27,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import NodeCaller, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.operations.agent_connections import Ability, TunnelOrder
 from controlplane.operations.allowances import Allowance
 from controlplane.operations.byte_pipe import Pipe
@@ -219,7 +219,7 @@ class Tunnels:
 
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
     """The node that runs the replica, after everything that can be refused at once."""
-    if may(caller, Action.CHANGE, session) is not Answer.ALLOW:
+    if may(caller, CHANGE, session) is not ALLOW:
         raise Denied(
             f"session {session.name} is {session.owner}'s",
             why="tunnels lead to one's own sessions; administrators' to all",

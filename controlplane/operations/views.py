@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from controlplane.domain.policy import Action, Answer, Personal, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, Action, Personal, may
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -268,7 +268,7 @@ class Views:
 
     def listed(self, who: UserCaller) -> list[View]:
         """The caller's, administrators: everybody's; oldest first."""
-        return [one for one in self._views.values() if _may(who, Action.SEE, one)]
+        return [one for one in self._views.values() if _may(who, SEE, one)]
 
     async def stop(self, who: UserCaller, view_id: str) -> None:
         """End one of the caller's, administrators: anybody's.
@@ -277,7 +277,7 @@ class Views:
             NotFound: there is no such view, or it is somebody else's.
         """
         view = self._views.get(view_id)
-        if view is None or not _may(who, Action.CHANGE, view):
+        if view is None or not _may(who, CHANGE, view):
             raise NotFound(
                 "there is no such view", attempt="nsml tensorboard or nsml visdom lists them"
             )
@@ -355,7 +355,7 @@ class Views:
 
 
 def _may(who: UserCaller, action: Action, view: View) -> bool:
-    return may(who, action, Personal(view.who.user.name)) is Answer.ALLOW
+    return may(who, action, Personal(view.who.user.name)) is ALLOW
 
 
 def _keep(known: OrderedDict[str, float] | OrderedDict[str, None], key: str, value: object) -> None:

@@ -10,7 +10,7 @@ from controlplane.access.failed_attempts import FailureLimiter, address_of
 from controlplane.codec import encoder
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, Personal, may
+from controlplane.domain.policy import ACT_FOR, ADMINISTER, ALLOW, PLATFORM, Personal, may
 from controlplane.history.values import KeptKind
 from controlplane.operations.reserved_names import check_not_reserved
 from controlplane.services.convert.times import seconds_of, timestamp
@@ -137,7 +137,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         """Say what is kept for the caller or, to an administrator, for anybody."""
         asking = require_user()
         user = request.user or asking.user.name
-        if may(asking, Action.ACT_FOR, Personal(user)) is not Answer.ALLOW:
+        if may(asking, ACT_FOR, Personal(user)) is not ALLOW:
             raise Denied("only administrators see what is kept for others")
         use, largest = await self._usages.of(user)
         message = _usage(use)
@@ -180,7 +180,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         note_target(request.user or asking.user.name)
         if not request.user:
             revoked = await self._accounts.revoke(asking.token)
-        elif may(asking, Action.ADMINISTER, PLATFORM) is Answer.ALLOW:
+        elif may(asking, ADMINISTER, PLATFORM) is ALLOW:
             revoked = await self._accounts.revoke_all(
                 (await self._accounts.get_user(request.user)).name
             )
@@ -230,7 +230,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
 
 def _check_own(asking: UserCaller, user: str) -> None:
     """Raise Denied unless the caller acts for themselves or is an administrator."""
-    if may(asking, Action.ACT_FOR, Personal(user)) is not Answer.ALLOW:
+    if may(asking, ACT_FOR, Personal(user)) is not ALLOW:
         raise Denied("only administrators make tokens for others")
 
 

@@ -13,7 +13,7 @@ from controlplane.domain.errors import NotFound, NotLeader
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
 from controlplane.domain.node_availability import closed_words, owner_words
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, SEE, may
 from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.agent_connections import ImageAction
 from controlplane.operations.conditions import found_elsewhere
@@ -263,9 +263,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             members=[member_message(one, leader) for one in self._core.members.everyone()],
             answered_by=self._core.members.own.name,
             conditions=[
-                condition_message(
-                    one, shows_evidence=may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW
-                )
+                condition_message(one, shows_evidence=may(who, ADMINISTER, PLATFORM) is ALLOW)
                 for one in self._conditions(by_name, samples)
             ],
             known_at=timestamp(self._core.health.known_at()),
@@ -335,9 +333,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             disk_note=sample.disk_note if sample else "",
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
-            hold=hold_message(
-                node.hold, names_replicas=may(who, Action.ADMINISTER, PLATFORM) is Answer.ALLOW
-            ),
+            hold=hold_message(node.hold, names_replicas=may(who, ADMINISTER, PLATFORM) is ALLOW),
             gang_network=node.gang_network,
             networks=map(network_name, node.networks),
             limits=kept_message(node.limits),
@@ -351,7 +347,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         names: dict[str, list[str]] = defaultdict(list)
         for held in self._allocation(node).replicas:
             session = self._core.state.session(held.session_id)
-            if session is not None and may(who, Action.SEE, session) is Answer.ALLOW:
+            if session is not None and may(who, SEE, session) is ALLOW:
                 for share in held.devices:
                     names[share.uuid].append(session.name)
         thousandths = self._allocation(node).held_thousandths()
@@ -388,7 +384,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
 
 def _names(sessions: Iterable[Session], who: UserCaller) -> list[str]:
     """Names of those that the caller may see, by name."""
-    return sorted(one.name for one in sessions if may(who, Action.SEE, one) is Answer.ALLOW)
+    return sorted(one.name for one in sessions if may(who, SEE, one) is ALLOW)
 
 
 def _sum(parts: Iterable[Resources]) -> Resources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.operations.projects import BudgetWish, ProjectWish
 from controlplane.scheduler.entitlement import held_by
@@ -55,9 +55,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         who = require_user()
         project = self._projects.visible(request.name, who)
         holding = self._state.accounts.holding(project.name)
-        names = sorted(one.name for one in holding if may(who, Action.SEE, one) is Answer.ALLOW)[
-            :MOST_NAMES
-        ]
+        names = sorted(one.name for one in holding if may(who, SEE, one) is ALLOW)[:MOST_NAMES]
         return pb.GetProjectResponse(
             project=self._shown(project),
             holders=_holders(holding),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.domain.values import Cause
 from controlplane.operations.infeasible import Alternatives, refusal_of
 from controlplane.operations.projects import check_entitled, there_for, within_quota
@@ -194,7 +194,7 @@ class QueueView:
     def _may_manage(self, project: str, viewer: UserCaller) -> bool:
         """Whether the viewer says who the members of a project are."""
         known = self._state.project(project)
-        return known is not None and may(viewer, Action.CHANGE, known) is Answer.ALLOW
+        return known is not None and may(viewer, CHANGE, known) is ALLOW
 
     def _in_order(self, answers: QueueQueries) -> tuple[Session, ...]:
         """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
@@ -222,7 +222,7 @@ def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCal
         return False
     if not project:
         return True
-    return _project_of(session) == project and may(viewer, Action.SEE, session) is Answer.ALLOW
+    return _project_of(session) == project and may(viewer, SEE, session) is ALLOW
 
 
 def _project_of(session: Session) -> str:

@@ -8,7 +8,7 @@ from controlplane.access.current import note_target, require_user
 from controlplane.access.user_secrets import SecretFacts
 from controlplane.codec import encoder
 from controlplane.domain.errors import Denied
-from controlplane.domain.policy import Action, Answer, Personal, may
+from controlplane.domain.policy import ACT_FOR, ALLOW, Personal, may
 from controlplane.services.errors import Context, answering
 from nsml.v1 import secrets_pb2 as pb
 from nsml.v1 import secrets_pb2_grpc
@@ -55,7 +55,7 @@ def _owner(user: str) -> str:
     """Whose secrets are meant; Denied where they are not the caller's to touch."""
     who = require_user()
     owner = user or who.user.name
-    if may(who, Action.ACT_FOR, Personal(owner)) is not Answer.ALLOW:
+    if may(who, ACT_FOR, Personal(owner)) is not ALLOW:
         raise Denied("secrets are their owner's", why="only administrators remove those of others")
     return owner
 

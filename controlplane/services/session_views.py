@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import CheckpointCount
 from controlplane.operations.lru import LruDict
@@ -164,7 +164,7 @@ class Presenter:
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
             # Who may see a session need not know what its owner has set for the program.
-            is_own = may(viewer, Action.CHANGE, session) is Answer.ALLOW
+            is_own = may(viewer, CHANGE, session) is ALLOW
             message = self._message(session, is_own, is_short)
             message.revision = revision
             count = counts.get(session.id, CheckpointCount())

@@ -16,7 +16,7 @@ from controlplane.access.current import caller
 from controlplane.access.wrapping import Wrapper, method_of, with_method
 from controlplane.domain.errors import TooLarge
 from controlplane.domain.identity import UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
 from controlplane.services.errors import refuse
 from nsml.v1 import options_pb2 as pb
 
@@ -55,10 +55,7 @@ class Throttle(Wrapper):
         async def answer(request: Any, context: Context) -> Any:
             who = caller()
             # Administrators have to be able to mend what is wrong.
-            if (
-                isinstance(who, UserCaller)
-                and may(who, Action.ADMINISTER, PLATFORM) is not Answer.ALLOW
-            ):
+            if isinstance(who, UserCaller) and may(who, ADMINISTER, PLATFORM) is not ALLOW:
                 try:
                     if throttle == pb.THROTTLE_HISTORY:
                         self._admission.check_history()

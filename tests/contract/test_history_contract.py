@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.portable import Batch
@@ -900,7 +900,7 @@ async def test_listings_hold_what_the_policy_says(history: History) -> None:
     for name, team, role in product((*NAMES, "park"), TEAMS, Role):
         viewer = User(name=name, team=team, role=role)
         caller = UserCaller(user=viewer)
-        allowed = {one.name for one in things if may(caller, Action.SEE, one) is Answer.ALLOW}
+        allowed = {one.name for one in things if may(caller, SEE, one) is ALLOW}
         datasets = await history.catalogue.datasets(viewer)
         assert {one.dataset.name for one in datasets} == allowed
         page = await history.catalogue.sessions(SessionQuery(viewer=viewer))

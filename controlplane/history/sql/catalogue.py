@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from controlplane.domain.policy import RULES, Action, Kind, shared_rules
+from controlplane.domain.policy import RULES, SEE, Action, Kind, shared_rules
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
@@ -193,7 +193,7 @@ class SqlCatalogue:
         dialect = self._database.dialect
         conditions = [
             _IS_NEWEST,
-            _may("d", viewer, Action.SEE),
+            _may("d", viewer, SEE),
             "(d.name, d.owner) > (:after_name, :after_owner)",
         ]
         conditions += ["d.name = :name"] if name else []
@@ -410,7 +410,7 @@ def _holds(table: str, rule: Rule) -> str:
 def _session_conditions(
     query: SessionQuery, after: PageKey | None, dialect: Dialect
 ) -> Iterator[str]:
-    yield _may("sessions", query.viewer, Action.SEE)
+    yield _may("sessions", query.viewer, SEE)
     if query.owners:
         yield dialect.among("owner", "owners")
     if query.states:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.codec import encoder
 from controlplane.domain.plan import Shortage
-from controlplane.domain.policy import Action, Answer, may
+from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.services.convert.resources import network_name, resources_message, to_network
 from controlplane.services.convert.sessions import PRIORITIES, to_priority
 from controlplane.services.convert.shares import share_message
@@ -48,7 +48,7 @@ def waiting_message(
 def _holder_message(holder: Holder, viewer: UserCaller) -> pb.Holder:
     session = holder.session
     return pb.Holder(
-        session=session.name if may(viewer, Action.SEE, session) is Answer.ALLOW else "",
+        session=session.name if may(viewer, SEE, session) is ALLOW else "",
         owner=session.owner,
         held=holder.held,
         nodes=len(holder.nodes),
@@ -74,7 +74,7 @@ def queued_message(
         replica_count=spec.replica_count,
         created_at=timestamp(session.created_at),
     )
-    if may(viewer, Action.SEE, session) is Answer.ALLOW:
+    if may(viewer, SEE, session) is ALLOW:
         seen = pb.QueuedSession(
             session=session.name,
             project=session.project,

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
-from controlplane.domain.policy import PLATFORM, Action, Answer, Personal, may
+from controlplane.domain.policy import (
+    ACT_FOR,
+    ADMINISTER,
+    ALLOW,
+    CHANGE,
+    DENY,
+    HIDE,
+    PLATFORM,
+    SEE,
+    Action,
+    Personal,
+    may,
+)
 from controlplane.domain.values import Project, Visibility
 from controlplane.history.values import Dataset
 
@@ -21,7 +33,7 @@ CALLERS = {
     "choi": UserCaller(user=User(name="choi")),
     "root": UserCaller(user=User(name="root", role=Role.ADMIN)),
 }
-LETTERS = {"A": Answer.ALLOW, "D": Answer.DENY, "H": Answer.HIDE}
+LETTERS = {"A": ALLOW, "D": DENY, "H": HIDE}
 
 
 def dataset(team: str, visibility: Visibility) -> Dataset:
@@ -31,21 +43,21 @@ def dataset(team: str, visibility: Visibility) -> Dataset:
 @pytest.mark.parametrize(
     ("thing", "action", "answers"),  # to kim, lee, park, choi and root
     [
-        (dataset("vision", Visibility.PRIVATE), Action.SEE, "AHHHA"),
-        (dataset("vision", Visibility.PRIVATE), Action.CHANGE, "AHHHA"),
-        (dataset("vision", Visibility.TEAM), Action.SEE, "AAHHA"),
-        (dataset("vision", Visibility.TEAM), Action.CHANGE, "ADHHA"),
-        (dataset("vision", Visibility.PUBLIC), Action.SEE, "AAAAA"),
-        (dataset("vision", Visibility.PUBLIC), Action.CHANGE, "ADDDA"),
-        (dataset("", Visibility.TEAM), Action.SEE, "AHHHA"),  # having no team is not a team
-        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), Action.SEE, "AAHHA"),
-        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), Action.CHANGE, "ADHHA"),
-        (Project(name="p", members=frozenset({"lee"})), Action.CHANGE, "HDHHA"),
-        (Personal("kim"), Action.SEE, "AHHHA"),
-        (Personal("kim"), Action.CHANGE, "AHHHA"),
-        (Personal("kim"), Action.ACT_FOR, "ADDDA"),
-        (Personal(""), Action.ACT_FOR, "DDDDA"),
-        (PLATFORM, Action.ADMINISTER, "DDDDA"),
+        (dataset("vision", Visibility.PRIVATE), SEE, "AHHHA"),
+        (dataset("vision", Visibility.PRIVATE), CHANGE, "AHHHA"),
+        (dataset("vision", Visibility.TEAM), SEE, "AAHHA"),
+        (dataset("vision", Visibility.TEAM), CHANGE, "ADHHA"),
+        (dataset("vision", Visibility.PUBLIC), SEE, "AAAAA"),
+        (dataset("vision", Visibility.PUBLIC), CHANGE, "ADDDA"),
+        (dataset("", Visibility.TEAM), SEE, "AHHHA"),  # having no team is not a team
+        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), SEE, "AAHHA"),
+        (Project(name="p", owner="kim", members=frozenset({"kim", "lee"})), CHANGE, "ADHHA"),
+        (Project(name="p", members=frozenset({"lee"})), CHANGE, "HDHHA"),
+        (Personal("kim"), SEE, "AHHHA"),
+        (Personal("kim"), CHANGE, "AHHHA"),
+        (Personal("kim"), ACT_FOR, "ADDDA"),
+        (Personal(""), ACT_FOR, "DDDDA"),
+        (PLATFORM, ADMINISTER, "DDDDA"),
     ],
 )
 def test_to_whom_what_is_answered(thing: Thing, action: Action, answers: str) -> None:
