@@ -25,7 +25,7 @@ def confirmed(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=set_flag("is_dry_run"),
-        help="List what would be done, and do nothing.",
+        help="Print what would be done, and do nothing.",
     )
     yes = click.option(
         "-y",

@@ -16,6 +16,7 @@ import click
 from cli.app import App
 from cli.root import PROGRAM, root
 from cli.topics import TOPICS
+from tools.wrap_docs import wrapped
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 WIDTH: Final = 100
@@ -32,7 +33,7 @@ def page() -> str:
     index = [f"- [`{path}`](#{path.replace(' ', '-')}): {purpose}" for path, purpose, _ in commands]
     parts = [f"## {path}\n\n```text\n{text}\n```\n" for path, _, text in commands]
     flags = f"## Global flags\n\n```text\n{TOPICS['flags']().rstrip()}\n```\n"
-    return "\n".join([HEAD, *index, "", flags, *parts])
+    return wrapped("\n".join([HEAD, *index, "", flags, *parts]))
 
 
 def _commands(

@@ -68,8 +68,8 @@ class Trust:
 def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str | None) -> None:
     """Use the platform at HOST[:PORT] from now on, with a token from its administrator.
 
-    DIGEST, from the same administrator, proves that it is that platform. Without one you are shown
-    the platform's own and asked, the first time.
+    DIGEST, from the same administrator, proves the identity of the platform. Without it, the first
+    time, the digest is shown and you are asked.
     """
     from nsml.client.errors import Unavailable
     from nsml.client.trust import parse_pinned_server, wrong_port
@@ -246,13 +246,13 @@ def _name_of(server: str) -> str:
     "logout",
     examples=["nsml logout", "nsml logout --context lab", "nsml logout --revoke"],
 )
-@click.option("--revoke", is_flag=True, help="Make the token invalid everywhere, too.")
+@click.option("--revoke", is_flag=True, help="Also revoke the token everywhere.")
 @pass_app
 def logout(app: App, *, revoke: bool) -> None:
-    """Forget this context's token on this machine.
+    """Remove this context's token from this machine.
 
-    The token stays valid where else it is kept, unless --revoke ends it. On the machine
-    where you run the platform, `nsml up` logs in again.
+    The token stays valid elsewhere, unless --revoke is given. On the machine where you run the
+    platform, `nsml up` logs in again.
     """
     from nsml.client.errors import NotSignedIn
 
@@ -316,9 +316,9 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
 @command("ls", reads=True, examples=["nsml context ls", "nsml context ls -o name"])
 @pass_app
 def ls(app: App) -> None:
-    """List the contexts; * is the one that commands use.
+    """List the contexts; * marks the current one.
 
-    That is the one of --context, else of NSML_CONTEXT, else of `nsml context use`.
+    It is that of --context, else of NSML_CONTEXT, else of `nsml context use`.
     """
     current = contexts.chosen_name(app.config, app.environ, app.flags.context)
     known = [(item, name == current) for name, item in app.config.contexts.items()]

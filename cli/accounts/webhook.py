@@ -22,10 +22,10 @@ _MOST_READ = 4_096
 
 @click.group("webhook", cls=Group)
 def webhook() -> None:
-    """Your webhook: a URL that is called when a session of yours idles, or is a zombie.
+    """Webhook: a URL that is called when a session of yours becomes idle or a zombie.
 
-    A JSON object is sent by POST: `text` for chat programs, and `event`, `session`, `since`, `reason`. The URL lies
-    encrypted, and of it only the host is ever shown again.
+    It gets a JSON object by POST: `text` for chat programs, and `event`, `session`, `since`,
+    `reason`. The URL is stored encrypted; only its host is shown again.
     """
 
 
@@ -48,10 +48,12 @@ def _record(found: Webhook | None) -> dict[str, Any]:
     ],
 )
 @click.argument("refused", nargs=-1, metavar="")
-@click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
+@click.option(
+    "--from-env", "variable", metavar="VARIABLE", help="Take the value of this local variable."
+)
 @pass_app
 def put(app: App, *, refused: tuple[str, ...], variable: str | None) -> None:
-    """Set it, in place of what was set: from stdin, or typed unseen."""
+    """Set or replace the URL: from stdin, or typed without echo."""
     if refused:
         raise CommandError(
             "a URL in the command line is seen by all on this machine, and often bears a token",
@@ -94,7 +96,7 @@ def _read(app: App) -> str:
 @command("show", reads=True, examples=["nsml webhook show", "nsml webhook show -j"])
 @pass_app
 def show(app: App) -> None:
-    """Show where it goes: the host, never the whole URL."""
+    """Show the host of the URL, never the whole URL."""
     found = app.call(lambda client: client.webhooks.get())
     origin = found.origin if found else "no webhook: nsml webhook set"
     write_one(app, _record(found), [origin], name="origin")
@@ -104,7 +106,7 @@ def show(app: App) -> None:
 @confirmed
 @pass_app
 def rm(app: App) -> None:
-    """Remove it: nobody is called any more. Asks first, since its URL cannot be shown again."""
+    """Remove the URL. Asks first, since it cannot be shown again."""
 
     async def act(client: Client) -> None:
         await client.webhooks.remove()
@@ -120,7 +122,7 @@ def rm(app: App) -> None:
 @command("test", reads=True, examples=["nsml webhook test", "nsml webhook test -j"])
 @pass_app
 def test(app: App) -> None:
-    """Send a message there now, and say what was answered."""
+    """Send a message now, and print the response."""
     status = app.call(lambda client: client.webhooks.test())
     write_one(app, {"status": status}, [f"it answered {status}"], name="status")
 

@@ -221,11 +221,9 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option(
     "--priority",
     type=PRIORITY,
-    help="Its class in the queue; idle: what nobody else wants, until somebody does. Default: normal.",
+    help="Its class in the queue; idle: uses spare GPUs, preempted first. Default: normal.",
 )
-@click.option(
-    "--preemptible", is_flag=True, help="Others may take its place, even if it cannot save."
-)
+@click.option("--preemptible", is_flag=True, help="Allow preemption without a checkpoint.")
 @click.option(
     "--project",
     type=PROJECT,
@@ -243,7 +241,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     type=DURATION,
     metavar="TIME",
     default=f"{DEFAULT_S:g}s",
-    help="Try so long while the platform says that a part of it is away; 0s: not at all. Default: 2m.",
+    help="Retry this long while a part of the platform is away; 0s: never. Default: 2m.",
 )
 @visibility_options
 @click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")
