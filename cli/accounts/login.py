@@ -29,7 +29,7 @@ _FIRST_PERSON: Final = 1_000
 
 def _refuse_password(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
     if value is not None:
-        raise click.UsageError("-p is gone: a secret in the command line is seen by everybody;"
+        raise click.UsageError("-p was removed: everybody can see a secret on a command line;"
                                " use --token-stdin")  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
     app.say(f"  {digest}")
     app.say("Its administrator sees the right one with nsml admin user token.")
     if not app.agrees("trust it from now on?", flag="-y, or #DIGEST behind the address"):
-        raise CommandError(f"{server} is not trusted; nothing is kept")
+        raise CommandError(f"{server} is not trusted; nothing was saved")
 
 
 def _server_uid(app: App, context: Context) -> int | None:
@@ -187,7 +187,7 @@ def _server_uid(app: App, context: Context) -> int | None:
         return uid
     app.say(f"{server} is served by another account of this machine: {account(uid)}.")
     if uid >= _FIRST_PERSON and not app.agrees("send it your token, now and later?", flag="-y"):
-        raise CommandError(f"{server} is not trusted; nothing is kept")
+        raise CommandError(f"{server} is not trusted; nothing was saved")
     return uid
 
 
@@ -198,7 +198,7 @@ def _token(app: App, *, from_stdin: bool) -> str:
         secret = app.read_line()
     else:
         raise CommandError(
-            "nobody is there to ask for the token",
+            "there is no terminal to ask for the token",
             code=ExitCode.USAGE,
             advice="nsml login HOST --token-stdin < FILE",
         )
@@ -332,7 +332,7 @@ def ls(app: App) -> None:
     if app.is_for_people and (server := app.environ.get("NSML_SERVER")):
         app.say(f"NSML_SERVER is set: commands go to {server}")
     elif app.is_for_people and known and current not in app.config.contexts:
-        app.say("none of them is used: nsml context use NAME")
+        app.say("none of them is current: nsml context use NAME")
 
 
 def _record(item: tuple[Context, bool]) -> dict[str, Any]:

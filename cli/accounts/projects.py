@@ -61,7 +61,7 @@ class _Hours(click.ParamType[float]):
         if isinf(float(value)):
             self.fail(f"{str(value)[:20]} is more hours than there can be", param, ctx)
         if not float(value):
-            self.fail(f"{value} hours: a budget of zero; none is without a budget", param, ctx)
+            self.fail(f"{value} hours: a budget of zero; for no budget: none", param, ctx)
         return float(value)
 
 

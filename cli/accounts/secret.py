@@ -90,7 +90,7 @@ def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) 
     """
     if refused:
         raise CommandError(
-            "a value in the command line is seen by all on this machine, and kept by your shell",
+            "a value on a command line is visible to all users of this machine, and in your shell's history",
             code=ExitCode.USAGE,
             advice=f"nsml secret set {shell_word(name)} < FILE\nnsml secret set {shell_word(name)}    and type it unseen",
         )
@@ -128,7 +128,7 @@ def _read(app: App, name: str) -> bytes:
     stdin: Any = app.stdin
     if stdin.isatty():
         raise CommandError(
-            "nobody is there to ask for the value",
+            "there is no terminal to ask for the value",
             code=ExitCode.USAGE,
             advice=f"nsml secret set {shell_word(name)} < FILE",
         )

@@ -86,7 +86,7 @@ def _read(app: App) -> str:
     stdin: Any = app.stdin
     if stdin.isatty():
         raise CommandError(
-            "nobody is there to ask for the URL",
+            "there is no terminal to ask for the URL",
             code=ExitCode.USAGE,
             advice="nsml webhook set < FILE",
         )

@@ -114,4 +114,6 @@ def audit(
             count, actor=actor, method=method, target=target, since=start, without=without
         )
     )
-    write_list(app, found, columns=_COLUMNS, record=_record, name="target", none="no such rows")
+    write_list(
+        app, found, columns=_COLUMNS, record=_record, name="target", none="no matching calls"
+    )

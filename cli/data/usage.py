@@ -33,7 +33,7 @@ def usage(app: App, *, user: str, is_all: bool) -> None:
             app.call(lambda client: client.accounts.every_usage()),
             columns=view.COLUMNS,
             record=view.record,
-            none="nothing is kept for anybody",
+            none="nothing is stored for any user",
             blank=accounts_pb2.Usage(),
         )
         return

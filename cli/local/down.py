@@ -71,7 +71,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
             for session in tear_down.stop_sessions(sessions or []):
                 words = "did not end in time"
                 if is_finalizing(session):
-                    words = "has ended; what it left is sent after the next `nsml up`"
+                    words = "has ended; its last logs and reports are sent after the next `nsml up`"
                 app.say(f"{'sessions':<14} {session.name} {words}")
             tear_down.stop_replicas()
         tear_down.stop_programs()

@@ -93,7 +93,7 @@ def media(
             raise click.UsageError("--step is of one step: without --from and --to")
         first = last = step
     elif first is not None and last is not None and first > last:
-        raise click.UsageError("what --from and --to name ends before it begins")
+        raise click.UsageError("--to is before --from")
     if name:
         from nsml.client.media import literally
 
@@ -127,7 +127,7 @@ def media(
 
 def _tell_full(app: App, is_full: bool) -> None:
     if is_full:
-        app.say(f"of a session {MOST_OF_SESSION:,} are kept: what it shows beyond that is left out")
+        app.say(f"of a session {MOST_OF_SESSION:,} are kept; further media are dropped")
 
 
 async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool, bool]:

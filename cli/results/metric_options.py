@@ -348,8 +348,8 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
         return False
     app.say_once(
         visible(
-            f"(points of {session} were let go on {local(seconds_of(let_go)):%Y-%m-%d}, after the time that this "
-            f"platform keeps them; what charts show of all is left: nsml plot {shell_word(session)} --chart)"
+            f"(points of {session} were removed on {local(seconds_of(let_go)):%Y-%m-%d} (retention); "
+            f"charts remain: nsml plot {shell_word(session)} --chart)"
         )
     )
     return True
@@ -358,7 +358,7 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
 async def let_go_words(app: App, client: Client, sessions: Sequence[Session]) -> str:
     """Why there is nothing to show, where points were let go, which is said; "" where none were."""
     told = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
-    return "no such points are left" if any(told) else ""
+    return "no points are left" if any(told) else ""
 
 
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:

@@ -276,7 +276,7 @@ def _show(
     if not none and not narrowed(groups, wish.span):
         none = f"nothing was reported within {span}"
     if none and (svg or png or fetched.is_no_number):
-        empty = "a picture would be empty: none is written" if svg or png else ""
+        empty = "no picture was written: it would be empty" if svg or png else ""
         raise CommandError(none, code=ExitCode.NOT_FOUND, why=empty)
     if none:
         app.say(none)

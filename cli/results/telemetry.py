@@ -84,7 +84,7 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     answer = app.call(fetch).answer
     if not answer.series:
         when = "yet" if window is None else "in that time"
-        app.say(f"it ran nowhere {when}, or nobody knows where any more")
+        app.say(f"it ran nowhere {when}, or its nodes are not known any more")
     if _draws(app):
         room, now = app.room or _COLUMNS, app.clock.time()
         for line in view.session_lines(answer, room=room, now=now) if answer.series else ():
@@ -130,7 +130,7 @@ def check_drawing(app: App, advice: str) -> None:
     if not app.is_for_people:
         said = f"-w draws, and does not write {app.format.value}"
     elif app.room is None:
-        said = "-w draws on a terminal, in place: the output is none"
+        said = "-w draws on a terminal, in place: the output is not a terminal"
     else:
         return
     raise CommandError(said, code=ExitCode.USAGE, advice=advice)

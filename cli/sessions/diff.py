@@ -115,7 +115,7 @@ def diff(
     with_metrics |= bool(metrics or rank is not None or attempt is not None or is_apart)
     judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
-        raise click.UsageError("--args leaves out what was reported: without metrics then")
+        raise click.UsageError("--args excludes results: use it without metrics")
     given = given_references(app, references)
     if code or is_stat:
         if asked_only or with_metrics or judging or all_keys:

@@ -263,7 +263,7 @@ class _Forwarder:
                 return True
         except CannotTell:
             if not self._is_warned:
-                self._app.say("this system does not tell who connects: any user of it may")
+                self._app.say("this system does not identify local users: any of them can connect")
             self._is_warned = True
             return True
         self._app.say("refused a connection of another user of this machine")

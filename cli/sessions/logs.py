@@ -238,7 +238,7 @@ def _check_span(
     now = datetime.fromtimestamp(app.clock.time(), UTC)
     low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
     if low > high:
-        raise click.UsageError("what --since and --until name ends before it begins")
+        raise click.UsageError("--until is before --since")
 
 
 def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:

@@ -231,7 +231,7 @@ def requeue(
     code = _report(app, outcomes + refused, done="requeued {}".format, conflict="refused")
     for one in live:
         if one.name in requeued:
-            app.say(f"{one.name} is queued, and goes on as attempt {one.attempt + 1}")
+            app.say(f"{one.name} is queued, and resumes as attempt {one.attempt + 1}")
     if left and (app.flags.says_yes or not plan.asks):
         app.say(left)
     return code
