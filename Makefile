@@ -58,25 +58,29 @@ check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/python -m tools.dashboard_picture --check
 	$(BIN)/python -m tools.monitoring_board --check
 	$(BIN)/python -m tools.settings_docs --check
+	$(BIN)/python -m tools.commands_docs --check
+	$(BIN)/python -m tools.wrap_docs --check
 
 dev: setup       ## Start a platform for development in .nsml, with two simulated GPUs
 	@NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config" $(BIN)/nsml up --simulate-gpus 2
 	@echo 'use it:  export PATH="$(CURDIR)/$(BIN):$$PATH" NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config"'
 
-generate: setup  ## Generate the code of proto/, drawings of life cycles, the dashboard's picture, the board, the page of settings
+generate: setup  ## Generate the code of proto/, the life-cycle diagrams, the picture of the dashboard, the board, the pages of settings and commands
 	$(BIN)/python tools/generate.py
 	$(BIN)/python -m tools.lifecycle_docs
 	$(BIN)/python -m tools.dashboard_picture
 	$(BIN)/python -m tools.monitoring_board
 	$(BIN)/python -m tools.settings_docs
+	$(BIN)/python -m tools.commands_docs
 
 captures: setup  ## Draw what the screens of the dashboard look like anew: look at the difference before you commit it
 	rm -f tests/unit/tui/captures/*.txt
 	NSML_DRAW_CAPTURES=1 $(BIN)/python -m pytest -q tests/unit/tui/test_captures.py
 
-format: setup    ## Format the code
+format: setup    ## Format the code, wrap the documents
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python -m tools.wrap_docs
 
 bench: setup     ## Run the benchmarks and print JSON (the second and the last need etcd, that also PostgreSQL)
 	$(BIN)/python -m bench.endtoend --json

@@ -249,7 +249,7 @@ class App:
         """The answer to a question. Without anybody to ask: exit 2, naming the flag to add."""
         if not self.can_ask:
             raise CommandError(
-                "this needs a confirmation, and nobody is there to ask",
+                "this needs a confirmation, and there is no terminal to ask on",
                 code=ExitCode.USAGE,
                 advice=f"add {flag}",
             )
@@ -368,7 +368,7 @@ class App:
         why = error.why or error.message
         if awaits := _awaits(context.servers):
             why = f"its start waits: {awaits}"
-            advice = f"{'nsml status':<16}again, once that is there: the start goes on by itself"
+            advice = f"{'nsml status':<16}again later: the start continues by itself"
         return Unavailable(
             f"none of the control planes answers: {context.places}"
             if context.others

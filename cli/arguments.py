@@ -96,7 +96,7 @@ class _Size(click.ParamType[int]):
         if size < self._least:
             advice = meant_words(size) if str(value).isdecimal() else "name more, such as 512M"
             self.fail(
-                f"{value} is too little, {memory_text(self._least)} is the least; {advice}",
+                f"{value} is too small, the minimum is {memory_text(self._least)}; {advice}",
                 param,
                 ctx,
             )
@@ -140,7 +140,7 @@ class WholeRange(click.IntRange):
             ) from error
         if number < least:
             raise BadValue(
-                f"{text} is too little: {least} is the least", param, ctx, nearest=[least]
+                f"{text} is too small: the minimum is {least}", param, ctx, nearest=[least]
             )
         if number > _MOST_COUNT:
             raise BadValue(
@@ -423,7 +423,7 @@ class _ModelName(_Completed):
                 f"{str(value)!r} is not the name of a GPU model",
                 param,
                 ctx,
-                why="words of it are enough, such as A100 or A100-80GB",
+                why="part of a name is enough, such as A100 or A100-80GB",
                 advice="nsml gpustat",
             )
         return str(value)
@@ -449,7 +449,7 @@ class _Bound(click.ParamType[int]):
         if value == "none":
             return 0
         if isinstance(value, str) and re.fullmatch(r"0+(\.0*)?", value):
-            self.fail(f"{value} would let nothing start; none is without a bound", param, ctx)
+            self.fail(f"{value} would let nothing start; for no limit: none", param, ctx)
         return self._of.convert(value, param, ctx)
 
 

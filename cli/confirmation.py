@@ -25,7 +25,7 @@ def confirmed(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=set_flag("is_dry_run"),
-        help="List what would be done, and do nothing.",
+        help="Print what would be done, and do nothing.",
     )
     yes = click.option(
         "-y",
@@ -99,7 +99,7 @@ def _ask(app: App, plan: Plan, flag: str, aside: str) -> None:
     if not app.can_ask:
         raise _not_done(
             plan,
-            "this needs a confirmation, and nobody is there to ask",
+            "this needs a confirmation, and there is no terminal to ask on",
             why="\n".join([f"it would {summary(plan)}", *lines]),
             advice=f"add {flag}\nadd --dry-run    to list it",
         )

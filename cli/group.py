@@ -153,7 +153,7 @@ def _option(*names: str, to: Any, **settings: Any) -> click.Option:
 def global_options() -> list[click.Parameter]:
     """The flags that every command takes, in front of it or after it."""
     return [
-        _option("--context", to="context", metavar="NAME", help="Which platform."),
+        _option("--context", to="context", metavar="NAME", help="Use this platform."),
         _option(
             "--utc",
             to=_utc,
@@ -161,9 +161,11 @@ def global_options() -> list[click.Parameter]:
             is_eager=True,  # before times are read
             help="Type and show times in UTC, not in local time.",
         ),
-        _option("--no-color", to="is_colourless", is_flag=True, help="No colours."),
-        _option("-q", "--quiet", to="is_quiet", is_flag=True, help="Only results and errors."),
-        _option("--debug", to="is_debug", is_flag=True, help="A traceback with an error."),
+        _option("--no-color", to="is_colourless", is_flag=True, help="Print no colours."),
+        _option(
+            "-q", "--quiet", to="is_quiet", is_flag=True, help="Print only results and errors."
+        ),
+        _option("--debug", to="is_debug", is_flag=True, help="Show a traceback with errors."),
         _option("-y", "--yes", to="says_yes", is_flag=True, help="Do not ask."),
         _option("--no-input", to="takes_no_input", is_flag=True, help="Never ask: fail instead."),
         _option(
@@ -171,7 +173,7 @@ def global_options() -> list[click.Parameter]:
             to="timeout_s",
             type=DURATION,
             metavar="TIME",
-            help="Give up after this time in all (exit code 8).",
+            help="Give up after this total time (exit code 8).",
         ),
     ]
 
@@ -184,11 +186,13 @@ def output_options() -> list[click.Parameter]:
             "--output",
             to=_format,
             type=click.Choice([item.value for item in Format]),
-            help="How to write the result.",
+            help="Output format.",
         ),
         _option("-j", "--json", "--json-return", to=_json, is_flag=True, help="Same as -o json."),
-        _option("--fields", to=_split, metavar="A,B", help="Only these fields, in this order."),
-        _option("--no-header", to=_no_header, is_flag=True, help="No header line."),
+        _option(
+            "--fields", to=_split, metavar="A,B", help="Print only these fields, in this order."
+        ),
+        _option("--no-header", to=_no_header, is_flag=True, help="Omit the header line."),
     ]
 
 
@@ -201,7 +205,7 @@ def json_flag(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         callback=_json,
-        help="What was done, as JSON.",
+        help="Print the result as JSON.",
     )(command)
     return decorated
 

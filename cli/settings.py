@@ -22,7 +22,7 @@ _CONTEXT_KEYS = ("server", "ca", "token_file")
 
 @click.group("config", cls=Group)
 def config() -> None:
-    """Settings: `output` (default format), `theme` (of nsml-tui), `current` (context), `contexts.NAME.server|ca|token_file`."""
+    """Settings: `output`, `theme`, `current` (context), `contexts.NAME.server|ca|token_file`."""
 
 
 @command("path", examples=["nsml config path", 'cat "$(nsml config path)"'])
@@ -57,7 +57,7 @@ def get(app: App, *, key: str | None) -> None:
 @click.argument("value")
 @pass_app
 def set_(app: App, *, key: str, value: str) -> None:
-    """Change one setting; an empty VALUE takes `output` or `theme` back."""
+    """Change one setting; an empty VALUE resets `output` or `theme`."""
     app.save(_changed(app.config, key, value))
 
 

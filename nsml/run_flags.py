@@ -619,7 +619,7 @@ FLAGS: Final = (
     Flag(
         ("--priority",),
         PRIORITY,
-        "Its class in the queue; idle: what nobody else wants, until somebody does. Default: normal.",
+        "Its class in the queue; idle: uses spare GPUs, preempted first. Default: normal.",
         field="spec.priority",
         record="priority",
         compared="priority",
@@ -628,7 +628,7 @@ FLAGS: Final = (
     Flag(
         ("--preemptible",),
         _Switch(),
-        "Others may take its place, even if it cannot save.",
+        "Allow preemption without a checkpoint.",
         field="spec.preemptible",
         record="preemptible",
         is_said=lambda session: _says_preemptible(session.spec),

@@ -17,15 +17,19 @@ import msgspec
 
 from controlplane.startup import config as controlplane
 from nodeagent import config as agent
+from tools.wrap_docs import wrapped
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
 HEAD: Final = """\
 # All settings
 
-Generated from the code by `make generate`. Settings are lines of a TOML file (`--config FILE`); what an administrator sets in `NAME.site.toml` beside `NAME.toml` goes before it,
-and an environment variable (the prefix and the setting's name in capitals; lists with commas) before both. A relative path is meant from the file's folder.
-`nsml-controlplane --check` and `nsml-agent --check` say what is wrong with a file before anything is started.
+Generated from the code by `make generate`.
+
+Settings are lines of a TOML file (`--config FILE`). `NAME.site.toml` beside `NAME.toml` overrides it and is for the
+administrator; environment variables override both: the prefix and the setting's name in capitals, lists with commas.
+Relative paths are relative to the file's folder. `nsml-controlplane --check` and `nsml-agent --check` report everything
+that is wrong with a file, without starting anything.
 """
 
 _PROGRAMS: Final = (
@@ -40,10 +44,9 @@ def page() -> str:
     for program, kind, prefix in _PROGRAMS:
         rows = "\n".join(_rows(kind))
         parts.append(
-            f"## {program}\n\nEnvironment: `{prefix}...`.\n\n"
-            f"| setting | default | meaning |\n|---|---|---|\n{rows}\n"
+            f"## {program}\n\nEnvironment: `{prefix}...`. In brackets is the default.\n\n{rows}\n"
         )
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
 
 
 def _rows(kind: type[msgspec.Struct]) -> Iterator[str]:
@@ -51,7 +54,7 @@ def _rows(kind: type[msgspec.Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
         if field.name not in meanings:
             raise SystemExit(f"{kind.__module__}: {field.name} has no docstring")
-        yield f"| `{field.name}` | {_default(field)} | {meanings[field.name]} |"
+        yield f"- **`{field.name}`** ({_default(field)}): {meanings[field.name]}"
 
 
 def _default(field: Any) -> str:
@@ -76,7 +79,7 @@ def _toml(value: object) -> str:
 
 
 def _meanings(kind: type[msgspec.Struct]) -> Mapping[str, str]:
-    """The text below each field of a class, on one line as a cell of a table."""
+    """The text below each field of a class, on one line."""
     [body] = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -87,7 +90,7 @@ def _meanings(kind: type[msgspec.Struct]) -> Mapping[str, str]:
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         ):
-            found[field.target.id] = " ".join(str(text.value.value).split()).replace("|", "\\|")
+            found[field.target.id] = " ".join(str(text.value.value).split())
     return found
 
 

@@ -23,7 +23,7 @@ OWN: Final[Mapping[str, str]] = {
     "plot": "the charts of a session: plot NAME",
     "ctx": "another platform: ctx NAME",
     "theme": "other colours: theme NAME",
-    "history": "what was typed before, to be typed again",
+    "history": "earlier commands, to run again",
 }
 """The dashboard's own words, and what they do."""
 _FLAGS: Final = {"ps": re.compile(r"--|-\w(\s|$)"), "plot": re.compile("-")}
@@ -233,7 +233,7 @@ def run_of(text: str) -> Nsml:
     """
     command = understood(f"run {text}" if text.strip().startswith("-") else text)
     if not isinstance(command, Nsml) or command.words[0] != "run":
-        raise CommandError("it begins with nsml run: what is behind it is said below")
+        raise CommandError("a line of nsml run; its options are listed below")
     return command
 
 

@@ -69,13 +69,13 @@ def _usage_message(error: click.UsageError) -> str:
     "--record",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write what is seen to a new file.",
+    help="Record what the dashboard shows to a new file.",
 )
 @click.option(
     "--replay",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Show such a file: no platform is needed.",
+    help="Play back a recording, without a platform.",
 )
 @click.option("--demo", is_flag=True, help="Show a made-up cluster: no platform is needed.")
 @click.option("--web", is_flag=True, help="Show it in a browser of this machine.")
@@ -198,7 +198,7 @@ def _check_place(*, web: bool, host: str | None, port: int | None, record: Path 
 def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
     missing = [name for name in ("textual_serve", "websockets") if find_spec(name) is None]
     if missing:
-        _fail("--web needs what is not installed here", "pip install 'nsml[web]'", USAGE_CODE)
+        _fail("--web needs a package that is not installed", "pip install 'nsml[web]'", USAGE_CODE)
     from tui.web.local import NotServed, serve
 
     gc.enable()  # it serves for days

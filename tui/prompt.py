@@ -166,7 +166,7 @@ class Prompt:
             self._app.say("no other platform can be shown from here", is_bad=True)
             return
         if self._app.recorder is not None:
-            self._app.say("what is recorded is one platform: leave first", is_bad=True)
+            self._app.say("a recording has one platform: quit first", is_bad=True)
             return
         try:
             context = choose(load(self._app.cli_environ), self._app.cli_environ, name or None)

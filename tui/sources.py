@@ -165,15 +165,13 @@ class Source:
             case State.DENIED:
                 # Of one thing nothing was received before, whatever was received of others.
                 is_shown = shown_of is not None and 0 < true_at < inf
-                shown = f" · what is shown is of {_clock(true_at, now)}" if is_shown else ""
+                shown = f" · data from {_clock(true_at, now)}" if is_shown else ""
                 return f"{self.denial}{shown}"
             case State.STALE:
                 return f"as of {_clock(true_at, now)}, no update since"
             case State.OFFLINE:
                 since = duration_text(max(now - self.broken_at, 0.0))
-                shown = (
-                    f"what is shown is of {_clock(true_at, now)} · " if 0 < true_at < inf else ""
-                )
+                shown = f"data from {_clock(true_at, now)} · " if 0 < true_at < inf else ""
                 left = max(round(self.retry_at - now), 0)
                 when = f"in {left}s" if left else "now"
                 why = fit_middle(" ".join(self.reason.split()), _REASON_CELLS)

@@ -29,7 +29,7 @@ _FIRST_PERSON: Final = 1_000
 
 def _refuse_password(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
     if value is not None:
-        raise click.UsageError("-p is gone: a secret in the command line is seen by everybody;"
+        raise click.UsageError("-p was removed: everybody can see a secret on a command line;"
                                " use --token-stdin")  # fmt: skip
 
 
@@ -68,8 +68,8 @@ class Trust:
 def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str | None) -> None:
     """Use the platform at HOST[:PORT] from now on, with a token from its administrator.
 
-    DIGEST, from the same administrator, proves that it is that platform. Without one you are shown
-    the platform's own and asked, the first time.
+    DIGEST, from the same administrator, proves the identity of the platform. Without it, the first
+    time, the digest is shown and you are asked.
     """
     from nsml.client.errors import Unavailable
     from nsml.client.trust import parse_pinned_server, wrong_port
@@ -156,7 +156,7 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
     app.say(f"  {digest}")
     app.say("Its administrator sees the right one with nsml admin user token.")
     if not app.agrees("trust it from now on?", flag="-y, or #DIGEST behind the address"):
-        raise CommandError(f"{server} is not trusted; nothing is kept")
+        raise CommandError(f"{server} is not trusted; nothing was saved")
 
 
 def _server_uid(app: App, context: Context) -> int | None:
@@ -187,7 +187,7 @@ def _server_uid(app: App, context: Context) -> int | None:
         return uid
     app.say(f"{server} is served by another account of this machine: {account(uid)}.")
     if uid >= _FIRST_PERSON and not app.agrees("send it your token, now and later?", flag="-y"):
-        raise CommandError(f"{server} is not trusted; nothing is kept")
+        raise CommandError(f"{server} is not trusted; nothing was saved")
     return uid
 
 
@@ -198,7 +198,7 @@ def _token(app: App, *, from_stdin: bool) -> str:
         secret = app.read_line()
     else:
         raise CommandError(
-            "nobody is there to ask for the token",
+            "there is no terminal to ask for the token",
             code=ExitCode.USAGE,
             advice="nsml login HOST --token-stdin < FILE",
         )
@@ -246,13 +246,13 @@ def _name_of(server: str) -> str:
     "logout",
     examples=["nsml logout", "nsml logout --context lab", "nsml logout --revoke"],
 )
-@click.option("--revoke", is_flag=True, help="Make the token invalid everywhere, too.")
+@click.option("--revoke", is_flag=True, help="Also revoke the token everywhere.")
 @pass_app
 def logout(app: App, *, revoke: bool) -> None:
-    """Forget this context's token on this machine.
+    """Remove this context's token from this machine.
 
-    The token stays valid where else it is kept, unless --revoke ends it. On the machine
-    where you run the platform, `nsml up` logs in again.
+    The token stays valid elsewhere, unless --revoke is given. On the machine where you run the
+    platform, `nsml up` logs in again.
     """
     from nsml.client.errors import NotSignedIn
 
@@ -316,9 +316,9 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
 @command("ls", reads=True, examples=["nsml context ls", "nsml context ls -o name"])
 @pass_app
 def ls(app: App) -> None:
-    """List the contexts; * is the one that commands use.
+    """List the contexts; * marks the current one.
 
-    That is the one of --context, else of NSML_CONTEXT, else of `nsml context use`.
+    It is that of --context, else of NSML_CONTEXT, else of `nsml context use`.
     """
     current = contexts.chosen_name(app.config, app.environ, app.flags.context)
     known = [(item, name == current) for name, item in app.config.contexts.items()]
@@ -332,7 +332,7 @@ def ls(app: App) -> None:
     if app.is_for_people and (server := app.environ.get("NSML_SERVER")):
         app.say(f"NSML_SERVER is set: commands go to {server}")
     elif app.is_for_people and known and current not in app.config.contexts:
-        app.say("none of them is used: nsml context use NAME")
+        app.say("none of them is current: nsml context use NAME")
 
 
 def _record(item: tuple[Context, bool]) -> dict[str, Any]:

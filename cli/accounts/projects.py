@@ -61,7 +61,7 @@ class _Hours(click.ParamType[float]):
         if isinf(float(value)):
             self.fail(f"{str(value)[:20]} is more hours than there can be", param, ctx)
         if not float(value):
-            self.fail(f"{value} hours: a budget of zero; none is without a budget", param, ctx)
+            self.fail(f"{value} hours: a budget of zero; for no budget: none", param, ctx)
         return float(value)
 
 
@@ -101,7 +101,7 @@ _HOURS, _DAYS, _DATE = _Hours(), _Days(), _Date()
 def _settings_options(command: F) -> F:
     """What administrators decide, on `create` and `set`."""
     options = [
-        click.option("--owner", metavar="USER", help="Says who the members are."),
+        click.option("--owner", metavar="USER", help="Owner, who adds and removes members."),
         *(_bound_option(flag, f"--{flag}", "", "all members together") for flag in _QUOTA),
         *(_bound_option(flag, f"--member-{flag}", "member_", "each member") for flag in _QUOTA),
         click.option(
@@ -116,18 +116,18 @@ def _settings_options(command: F) -> F:
             "anchor",
             type=_DATE,
             metavar="DATE",
-            help="When one of the periods begins, in local time; default: now.",
+            help="Start of a period, in local time; default: now.",
         ),
         click.option(
             "--weight",
             type=NUMBER,
             metavar="W",
-            help="Twice the weight: twice the GPUs before others come first; default: 1.",
+            help="Share of the GPUs: twice the weight, twice the share; default: 1.",
         ),
         click.option(
             "--max-priority",
             type=PRIORITY,
-            help="The highest that its sessions may ask for; default: high.",
+            help="Highest priority of its sessions; default: high.",
         ),
     ]
     for option in reversed(options):
@@ -142,7 +142,7 @@ def _bound_option(flag: str, name: str, prefix: str, whose: str) -> Callable[[F]
         f"{prefix}{flag}",
         type=kind,
         metavar=metavar,
-        help=f"The most {words}, {whose}; none: no bound.",
+        help=f"The most {words}, {whose}; none: no limit.",
     )
 
 
@@ -172,11 +172,11 @@ def _settings(given: dict[str, Any]) -> ProjectSettings:
 
 @click.group("project", cls=Group)
 def project() -> None:
-    """Projects: what sessions of several users count for. Members, quota, budget.
+    """Projects: members, quota and budget for sessions of several users.
 
-    `nsml run --project NAME` submits into one; without it a session counts for your own, which has no
-    bounds unless an administrator made a project of your name. A quota is how much at once, a budget
-    how many GPU-hours in a period.
+    `nsml run --project NAME` submits into one. Without it a session counts for your own project,
+    which has no limits unless an administrator created a project with your name. A quota limits use
+    at one time, a budget the GPU-hours in a period.
     """
 
 
@@ -236,7 +236,7 @@ def _users() -> Callable[[F], F]:
 @_name()
 @pass_app
 def show(app: App, *, name: str) -> None:
-    """Show one project: members, quota, budget, share, who holds what."""
+    """Show one project: members, quota, budget, share and usage."""
     from nsml.view import projects as view
     from nsml.view.text import visible
 
@@ -261,10 +261,10 @@ def show(app: App, *, name: str) -> None:
 @_settings_options
 @pass_app
 def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) -> None:
-    """Make a project; administrators.
+    """Create a project; administrators.
 
-    One that is named as a user is that user's own: what it may have is what that user may have
-    without --project.
+    A project with a user's name is that user's own: its limits hold for their sessions without
+    --project.
     """
     settings = _settings(given)
     _settled(app, app.call(lambda client: client.projects.create(name, settings, members)))
@@ -283,9 +283,9 @@ def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) ->
 @_settings_options
 @pass_app
 def change(app: App, /, *, name: str, **given: Any) -> None:
-    """Change what a project may have; administrators. What is not named stays.
+    """Change the limits of a project; administrators. Options that are not given stay.
 
-    It takes effect at once. What runs goes on, also where it is more than a new quota.
+    It takes effect at once. Running sessions continue, even above a new quota.
     """
     if all(value is None for value in given.values()):
         raise CommandError(
@@ -307,7 +307,7 @@ def change(app: App, /, *, name: str, **given: Any) -> None:
 def rm(app: App, *, name: str) -> None:
     """Remove a project; administrators. Asks first.
 
-    What ended stays; none of its sessions may wait or run.
+    Ended sessions stay; none of its sessions may be queued or running.
     """
 
     async def act(client: Client) -> None:
@@ -327,7 +327,7 @@ def rm(app: App, *, name: str) -> None:
 @_users()
 @pass_app
 def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
-    """Add members; the project's owner, and administrators."""
+    """Add members; owner of the project, administrators."""
     answer = app.call(lambda client: client.projects.change_members(name, add=users))
     _changed(app, answer, f"is a member of project {name} already")
 
@@ -342,9 +342,9 @@ def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
 @confirmed
 @pass_app
 def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
-    """Remove members. What they run goes on, what waits does not start any more.
+    """Remove members. Their running sessions continue, queued ones do not start.
 
-    Asks first, unless you remove yourself alone.
+    Asks first, unless you remove only yourself.
     """
     from nsml.view.confirmation import Plan, Target
 

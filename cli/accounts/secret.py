@@ -27,8 +27,8 @@ _MOST_READ = (32 << 10) + 3
 def secret() -> None:
     """Secrets: tokens and keys that your programs get as environment variables.
 
-    They belong to you, lie encrypted, and are never shown again, not to you either.
-    `nsml run --secret NAME` gives one to a program.
+    They are stored encrypted and never shown again, not to you either. `nsml run --secret NAME`
+    passes one to a program.
     """
 
 
@@ -79,16 +79,18 @@ def _record(found: Secret) -> dict[str, Any]:
 )
 @click.argument("name")
 @click.argument("refused", nargs=-1, metavar="")
-@click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
+@click.option(
+    "--from-env", "variable", metavar="VARIABLE", help="Take the value of this local variable."
+)
 @pass_app
 def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) -> None:
-    """Make a secret, or give it another value: from stdin, or typed unseen.
+    """Create or replace a secret: from stdin, or typed without echo.
 
-    One line break at its end is dropped. Sessions that start from now on get the new value.
+    One trailing line break is dropped. Sessions that start from now on get the new value.
     """
     if refused:
         raise CommandError(
-            "a value in the command line is seen by all on this machine, and kept by your shell",
+            "a value on a command line is visible to all users of this machine, and in your shell's history",
             code=ExitCode.USAGE,
             advice=f"nsml secret set {shell_word(name)} < FILE\nnsml secret set {shell_word(name)}    and type it unseen",
         )
@@ -126,7 +128,7 @@ def _read(app: App, name: str) -> bytes:
     stdin: Any = app.stdin
     if stdin.isatty():
         raise CommandError(
-            "nobody is there to ask for the value",
+            "there is no terminal to ask for the value",
             code=ExitCode.USAGE,
             advice=f"nsml secret set {shell_word(name)} < FILE",
         )
@@ -142,7 +144,7 @@ def _one_line_break_less(value: bytes) -> bytes:
     reads=True,
     examples=["nsml secret ls", "nsml secret ls -o name", "nsml secret ls --user kim"],
 )
-@click.option("--user", default="", metavar="USER", help="Administrators: of this user.")
+@click.option("--user", default="", metavar="USER", help="Secrets of this user; administrators.")
 @pass_app
 def ls(app: App, *, user: str) -> None:
     """List your secrets: names, sizes and times, never values."""
@@ -157,13 +159,13 @@ def ls(app: App, *, user: str) -> None:
     examples=["nsml secret rm HF_TOKEN", "nsml secret rm HF_TOKEN --user kim -y"],
 )
 @click.argument("name")
-@click.option("--user", default="", metavar="USER", help="Administrators: of this user.")
+@click.option("--user", default="", metavar="USER", help="Secrets of this user; administrators.")
 @confirmed
 @pass_app
 def rm(app: App, *, name: str, user: str) -> None:
     """Remove a secret, for good. Asks first.
 
-    Running sessions keep its value; queued ones that use it will fail.
+    Running sessions keep its value; queued sessions that use it will fail.
     """
     from nsml.view.text import visible
 

@@ -44,7 +44,7 @@ def admin() -> None:
 
 @click.group("user", cls=Group)
 def user() -> None:
-    """Users."""
+    """Users and their tokens."""
 
 
 def _role(found: User) -> str:
@@ -91,15 +91,20 @@ def _record(found: User) -> dict[str, Any]:
     ],
 )
 @click.argument("name")
-@click.option("--admin", "is_admin", is_flag=True, help="May do everything.")
-@click.option("--team", default="", metavar="TEAM", help="Shares sessions and datasets with it.")
-@click.option("--restore", is_flag=True, help="Bring a removed user back, with all they own.")
+@click.option("--admin", "is_admin", is_flag=True, help="Make the user an administrator.")
+@click.option(
+    "--team",
+    default="",
+    metavar="TEAM",
+    help="Team of the user, for --team of run and dataset push.",
+)
+@click.option("--restore", is_flag=True, help="Restore a removed user with everything they own.")
 @pass_app
 def add(app: App, *, name: str, is_admin: bool, team: str, restore: bool) -> None:
-    """Make a new user.
+    """Create a user.
 
-    `nsml admin user token NAME` then gives them a token. The name of a removed user goes to nobody else
-    for an hour, and while they own sessions, datasets or nodes.
+    `nsml admin user token NAME` then creates a token. The name of a removed user is reserved for an
+    hour, and while they own sessions, datasets or nodes.
     """
     made = app.call(
         lambda client: client.accounts.create_user(
@@ -124,9 +129,9 @@ def ls(app: App) -> None:
 @confirmed
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a user with all their tokens and secrets. Asks first. Their sessions and datasets stay.
+    """Remove a user with all tokens and secrets. Asks first. Sessions and datasets stay.
 
-    While they do, the name goes to nobody else; `nsml admin user add NAME --restore` brings the user back.
+    While they do, the name is reserved; `nsml admin user add NAME --restore` restores the user.
     """
     known = [one.name for one in app.call(lambda client: client.accounts.users())]
     # A user who is not there is refused by the platform, unasked.
@@ -146,12 +151,14 @@ def rm(app: App, *, name: str) -> None:
     ],
 )
 @click.argument("name")
-@click.option("--valid-for", type=LIFETIME, metavar="TIME", help="Default 30d, at most a year.")
-@click.option("--revoke", is_flag=True, help="Make all tokens of the user invalid instead.")
+@click.option(
+    "--valid-for", type=LIFETIME, metavar="TIME", help="Lifetime; default 30d, at most a year."
+)
+@click.option("--revoke", is_flag=True, help="Revoke all tokens of the user instead.")
 @confirmed
 @pass_app
 def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None:
-    """Make a token for a user. It is shown this once, alone on stdout.
+    """Create a token for a user. It is printed once, alone on stdout.
 
     --revoke asks first.
     """
@@ -175,10 +182,12 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
     reads=True,
     examples=["nsml admin join-token", "nsml admin join-token --valid-for 1d"],
 )
-@click.option("--valid-for", type=LIFETIME, metavar="TIME", help="Default 1h, at most a week.")
+@click.option(
+    "--valid-for", type=LIFETIME, metavar="TIME", help="Lifetime; default 1h, at most a week."
+)
 @pass_app
 def join_token(app: App, *, valid_for: float | None) -> None:
-    """Make a secret with which machines become nodes. It is shown this once, alone on stdout."""
+    """Create a token with which machines become nodes. It is printed once, alone on stdout."""
 
     async def make(client: Client) -> Any:
         return await client.accounts.create_join_token(valid_for_s=valid_for)
@@ -240,11 +249,11 @@ def _kept_limit(value: str) -> int | None:
     "--kept",
     required=True,
     metavar="SIZE",
-    help="What the object store may keep for the user; none: no limit, default: as for all.",
+    help="What the object store may keep for the user; none: no limit; default: the common limit.",
 )
 @pass_app
 def set_limits(app: App, *, name: str, kept: str) -> None:
-    """Set limits of a user. `nsml usage --all` shows what is kept for whom."""
+    """Set limits of a user. `nsml usage --all` shows the usage of all users."""
     limit = _kept_limit(kept)
     app.call(lambda client: client.accounts.limit_kept(name, limit))
     most = "as much as for all others" if kept == "default" else kept

@@ -26,7 +26,7 @@ def webhook() -> None:
     """Your webhook: a URL that is called when a session of yours ends, fails or idles.
 
     A JSON object is sent by POST: `text` for chat programs, and `event`, `session` and more, such as `state`, `cause`
-    and `ran_s` of an end. The URL lies encrypted, and of it only the host is ever shown again.
+    and `ran_s` of an end. The URL is stored encrypted; only its host is shown again.
     """
 
 
@@ -57,17 +57,17 @@ def _on(found: Webhook) -> list[str]:
     ],
 )
 @click.argument("refused", nargs=-1, metavar="")
-@click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
+@click.option("--from-env", "variable", metavar="VARIABLE", help="Take the value of this local variable.")
 @click.option(
     "--on",
     multiple=True,
     type=click.Choice(_EVENTS),
-    help="Call it for this alone: all ends, ends but success, or devices left idle; may be repeated.  "
+    help="Call it only for this: every end, ends without success, or idle devices; repeatable.  "
     "[default: ended, idle]",
 )
 @pass_app
 def put(app: App, *, refused: tuple[str, ...], variable: str | None, on: tuple[str, ...]) -> None:
-    """Set it, in place of what was set: from stdin, or typed unseen. What you stop yourself is no news."""
+    """Set or replace the URL: from stdin, or typed without echo. It is not called for what you stop yourself."""
     if refused:
         raise CommandError(
             "a URL in the command line is seen by all on this machine, and often bears a token",
@@ -101,7 +101,7 @@ def _read(app: App) -> str:
     stdin: Any = app.stdin
     if stdin.isatty():
         raise CommandError(
-            "nobody is there to ask for the URL",
+            "there is no terminal to ask for the URL",
             code=ExitCode.USAGE,
             advice="nsml webhook set < FILE",
         )
@@ -111,7 +111,7 @@ def _read(app: App) -> str:
 @command("show", reads=True, examples=["nsml webhook show", "nsml webhook show -j"])
 @pass_app
 def show(app: App) -> None:
-    """Show where it goes, the host and never the whole URL, and what it is called for."""
+    """Show the host of the URL, never the whole URL, and what it is called for."""
     found = app.call(lambda client: client.webhooks.get())
     told = _told(found) if found else "no webhook: nsml webhook set"
     write_one(app, _record(found), [told], name="origin")
@@ -126,7 +126,7 @@ def _told(found: Webhook) -> str:
 @confirmed
 @pass_app
 def rm(app: App) -> None:
-    """Remove it: nobody is called any more. Asks first, since its URL cannot be shown again."""
+    """Remove the URL. Asks first, since it cannot be shown again."""
 
     async def act(client: Client) -> None:
         await client.webhooks.remove()
@@ -142,7 +142,7 @@ def rm(app: App) -> None:
 @command("test", reads=True, examples=["nsml webhook test", "nsml webhook test -j"])
 @pass_app
 def test(app: App) -> None:
-    """Send a message there now, and say what was answered."""
+    """Send a message now, and print the response."""
     status = app.call(lambda client: client.webhooks.test())
     write_one(app, {"status": status}, [f"it answered {status}"], name="status")
 

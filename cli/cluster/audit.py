@@ -70,17 +70,22 @@ def _record(row: AuditRow) -> dict[str, Any]:
 @click.option(
     "--user", "actor", default="", metavar="NAME", help="Only by this user, or 'node NAME'."
 )
-@click.option("--method", default="", metavar="METHOD", help="Only this method of the contract.")
-@click.option("--target", default="", metavar="NAME", help="Only changes of this thing.")
+@click.option("--method", default="", metavar="METHOD", help="Only this method of the API.")
+@click.option("--target", default="", metavar="NAME", help="Only changes of this object.")
 @click.option(
     "--since",
     type=MOMENT,
     metavar="TIME",
     help="Only since then: 24h, or a local time such as 09:30.",
 )
-@click.option("--uploads", is_flag=True, help="Show successful uploads of blobs, too.")
+@click.option("--uploads", is_flag=True, help="Include successful uploads of blobs.")
 @click.option(
-    "-n", "count", type=click.IntRange(1, _MOST), default=50, show_default=True, help="Most rows."
+    "-n",
+    "count",
+    type=click.IntRange(1, _MOST),
+    default=50,
+    show_default=True,
+    help="At most N rows.",
 )
 @pass_app
 def audit(
@@ -95,8 +100,8 @@ def audit(
 ) -> None:
     """Show who changed what, newest first.
 
-    Refused calls are listed with the reason; no secret is ever recorded. A row with several calls
-    stands for a burst of the same actor.
+    Refused calls are listed with the reason; no secret is recorded. A row with several calls is a
+    burst of the same actor.
     """
     without = () if uploads or method else _UPLOADS
     start = 0.0
@@ -109,4 +114,6 @@ def audit(
             count, actor=actor, method=method, target=target, since=start, without=without
         )
     )
-    write_list(app, found, columns=_COLUMNS, record=_record, name="target", none="no such rows")
+    write_list(
+        app, found, columns=_COLUMNS, record=_record, name="target", none="no matching calls"
+    )

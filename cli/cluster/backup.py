@@ -52,10 +52,10 @@ _EXISTING = click.Path(exists=True, file_okay=False, path_type=Path, resolve_pat
     ],
 )
 @click.argument("folder", type=_FOLDER)
-@click.option("--check", "is_check", is_flag=True, help="Only verify what is in FOLDER.")
+@click.option("--check", "is_check", is_flag=True, help="Only verify FOLDER.")
 @click.option("--keys", type=_EXISTING, metavar="DIR", help="The control plane's data folder.")
-@click.option("--without-keys", is_flag=True, help="Leave the platform's private keys out.")
-@click.option("--without-objects", is_flag=True, help="Leave datasets and checkpoints out.")
+@click.option("--without-keys", is_flag=True, help="Without the platform's private keys.")
+@click.option("--without-objects", is_flag=True, help="Without datasets and checkpoints.")
 @pass_app
 def backup(
     app: App,
@@ -66,11 +66,11 @@ def backup(
     without_keys: bool,
     without_objects: bool,
 ) -> None:
-    """Write the whole platform into FOLDER, while it runs.
+    """Write a backup of the whole platform into FOLDER, while it runs.
 
-    Each backup gets a folder of its own in FOLDER; content that an earlier one has is not copied
-    again. Run it on the machine of the control plane, as its user: then the platform's private keys
-    are in it too, and who has FOLDER has the platform.
+    Each backup has a folder of its own in FOLDER; content of an earlier one is not copied again.
+    Run it on the control plane's machine, as its user: then the backup includes the platform's
+    private keys, and gives whoever has FOLDER control of the platform.
     """
     if is_check:
         _check(app, folder)
@@ -226,9 +226,11 @@ def _check(app: App, folder: Path) -> None:
     ],
 )
 @click.argument("folder", type=_FOLDER)
-@click.option("--keys", type=_EXISTING, metavar="DIR", help="Where the private keys are instead.")
+@click.option(
+    "--keys", type=_EXISTING, metavar="DIR", help="Folder of the private keys, if elsewhere."
+)
 @standing_options
-@click.option("--data", type=_FOLDER, metavar="FOLDER", help="Into this data folder.")
+@click.option("--data", type=_FOLDER, metavar="FOLDER", help="Restore into this data folder.")
 @pass_app
 def restore(
     app: App,
@@ -239,11 +241,11 @@ def restore(
     data: Path | None,
     **standing: Any,
 ) -> None:
-    """Put a platform back from a backup.
+    """Restore a platform from a backup.
 
-    It goes into an empty data folder on this machine. The newest backup in FOLDER, or the one that FOLDER is. `nsml up` starts the platform
-    afterwards. It need not stand on the same as the one that was lost: name an etcd cluster, a
-    history or objects elsewhere as for `nsml up`; they must be empty.
+    It is restored into an empty data folder on this machine, from the newest backup in FOLDER, or
+    from FOLDER itself. `nsml up` starts the platform afterwards. To restore into an etcd cluster, a
+    database or a bucket, name it as for `nsml up`; it must be empty.
     """
     from nsml.content.backups import Backup, backups_in
 

@@ -33,7 +33,7 @@ _UNREACHABLE_FOR_S = 60.0
 
 @click.group("image", cls=Group)
 def image() -> None:
-    """Container images: what nodes have of what sessions may name."""
+    """Container images on nodes."""
 
 
 def _nodes_option(text: str) -> Callable[[Any], Any]:
@@ -46,10 +46,10 @@ def _nodes_option(text: str) -> Callable[[Any], Any]:
 @click.argument("names", nargs=-1, type=NODE, metavar="[NODE...]")
 @pass_app
 def ls(app: App, *, names: tuple[str, ...]) -> None:
-    """List the images on nodes that sessions may name there.
+    """List the images that sessions may use, by node.
 
-    NODE is a name or a glob. Sessions are placed where their image is, of nodes that are as good. An image on no
-    node is pulled when a session asks for it; nsml image pull does that before.
+    NODE is a name or a glob. The scheduler prefers nodes that have a session's image. An image on
+    no node is pulled when a session asks for it; nsml image pull does that in advance.
     """
     from nsml.v1 import nodes_pb2
     from nsml.view.images import COLUMNS, ImageOnNode, record
@@ -84,14 +84,17 @@ async def _on_nodes(client: Client, words: Sequence[str]) -> list[ImageOnNode]:
 )
 @click.argument("name", type=IMAGE_ON_NODES, metavar="IMAGE")
 @_nodes_option("Only this node, or nodes that fit a glob")
-@click.option("--dry-run", is_flag=True, help="List the nodes that would be asked, and do nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the nodes that would be asked, and do nothing."
+)
 @pass_app
 def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
     """Fetch an image on nodes before a session needs it.
 
-    IMAGE is NAME[:TAG][@DIGEST], as for nsml run --image. Without --node all connected nodes with containers
-    fetch it. The rules are those of a session that names it: the node's allowed images, limits and room on
-    disk. Ctrl-C ends the pulls soon after. Exit code 9: some nodes have it now, others do not.
+    IMAGE is NAME[:TAG][@DIGEST], as for nsml run --image. Without --node all connected nodes with
+    containers fetch it. The rules are those of a session with that image: the node's allowed
+    images, limits and room on disk. Ctrl-C cancels the pulls. Exit code 9: some nodes have it,
+    others do not.
     """
     chosen = app.call(lambda client: _with_containers(client, nodes))
     if dry_run:
@@ -117,8 +120,9 @@ def pull(app: App, *, name: str, nodes: tuple[str, ...], dry_run: bool) -> int:
 def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
     """Remove an image from nodes; administrators. Asks first.
 
-    It stays where a session uses it, and where it was before nsml pulled it. Without --node it is removed from all
-    nodes that list it (nsml image ls). A session that names it later has it pulled again.
+    Images in use, and images that were there before nsml pulled them, stay. Without --node it is
+    removed from all nodes that list it (nsml image ls). A later session with that image pulls it
+    again.
     """
     chosen = app.call(lambda client: _nodes_with(client, name, nodes))
     copies = [f"{name} on {node}" for node in chosen]

@@ -32,13 +32,13 @@ F = TypeVar("F", bound="Callable[..., Any] | click.Command")
     examples=["nsml gpustat", "nsml gpustat -w", "nsml gpustat --free", "nsml gpustat gpu-014 -j"],
 )
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--free", is_flag=True, help="Only GPUs that nothing holds and that are offered.")
-@click.option("-w", "--watch", is_flag=True, help="Stay, and show it as it changes.")
+@click.option("--free", is_flag=True, help="Only free GPUs.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show changes.")
 @not_there_yet("--model")
 @not_there_yet("--user")
 @pass_app
 def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> None:
-    """Show every GPU: its load, its memory and the sessions on it."""
+    """List GPUs with their load, memory and sessions."""
     from nsml.view import nodes as view
     from nsml.view.text import visible
 
@@ -110,20 +110,22 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
         "nsml status -j",
     ],
 )
-@click.option("--explain", "session", type=SESSION, metavar="SESSION", help="Why does it wait?")
+@click.option(
+    "--explain", "session", type=SESSION, metavar="SESSION", help="Explain why this session waits."
+)
 @click.option(
     "--what-if",
     type=WHAT_IF,
     metavar="K=V,...",
-    help="With --explain: and if it asked for this? Nothing is changed.",
+    help="With --explain: the answer for this request instead; changes nothing.",
 )
-@click.option("--queue", is_flag=True, help="The queue: same as nsml queue.")
-@click.option("--history", is_flag=True, help="How the GPUs were used over time.")
+@click.option("--queue", is_flag=True, help="Show the queue, as nsml queue does.")
+@click.option("--history", is_flag=True, help="Show GPU utilization over time.")
 @click.option(
     "--window",
     type=DURATION,
     metavar="TIME",
-    help="With --history: the last so much; default: a day.",
+    help="With --history: this period until now; default: a day.",
 )
 @not_there_yet("--services", is_flag=True)
 @not_there_yet("-w", "--watch", is_flag=True)
@@ -137,15 +139,15 @@ def status(
     history: bool,
     window: float | None,
 ) -> int:
-    """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
+    """Show the platform in a few lines: leader, usage, queue, faults.
 
-    --explain says of a session that waits its place, the reason, who holds what it waits for and until when
-    at most, and when enough is free. --what-if takes gpus, cpus, memory, nodes, priority, time-limit,
+    --explain shows a queued session's place, the reason, which sessions block it and until when at
+    most, and when enough is free. --what-if takes gpus, cpus, memory, nodes, priority, time-limit,
     gpu-model, pod and network.
 
-    What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
-    code 0 when all is well or there are notices alone, 1 when something is wrong, 3 when no control plane
-    answers. The term of a leader is a number that grows with each election.
+    A fault has a name, and ends by itself: since when, what it means, and what ends it are shown.
+    Exit code 0 without faults or with notices only, 1 with faults, 3 if no control plane answers.
+    The leader's term is a number that grows with each election.
     """
     from nsml.view.text import visible
 
@@ -238,14 +240,16 @@ def _node_argument() -> Callable[[F], F]:
     return click.argument("name", type=NODE, metavar="NODE")
 
 
-REASON = click.option("--reason", default="", metavar="TEXT", help="Shown wherever it matters.")
+REASON = click.option(
+    "--reason", default="", metavar="TEXT", help="Shown with the node and its sessions."
+)
 
 
 @command("show", reads=True, examples=["nsml node show gpu-7", "nsml node show gpu-7 -j"])
 @_node_argument()
 @pass_app
 def show(app: App, *, name: str) -> None:
-    """Show one node: what it is, and what runs there."""
+    """Show one node and its sessions."""
     from nsml.view import nodes as view
     from nsml.view.text import visible
 
@@ -268,17 +272,17 @@ def show(app: App, *, name: str) -> None:
     "--move-after",
     type=DURATION,
     metavar="TIME",
-    help="Then stop what still runs there, and run it elsewhere; default: never.",
+    help="After this time move the remaining sessions to other nodes; default: never.",
 )
 @REASON
 @confirmed
 @pass_app
 def drain(app: App, *, names: tuple[str, ...], move_after: float | None, reason: str) -> None:
-    """Let nodes take no new sessions; administrators.
+    """Place no new sessions on nodes; administrators.
 
-    What runs there ends by itself, or is moved: SIGTERM, its grace in which it can save, and the next
-    attempt elsewhere, whatever its --retry. A gang is moved as a whole. With --move-after it asks first
-    where sessions are on the node. Undo: nsml node resume.
+    Running sessions end by themselves, or are moved: SIGTERM, their grace in which they can save,
+    and the next attempt elsewhere, whatever their --retry. A gang is moved as a whole. With
+    --move-after it asks first if sessions are on the node. Undo: nsml node resume.
     """
     from nsml.view.units import duration_text
 
@@ -315,10 +319,10 @@ def _sessions_on(found: Sequence[GetNodeResponse]) -> list[str]:
 @confirmed
 @pass_app
 def resume(app: App, *, names: tuple[str, ...]) -> None:
-    """Let nodes take sessions again: drained, or held; administrators.
+    """Place sessions on drained or held nodes again; administrators.
 
-    A node is held when the control plane's store was restored from a copy that is older than what the
-    node was ordered. What it runs and the platform does not know is stopped then; it asks first.
+    A node is held when the control plane's store was restored from a backup that is older than the
+    node's orders. Sessions on it that the platform does not know are then stopped; it asks first.
     """
     from nsml.view.nodes import foreign_replicas
     from nsml.view.text import visible
@@ -350,14 +354,14 @@ async def _resumed(client: Client, *, name: str) -> Node:
 )
 @nodes_argument()
 @REASON
-@click.option("--force", is_flag=True, help="Although its agent is still heard.")
+@click.option("--force", is_flag=True, help="Also if its agent is still connected.")
 @confirmed
 @pass_app
 def fence(app: App, *, names: tuple[str, ...], reason: str, force: bool) -> None:
-    """Say that what ran on silent nodes is gone; administrators. Asks first where sessions are there.
+    """Declare that sessions on silent nodes are gone; administrators. Asks first if sessions are there.
 
-    Their sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
-    in the same boot, it ends whatever it still runs before the node takes anything.
+    The sessions end (node lost) and run elsewhere if they have a --retry left. If the agent comes
+    back in the same boot, it ends whatever it still runs before the node takes new sessions.
     """
     from nsml.view.text import visible
 
@@ -389,15 +393,15 @@ async def _fenced(client: Client, *, name: str, reason: str, force: bool) -> Fen
 @click.option(
     "--revoke",
     is_flag=True,
-    help="Also bar its key for ever, and cut off its agent: a stolen machine.",
+    help="Also revoke its key and disconnect its agent: for a stolen machine.",
 )
 @confirmed
 @pass_app
 def rm(app: App, *, names: tuple[str, ...], revoke: bool) -> None:
-    """Forget an empty node, its name and key; administrators. Asks first.
+    """Remove empty nodes with their names and keys; administrators. Asks first.
 
-    Its certificate is void at once. The machine, or another one, joins under the name again with a new join
-    token (nsml admin join-token). Its agent must be stopped first, except with --revoke.
+    The certificate is void at once. The machine, or another one, joins under the name again with a
+    new join token (nsml admin join-token). Stop its agent first, except with --revoke.
     """
     found = app.call(lambda client: names_of(client, names))
     if confirm_names(app, "node rm", found, noun="node"):

@@ -56,7 +56,7 @@ def _examples(name: str) -> list[str]:
 
 _sessions = session_argument("references", nargs=-1, metavar="[SESSION...]")
 _stop_option = click.option(
-    "--stop", is_flag=True, help="End your views of the sessions; without any: all."
+    "--stop", is_flag=True, help="End your views of these sessions; without SESSION all."
 )
 
 
@@ -65,11 +65,11 @@ _stop_option = click.option(
 @_stop_option
 @pass_app
 def tensorboard(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
-    """Have TensorBoard show sessions as they report, and print where a browser looks at it.
+    """Show sessions in TensorBoard, live, and print the address.
 
-    The address is good for one visit within a minute: the browser gets a cookie then. The view shows
-    what you may see, and ends half an hour after it was last looked at. Without sessions your views
-    are listed.
+    The address works for one visit within a minute; the browser then gets a cookie. The view shows
+    what you may see, and ends half an hour after its last use. Without SESSION your views are
+    listed.
     """
     _views(app, "tensorboard", references, stop=stop)
 
@@ -79,28 +79,28 @@ def tensorboard(app: App, /, *, references: tuple[str, ...], stop: bool) -> None
 @_stop_option
 @pass_app
 def visdom(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
-    """Have Visdom show sessions as they report, and print where a browser looks at it.
+    """Show sessions in Visdom, live, and print the address.
 
-    The environment `main` has all of them in one plot a metric, and each session one of its own. The
-    address is good for one visit within a minute: the browser gets a cookie then. The view shows what you
-    may see, can be looked at alone, and ends half an hour after that was done last. Without sessions
-    your views are listed.
+    The environment `main` has a plot per metric with all sessions, and each session has an
+    environment of its own. The address works for one visit within a minute; the browser then gets a
+    cookie. The view shows what you may see, is read-only, and ends half an hour after its last use.
+    Without SESSION your views are listed.
 
-    It needs Visdom in an environment of its own where the control plane runs (visdom_python in its settings,
-    docs/results.md); nsml tensorboard needs nothing.
+    It needs Visdom in an environment of its own on the control plane's machine (visdom_python in
+    its settings, docs/results.md); nsml tensorboard needs nothing.
     """
     _views(app, "visdom", references, stop=stop)
 
 
 @command("dashboard", reads=True, examples=["nsml dashboard", "nsml dashboard --stop"])
-@click.option("--stop", is_flag=True, help="End it, in every browser that shows it.")
+@click.option("--stop", is_flag=True, help="End it in every browser.")
 @pass_app
 def dashboard(app: App, /, *, stop: bool) -> None:
-    """Have the platform show the dashboard of nsml-tui in a browser, and print where.
+    """Show nsml-tui in a browser, served by the platform, and print the address.
 
-    The address is good for one visit within a minute: the browser gets a cookie then, and shows and does
-    what you may. It ends half an hour after the last browser was closed. On this machine alone, without
-    the platform's help: nsml-tui --web.
+    The address works for one visit within a minute; the browser then gets a cookie, and shows and
+    does what you may. It ends half an hour after the last browser was closed. Served by this
+    machine alone: nsml-tui --web.
     """
     from nsml.v1 import views_pb2 as pb
 

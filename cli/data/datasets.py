@@ -40,8 +40,10 @@ def dataset() -> None:
 @click.argument("name")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @visibility_options
-@click.option("-m", "--message", default="", metavar="TEXT", help="What this version is.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out, as in .nsmlignore.")
+@click.option("-m", "--message", default="", metavar="TEXT", help="Describe this version.")
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Exclude files, as in .nsmlignore."
+)
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
 @not_there_yet("-l", "--leaderboard", is_flag=True)
 @not_there_yet("-e", "--evaluation")
@@ -59,9 +61,9 @@ def push(
     exclude: tuple[str, ...],
     max_size: int | None,
 ) -> None:
-    """Make the files of PATH the newest version of your dataset NAME.
+    """Upload PATH as the newest version of your dataset NAME.
 
-    PATH is a folder or one file. Only what is new travels.
+    PATH is a folder or one file. Only new content is sent.
     """
     from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
     from nsml.view.datasets import record
@@ -126,7 +128,7 @@ def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
 @click.argument("glob", required=False, default="")
 @pass_app
 def ls(app: App, *, glob: str) -> None:
-    """List the datasets that you may use. GLOB narrows by name."""
+    """List the datasets that you may use. GLOB filters by name."""
     from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
 
@@ -165,7 +167,8 @@ def info(app: App, *, name: str) -> None:
 def rm(app: App, *, name: str) -> None:
     """Remove a dataset, or with @N one version of it.
 
-    Asks first. Running and queued sessions that use it go on. The object store gives its room back within minutes.
+    Asks first. Running and queued sessions that use it continue. Its storage is freed within
+    minutes.
     """
     from nsml.view.confirmation import Plan, Target
     from nsml.view.units import counted

@@ -15,12 +15,12 @@ from cli.output import write_list, write_one
     examples=["nsml usage", "nsml usage -j", "nsml usage kim", "nsml usage --all"],
 )
 @click.argument("user", required=False, default="")
-@click.option("-a", "--all", "is_all", is_flag=True, help="All users; for administrators.")
+@click.option("-a", "--all", "is_all", is_flag=True, help="All users; administrators.")
 @pass_app
 def usage(app: App, *, user: str, is_all: bool) -> None:
-    """Show what the object store keeps for you, what takes most, and what removes it.
+    """Show your storage use, largest first, with the commands that free it.
 
-    Distinct bytes count, by what they are: data that several things share counts once. Administrators may name a USER.
+    Each byte counts once, however many things share it. Administrators may name a USER.
     """
     from nsml.v1 import accounts_pb2
     from nsml.view import user_storage as view
@@ -33,7 +33,7 @@ def usage(app: App, *, user: str, is_all: bool) -> None:
             app.call(lambda client: client.accounts.every_usage()),
             columns=view.COLUMNS,
             record=view.record,
-            none="nothing is kept for anybody",
+            none="nothing is stored for any user",
             blank=accounts_pb2.Usage(),
         )
         return

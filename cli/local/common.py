@@ -36,7 +36,7 @@ SIMULATE = click.option(
 ISOLATION = click.option(
     "--isolation",
     type=click.Choice(["auto", "container", "namespace", "user", "none"]),
-    help="How sessions are separated; auto: as far as this machine allows.",
+    help="Isolation of sessions; auto: the strongest that this machine allows.",
 )
 
 

@@ -152,7 +152,7 @@ class DataFolder:
     def write_settings(self, name: str, settings: Mapping[str, object]) -> Path:
         """Write the settings file of a program anew; says in it where one's own settings go."""
         file, site = self.settings(name), self.site_settings(name).name
-        head = f"# nsml writes this file anew: your own settings go into {site}, beside it.\n"
+        head = f"# nsml overwrites this file: put your own settings into {site}, beside it.\n"
         write_private(file, head + toml(settings))
         return file
 

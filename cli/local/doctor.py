@@ -50,7 +50,7 @@ _COMMANDS = {
 
 @click.group("doctor", cls=LazyGroup, sections=_COMMANDS)
 def doctor() -> None:
-    """Examine what nsml stands on, and say what to do."""
+    """Check this machine, or the platform, and advise."""
 
 
 @command("node", reads=True, examples=["nsml doctor node", "nsml doctor node -j"])

@@ -27,18 +27,20 @@ if TYPE_CHECKING:
 
 
 @command("down", examples=["nsml down", "nsml down -y", "nsml down --keep-sessions"])
-@click.option("--keep-sessions", is_flag=True, help="Leave sessions running for the next `up`.")
+@click.option(
+    "--keep-sessions", is_flag=True, help="Keep sessions running until the next `nsml up`."
+)
 @confirmed
 @DATA
 @pass_app
 def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
     """Stop the platform, or the node, on this machine.
 
-    Asks first where sessions would end. With --keep-sessions they go on, and the next `nsml up`
+    Asks first if sessions would end. With --keep-sessions they continue, and the next `nsml up`
     takes them over.
 
-    Of a platform that has other control planes only what is on this machine stops: its control
-    plane, its agent, and the sessions that run here. It tells which control planes go on.
+    If the platform has other control planes, only this machine stops: its control plane, its agent
+    and its sessions. The control planes that continue are printed.
     """
     folder = data_folder(data, app.environ)
     if not folder.path.is_dir():
@@ -69,7 +71,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
             for session in tear_down.stop_sessions(sessions or []):
                 words = "did not end in time"
                 if is_finalizing(session):
-                    words = "has ended; what it left is sent after the next `nsml up`"
+                    words = "has ended; its last logs and reports are sent after the next `nsml up`"
                 app.say(f"{'sessions':<14} {session.name} {words}")
             tear_down.stop_replicas()
         tear_down.stop_programs()

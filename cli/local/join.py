@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("server", metavar="HOST:PORT")
-@click.option("--token-stdin", is_flag=True, help="Read the token from stdin; default: asks.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from stdin; default: ask.")
 @click.option(
-    "--token", metavar="TOKEN", help="The same; whoever is on this machine can see it here (ps)."
+    "--token", metavar="TOKEN", help="The token; visible to all users of this machine (ps)."
 )
 @click.option("--name", metavar="NODE", help="Name of this node; default: the host's.")
 @click.option(
     "--systemd",
     "is_unit",
     is_flag=True,
-    help="Start nothing: write systemd units for the agent, and say how to install them.",
+    help="Write systemd units for the agent instead of starting it, and print how to install them.",
 )
 @SIMULATE
 @ISOLATION
@@ -74,8 +74,8 @@ def join(
 ) -> None:
     """Make this machine a node of the platform at HOST:PORT, and start its agent.
 
-    The token is from nsml admin join-token.
-    The same again, without a token, starts an agent that was stopped or killed.
+    The token is from nsml admin join-token. Without a token the command starts the agent of a node
+    that has joined before.
     """
     if token_stdin and token is not None:
         raise click.UsageError("--token and --token-stdin exclude one another")

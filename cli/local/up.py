@@ -57,24 +57,24 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 _STANDING = (
     click.option("--etcd", metavar="URL,...", help="Use this etcd cluster."),
-    click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers."),
-    click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Certificate that it asks for."),
-    click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key."),
-    click.option("--etcd-user", metavar="NAME", help="User of a cluster that asks for one."),
-    click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="That user's password."),
-    click.option("--history", metavar="URL", help="postgresql://...: keep what ended there."),
+    click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Its certificate authority, PEM."),
+    click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Client certificate for it."),
+    click.option("--etcd-key", type=_PEM, metavar="FILE", help="Key of the client certificate."),
+    click.option("--etcd-user", metavar="NAME", help="User, if the cluster requires one."),
+    click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="Password of that user."),
+    click.option("--history", metavar="URL", help="postgresql://...: store the history there."),
     click.option(
-        "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: keep files there."
+        "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: store files there."
     ),
-    click.option("--s3-endpoint", metavar="URL", help="Service that has the bucket, if not AWS."),
+    click.option("--s3-endpoint", metavar="URL", help="URL of the S3 service, if not AWS."),
     click.option(
         "--platform-key",
         type=click.Path(dir_okay=False, resolve_path=True),
         metavar="FILE",
-        help="The key that all control planes of a platform have.",
+        help="Key shared by all control planes of a platform.",
     ),
     click.option(
-        "--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed."
+        "--embedded", is_flag=True, help="Use a file for coordination, even if etcd is installed."
     ),
 )
 
@@ -115,11 +115,11 @@ def standing_options(function: F) -> F:
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app
 def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> None:
-    """Start a platform on this machine: coordination, the control plane, an agent.
+    """Start a platform on this machine: coordination, a control plane, an agent.
 
-    What runs already is left alone. What is chosen holds for the next `nsml up` in
-    the same data folder as well, except for --no-agent. The agent of a machine that has joined
-    another platform is started by `nsml join HOST:PORT`, each time.
+    What already runs is left alone. Options are kept for the next `nsml up` in the same data
+    folder, except --no-agent. The agent of a machine that joined another platform is started by
+    `nsml join HOST:PORT`.
     """
     folder = data_folder(data, app.environ)
     with folder.locked(), ports.Held() as held:

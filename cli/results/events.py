@@ -109,9 +109,9 @@ async def _stream(
 )
 @session_argument()
 @click.argument("metric", required=False)
-@click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N.")
+@click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N values.")
 @click.option("--since-step", type=NUMBER, metavar="STEP", help="From this step on.")
-@click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the session ends.")
 @rank_options
 @attempts_option
 @reduce_option
@@ -119,7 +119,7 @@ async def _stream(
     "--downsample",
     type=WholeRange(2),
     metavar="N",
-    help="At most N of each metric, attempt and replica: no least or greatest is lost.",
+    help="At most N values of each metric, attempt and replica; keeps min and max.",
 )
 @pass_app
 def events(
@@ -136,10 +136,10 @@ def events(
     how: str | None,
     downsample: int | None,
 ) -> None:
-    """Show the reported values themselves, in their order. METRIC may be a glob in quotes.
+    """Print the reported values, in order. METRIC may be a glob in quotes.
 
-    Where an attempt repeats steps of an earlier one, its values stand for these steps.
-    With --reduce the values that the replicas of a gang reported for one step are one.
+    If an attempt repeats steps of an earlier one, its values replace those. --reduce merges the
+    values that the replicas of a gang reported for one step.
     """
     check_attempts(attempt, is_apart=is_apart)
     wanted = _Wanted(
@@ -281,13 +281,13 @@ _COLUMNS_APART: tuple[Column[_Length], ...] = (
     ],
 )
 @session_argument()
-@click.option("--per-rank", is_flag=True, help="Count each replica's, and each attempt's, apart.")
+@click.option("--per-rank", is_flag=True, help="Count per replica and attempt.")
 @rank_options
 @pass_app
 def eventlen(
     app: App, *, session: str, per_rank: bool, rank: int | None, attempt: int | None
 ) -> None:
-    """Count the reported values of all attempts, by metric. Apart they are counted by reading all of them."""
+    """Count the reported values by metric, over all attempts. --per-rank reads all values."""
     is_apart = per_rank or rank is not None or attempt is not None
 
     wanted = _Wanted(rank=rank, attempt=attempt, is_apart=True)

@@ -118,7 +118,7 @@ def _check_no_file(references: Sequence[str]) -> None:
     "--format",
     "form",
     type=click.Choice([item.value for item in FileFormat]),
-    help="Default: what the file's name ends with, else csv.",
+    help="Default: by the file's extension, else csv.",
 )
 @metric_option()
 @click.option(
@@ -142,11 +142,12 @@ def export(
     target: str,
     is_apart: bool,
 ) -> None:
-    """Write the reported points, in the order of the reports: none twice, none left out.
+    """Export every reported point once, in the order of the reports.
 
-    Where an attempt repeats steps of an earlier one, its points stand for these steps; --attempts writes all.
-    Each row is a point: session, attempt, rank, metric, step, time and value; what is no number is in `json`
-    instead. docs/results.md has the line of pandas that makes a row of each step. A file is there when all of it is. Parquet needs an extra: pip install 'nsml[parquet]'.
+    If an attempt repeats steps of an earlier one, its points replace those; --attempts writes all.
+    A row is a point: session, attempt, rank, metric, step, time and value; values that are no
+    numbers are in `json`. docs/results.md has the line of pandas that makes a row per step. The
+    file appears when it is complete. Parquet needs an extra: pip install 'nsml[parquet]'.
     """
     chosen = _format(app, form, target)
     check_library(chosen)

@@ -37,7 +37,7 @@ def check_terminal(app: App) -> None:
             code=ExitCode.USAGE,
             why="a screen reader follows, or its letters cannot be shown"
             if app.room is not None
-            else "the output is none",
+            else "the output is not a terminal",
             advice="nsml events SESSION -f\nnsml plot SESSION",
         )
 

@@ -59,8 +59,10 @@ class _Exported:
 @session_argument()
 @click.argument("name", metavar="[NAME]", default="")
 @metric_option("globs", "--match")
-@click.option("--kind", metavar="KIND", default="", help="image, audio, video, text, ...")
-@click.option("--step", type=float, metavar="STEP", help="Of this step; default: the last.")
+@click.option(
+    "--kind", metavar="KIND", default="", help="Only this kind: image, audio, video, text, ..."
+)
+@click.option("--step", type=float, metavar="STEP", help="Only this step; default: the last.")
 @click.option("--from", "first", type=float, metavar="STEP", help="From this step on.")
 @click.option("--to", "last", type=float, metavar="STEP", help="Up to this step.")
 @click.option(
@@ -68,7 +70,7 @@ class _Exported:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Write the files there.",
+    help="Write the files to FOLDER.",
 )
 @pass_app
 def media(
@@ -83,7 +85,7 @@ def media(
     last: float | None,
     folder: Path | None,
 ) -> None:
-    """List what a session showed beside its numbers; with NAME show it, with --export write the files."""
+    """List logged media; with NAME show one, with --export write the files."""
     from nsml.v1.media_pb2 import ListMediaRequest, Media
 
     if step is not None:
@@ -91,7 +93,7 @@ def media(
             raise click.UsageError("--step is of one step: without --from and --to")
         first = last = step
     elif first is not None and last is not None and first > last:
-        raise click.UsageError("what --from and --to name ends before it begins")
+        raise click.UsageError("--to is before --from")
     if name:
         from nsml.client.media import literally
 
@@ -125,7 +127,7 @@ def media(
 
 def _tell_full(app: App, is_full: bool) -> None:
     if is_full:
-        app.say(f"of a session {MOST_OF_SESSION:,} are kept: what it shows beyond that is left out")
+        app.say(f"of a session {MOST_OF_SESSION:,} are kept; further media are dropped")
 
 
 async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool, bool]:

@@ -50,7 +50,13 @@ class Event:
 def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
     """The parameter `name`: globs over names of metrics, or of what is named like one; `also`: further words for it."""
     return click.option(
-        "-m", "--metric", *also, name, multiple=True, metavar="GLOB", help="Only these."
+        "-m",
+        "--metric",
+        *also,
+        name,
+        multiple=True,
+        metavar="GLOB",
+        help="Only matching metrics; repeatable.",
     )
 
 
@@ -60,13 +66,13 @@ def rank_options(command: F) -> F:
         "--rank",
         type=WholeRange(0, instead="without --rank: all of them"),
         metavar="N",
-        help="Only this replica's.",
+        help="Only this replica.",
     )
     attempt = click.option(
         "--attempt",
         type=WholeRange(1, instead="--attempts    all of them, each apart"),
         metavar="N",
-        help="Only what this attempt reported.",
+        help="Only this attempt.",
     )
     return rank(attempt(command))
 
@@ -77,7 +83,7 @@ def attempts_option(command: F) -> F:
         "--attempts",
         "is_apart",
         is_flag=True,
-        help="Also what later attempts reported again, each attempt apart.",
+        help="Show every attempt separately, repeated steps too.",
     )(command)
 
 
@@ -93,7 +99,7 @@ def reduce_option(command: F) -> F:
         "--reduce",
         "how",
         type=click.Choice(["mean", "min", "max", "sum"]),
-        help="One value of those that all replicas reported for a step.",
+        help="Merge the values of all replicas for each step.",
     )(command)
 
 
@@ -342,8 +348,8 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
         return False
     app.say_once(
         visible(
-            f"(points of {session} were let go on {local(seconds_of(let_go)):%Y-%m-%d}, after the time that this "
-            f"platform keeps them; what charts show of all is left: nsml plot {shell_word(session)} --chart)"
+            f"(points of {session} were removed on {local(seconds_of(let_go)):%Y-%m-%d} (retention); "
+            f"charts remain: nsml plot {shell_word(session)} --chart)"
         )
     )
     return True
@@ -352,7 +358,7 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
 async def let_go_words(app: App, client: Client, sessions: Sequence[Session]) -> str:
     """Why there is nothing to show, where points were let go, which is said; "" where none were."""
     told = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
-    return "no such points are left" if any(told) else ""
+    return "no points are left" if any(told) else ""
 
 
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:

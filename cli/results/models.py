@@ -39,7 +39,8 @@ def model() -> None:
 def ls(app: App, *, session: str) -> None:
     """List the checkpoints of a session, oldest first.
 
-    One that is lost says why. What was changed after nsml.save, or never reached the object store, is lost.
+    A checkpoint that was changed after nsml.save, or that never reached the object store, is lost;
+    the list says why.
     """
     from nsml.v1 import checkpoints_pb2
     from nsml.view import checkpoints as view
@@ -70,13 +71,14 @@ def ls(app: App, *, session: str) -> None:
 @click.option(
     "--earlier",
     is_flag=True,
-    help="Where the last save of that name is lost or on its way: the durable one before it.",
+    help="If the last save of that name is lost or not durable yet, take the durable one before it.",
 )
 @pass_app
 def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) -> None:
     """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
 
-    @last is the newest that is not lost. Every file is held against its digest. A folder that is there is left alone.
+    @last is the newest that is not lost. Every file is verified by its digest. An existing folder
+    is left alone.
     """
     from nsml.client import checkpoints
     from nsml.view.units import size_text
@@ -116,7 +118,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
 def rm(app: App, *, session: str, checkpoints: tuple[str, ...], confirm: int | None) -> None:
     """Remove checkpoints of a session, by names or globs in quotes. Asks first.
 
-    The newest one of a live session stays, since the session resumes from it. The object store gives the room back
+    The newest one of a live session stays, since the session resumes from it. Its storage is freed
     within minutes.
     """
     from nsml.view.confirmation import Plan, Target

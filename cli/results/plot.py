@@ -85,17 +85,19 @@ class _Share(click.FloatRange):
     "axis",
     type=click.Choice(["step", "relative", "wall"]),
     show_default="step",
-    help="The horizontal axis.",
+    help="Horizontal axis.",
 )
 @click.option(
     "--smooth",
     type=_Share(0, 0.999),
     default=0.0,
     metavar="0-0.999",
-    help="Share of the past in a moving average.",
+    help="Smoothing factor of the moving average.",
 )
-@click.option("--width", type=WholeRange(30), metavar="CELLS", help="Default: the terminal's.")
-@click.option("--height", type=WholeRange(3), metavar="LINES", help="Of each chart.")
+@click.option(
+    "--width", type=WholeRange(30), metavar="CELLS", help="Width; default: the terminal's."
+)
+@click.option("--height", type=WholeRange(3), metavar="LINES", help="Height of each chart.")
 @one_of(
     "form",
     chart="Draw, also when piped.",
@@ -103,7 +105,7 @@ class _Share(click.FloatRange):
     table="Each series in words.",
 )
 @click.option(
-    "--log-y", "is_log", is_flag=True, help="Logarithmic; what is not above 0 is counted."
+    "--log-y", "is_log", is_flag=True, help="Logarithmic axis; values not above 0 are counted."
 )
 @click.option(
     "--range",
@@ -111,15 +113,17 @@ class _Share(click.FloatRange):
     metavar="A:B",
     help="Only this part of the axis: steps; 10m:1h with relative; moments, in local time, with wall.",
 )
-@click.option("--svg", type=PictureFile(".svg"), metavar="FILE", help="Draw into a file.")
-@click.option("--png", type=PictureFile(".png"), metavar="FILE", help="The same; needs nsml[png].")
+@click.option("--svg", type=PictureFile(".svg"), metavar="FILE", help="Draw an SVG file.")
+@click.option(
+    "--png", type=PictureFile(".png"), metavar="FILE", help="Draw a PNG file; needs nsml[png]."
+)
 @click.option(
     "--tensorboard",
     type=click.Path(file_okay=True, path_type=Path),
     metavar="DIR",
     help="Write event files that TensorBoard reads.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Redraw as it comes; Ctrl-C leaves.")
+@click.option("-w", "--watch", is_flag=True, help="Redraw on new values; Ctrl-C leaves.")
 @rank_options
 @attempts_option
 @reduce_option
@@ -145,17 +149,16 @@ def plot(
     is_apart: bool,
     how: str | None,
 ) -> None:
-    """Draw what sessions reported; when piped, the points as CSV.
+    """Draw metrics of sessions; piped, print the points as CSV.
 
-    Where an attempt repeats steps of an earlier one, its values stand for these steps.
+    If an attempt repeats steps of an earlier one, its values replace those. Lines of several
+    sessions are named by the arguments that differ. Downsampling keeps every spike. Losses and
+    scores come first, validation before training. Counters (epoch, step) and constants are drawn
+    only if -m names them. At most 48 metrics are drawn; the others are named.
 
-    Lines of several sessions are named with the arguments that differ.
-
-    In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
-    as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
-    one chart, as are `NAME@vector:A` and `NAME@vector:B`. Every spike is there, however many points there are.
-    Losses and scores come first, of the validation before those of the training. Counters (epoch, step) and
-    settings that stay the same are drawn only if -m names them. At most 48 metrics are drawn; what is left out is said.
+    In pictures, a line has the same colour and dashes in all charts, and a metric `NAME@std` is a
+    band around NAME. A list reported as `NAME@vector` or `NAME@stack`, and `NAME@vector:A` with
+    `NAME@vector:B`, is one chart.
     """
     from nsml.view.figure import Look
     from nsml.view.series import Axis
@@ -273,7 +276,7 @@ def _show(
     if not none and not narrowed(groups, wish.span):
         none = f"nothing was reported within {span}"
     if none and (svg or png or fetched.is_no_number):
-        empty = "a picture would be empty: none is written" if svg or png else ""
+        empty = "no picture was written: it would be empty" if svg or png else ""
         raise CommandError(none, code=ExitCode.NOT_FOUND, why=empty)
     if none:
         app.say(none)

@@ -44,17 +44,19 @@ class _Seen(NamedTuple):
     ],
 )
 @session_argument()
-@click.option("--window", type=DURATION, metavar="TIME", help="The last so much of it only.")
 @click.option(
-    "--csv", is_flag=True, help="The values, a line for each piece of time of a GPU or a replica."
+    "--window", type=DURATION, metavar="TIME", help="Only this period until now or the end."
 )
-@click.option("-w", "--watch", is_flag=True, help="Stay until the session ends, and redraw.")
+@click.option("--csv", is_flag=True, help="Print CSV: a line per interval and GPU or replica.")
+@click.option("-w", "--watch", is_flag=True, help="Redraw until the session ends.")
 @pass_app
 def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch: bool) -> None:
-    """Show what a session's GPUs did (load, memory, power, heat) and its processes took; piped, as a table.
+    """Show GPU and process resource usage of a session over time.
 
-    Of each replica's processes, also without a GPU: cores, memory, and how many there were. Each bar is the mean of its piece of time. Seconds are kept for an hour, then 10 s for a day, minutes for
-    30 days and 10 minutes for a year. Of a GPU that is shared it is the whole GPU's.
+    GPUs: load, memory, power, temperature. Processes of each replica, also without a GPU: cores,
+    memory, number. Each bar is a mean over its interval. Seconds are kept for an hour, 10 s for a
+    day, minutes for 30 days and 10 minutes for a year. A shared GPU is shown as a whole. Piped, it
+    is a table.
     """
     from nsml.view import telemetry as view
     from nsml.view.text import visible
@@ -82,7 +84,7 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     answer = app.call(fetch).answer
     if not answer.series:
         when = "yet" if window is None else "in that time"
-        app.say(f"it ran nowhere {when}, or nobody knows where any more")
+        app.say(f"it ran nowhere {when}, or its nodes are not known any more")
     if _draws(app):
         room, now = app.room or _COLUMNS, app.clock.time()
         for line in view.session_lines(answer, room=room, now=now) if answer.series else ():
@@ -128,7 +130,7 @@ def check_drawing(app: App, advice: str) -> None:
     if not app.is_for_people:
         said = f"-w draws, and does not write {app.format.value}"
     elif app.room is None:
-        said = "-w draws on a terminal, in place: the output is none"
+        said = "-w draws on a terminal, in place: the output is not a terminal"
     else:
         return
     raise CommandError(said, code=ExitCode.USAGE, advice=advice)

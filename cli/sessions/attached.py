@@ -32,7 +32,7 @@ class After(Enum):
 
 def goes_on(session: Session) -> str:
     """Where the output of a session that was left alone is followed."""
-    return f"session {session.name} goes on: nsml logs -f {session.name}"
+    return f"session {session.name} continues: nsml logs -f {session.name}"
 
 
 def stay(
@@ -79,7 +79,7 @@ def _finish(app: App, ended: Session, after: After) -> None:
         return
     remove = f"to remove it: nsml rm {ended.name}"
     if after is After.REMOVE and ended.state != SESSION_STATE_SUCCEEDED:
-        app.say(f"kept, since it did not succeed; {remove}")
+        app.say(f"not removed: it did not succeed; {remove}")
         return
     try:
         # -y gives no answer to this question: nobody asked for the removal.

@@ -63,24 +63,24 @@ _TITLES = {
     ],
 )
 @sessions_argument()
-@click.option("--args", "asked_only", is_flag=True, help="Only what was asked for, no results.")
+@click.option("--args", "asked_only", is_flag=True, help="Only requests, no results.")
 @click.option(
     "--metrics", "with_metrics", is_flag=True, help="Also compare metrics: last (min .. max)."
 )
-@click.option("--code", is_flag=True, help="The lines in which the files of two differ, alone.")
-@click.option("--stat", "is_stat", is_flag=True, help="The same, counted by file.")
+@click.option("--code", is_flag=True, help="Only the differing lines of the files of two sessions.")
+@click.option("--stat", "is_stat", is_flag=True, help="The same, counted per file.")
 @metric_option()
 @click.option(
-    "--lower", multiple=True, metavar="NAME", help="Of this metric, or glob, less is better."
+    "--lower", multiple=True, metavar="NAME", help="Metric or glob of which less is better."
 )
 @click.option(
-    "--higher", multiple=True, metavar="NAME", help="Of this metric, or glob, more is better."
+    "--higher", multiple=True, metavar="NAME", help="Metric or glob of which more is better."
 )
 @click.option(
-    "--ignore", multiple=True, metavar="KEY", help="Not this key, or glob; with --code: file."
+    "--ignore", multiple=True, metavar="KEY", help="Ignore this key or glob; with --code: file."
 )
-@click.option("--all-keys", is_flag=True, help="Also what all have in common as rows.")
-@click.option("--exit-code", is_flag=True, help="End with 1 where anything differs.")
+@click.option("--all-keys", is_flag=True, help="Also rows for what all have in common.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
 @rank_options
 @attempts_option
 @pass_app
@@ -102,10 +102,11 @@ def diff(
     attempt: int | None,
     is_apart: bool,
 ) -> int:
-    """Compare sessions: arguments, what else was asked for, and the summaries; with --metrics the metrics.
+    """Compare sessions: arguments, other requests, summaries; with --metrics metrics.
 
-    With --code the files of what was packed, as `diff -u` shows them. Only what differs is a row. A metric is shown as `last (min .. max)`; where --lower or --higher say which
-    values are better, as `last / best`, and the best of all has a *.
+    Each row is a key that differs. A metric is shown as `last (min .. max)`; with --lower or
+    --higher, which say which values are better, as `last / best`, and the best of all has a *.
+    --code compares the packed files, as `diff -u` does.
     """
     from nsml.v1.sessions_pb2 import ReadSeriesRequest
     from nsml.view import compare
@@ -114,7 +115,7 @@ def diff(
     with_metrics |= bool(metrics or rank is not None or attempt is not None or is_apart)
     judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
-        raise click.UsageError("--args leaves out what was reported: without metrics then")
+        raise click.UsageError("--args excludes results: use it without metrics")
     given = given_references(app, references)
     if code or is_stat:
         if asked_only or with_metrics or judging or all_keys:

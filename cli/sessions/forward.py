@@ -95,24 +95,24 @@ class _Service(click.ParamType[str]):
 @session_argument()
 @click.argument("service", type=_Service(), metavar="PORT|SERVICE")
 @click.option("--port", type=_PORT, metavar="P", help="Listen on this port here.")
-@click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Which replica.")
+@click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Connect to this replica.")
 @click.option(
     "--host",
     "names",
     metavar="NAME",
     multiple=True,
-    help="Pass on HTTP requests to this name of the machine, too.",
+    help="Also accept HTTP requests for this host name.",
 )
 @pass_app
 def forward(
     app: App, *, session: str, service: str, port: int | None, rank: int, names: tuple[str, ...]
 ) -> None:
-    """Reach what a session's program serves, on a port of this machine.
+    """Forward a port of this machine to a port or socket of a session.
 
     The program listens on TCP port PORT, as Jupyter and TensorBoard do, or on the Unix socket
-    $NSML_RUN_DIR/tunnel/SERVICE. The address here is printed; its port is PORT where that is free.
-    Only programs of your own user may connect to it, and requests of browsers must be
-    to localhost, 127.0.0.1 or a NAME of --host. Ends with the session, or with Ctrl-C.
+    $NSML_RUN_DIR/tunnel/SERVICE. The local address is printed; its port is PORT if that is free.
+    Only programs of your own user may connect, and HTTP requests must be for localhost, 127.0.0.1
+    or a NAME of --host. Ends with the session, or with Ctrl-C.
     """
 
     async def serve(client: Client) -> None:
@@ -263,7 +263,7 @@ class _Forwarder:
                 return True
         except CannotTell:
             if not self._is_warned:
-                self._app.say("this system does not tell who connects: any user of it may")
+                self._app.say("this system does not identify local users: any of them can connect")
             self._is_warned = True
             return True
         self._app.say("refused a connection of another user of this machine")

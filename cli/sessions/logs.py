@@ -62,49 +62,47 @@ class _Rank(WholeRange):
     ],
 )
 @sessions_argument()
-@click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
-@click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines, of each log.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the session ends.")
+@click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines of each log.")
 @click.option(
     "--since",
     type=MOMENT,
     metavar="TIME",
-    help="Only what came since: 10m, or a local time such as 09:30 (today) or 2026-12-01T09:30.",
+    help="Only lines since: 10m, or a local time such as 09:30 (today) or 2026-12-01T09:30.",
 )
-@click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Only lines before this time.")
 @click.option(
-    "-t", "--timestamps", is_flag=True, help="Before each line when it came, in local time."
+    "-t", "--timestamps", is_flag=True, help="Print the time of each line, in local time."
 )
 @click.option(
     "--rank",
     type=_Rank(),
     default=0,
     metavar="N",
-    help="Which replica of a gang, each has a log; default: 0. all: each, its rank before every line.",
+    help="Replica of a gang; default: 0. all: merged, with the rank before each line.",
 )
 @click.option(
     "--attempt",
     type=WholeRange(1, instead="--attempt 1    the first; without it the last: one at a time"),
     metavar="N",
-    help="Which attempt; default: the last.",
+    help="Only this attempt; default: the last.",
 )
 @click.option(
     "--grep",
     metavar="PATTERN",
-    help="Only lines that fit a regular expression (RE2's), found by the platform.",
+    help="Only lines that match a regular expression (RE2); searched by the platform.",
 )
-@click.option("-F", "--fixed", is_flag=True, help="PATTERN is a text, and no expression.")
-@click.option("-i", "--ignore-case", is_flag=True, help="PATTERN in letters of either case.")
-@click.option("-v", "--invert", is_flag=True, help="Only lines that do not fit PATTERN.")
+@click.option("-F", "--fixed", is_flag=True, help="PATTERN is text, not a regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore the case of letters.")
+@click.option("-v", "--invert", is_flag=True, help="Only lines that do not match PATTERN.")
 @click.option(
     "-C",
     "--around",
     type=WholeRange(0, 100),
     metavar="N",
-    help="With --grep: N lines around each, too.",
+    help="With --grep: also N lines around each match.",
 )
-@click.option(
-    "-n", "--numbers", is_flag=True, help="With --grep: before each line its number, where known."
-)
+@click.option("-n", "--numbers", is_flag=True, help="With --grep: print line numbers where known.")
 @click.option(
     "--raw", is_flag=True, help="Print the bytes verbatim, with every state of a progress bar."
 )
@@ -129,18 +127,19 @@ def logs(
     numbers: bool,
     raw: bool,
 ) -> None:
-    """Show what sessions printed.
+    """Print the output of sessions.
 
-    Of a line that was overwritten, such as a progress bar, the last state is shown; with -f on a terminal it is
-    redrawn in place. Other lines are printed verbatim; on a terminal control sequences other than colours are
-    made visible. --grep shows the state with the match and, on a terminal, long lines around the match.
+    A line that was overwritten, such as a progress bar, is printed in its last state; with -f on a
+    terminal it is redrawn in place. Other lines are printed verbatim; on a terminal control
+    sequences other than colours are made visible. --grep shows the state with the match and, on a
+    terminal, long lines around the match.
 
-    Standard output and standard error are one log, in the order in which they were written. Of several
-    sessions or ranks lines come in the order of their times, with names before them. A time is
-    that at which the platform received a line: a moment after it was printed, later where the node was
-    cut off. Ctrl-C leaves; the session goes on.
+    stdout and stderr are one log, in the order in which they were written. Lines of several
+    sessions or ranks are merged by time, with names before them. The time of a line is when the
+    platform received it: a moment after it was printed, later if the node was disconnected. Ctrl-C
+    leaves; the session continues.
 
-    Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
+    Groups of matches are separated by --, as in grep.
     """
     from nsml.client.streams import ENDED_STATES, LogSearch
 
@@ -239,7 +238,7 @@ def _check_span(
     now = datetime.fromtimestamp(app.clock.time(), UTC)
     low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
     if low > high:
-        raise click.UsageError("what --since and --until name ends before it begins")
+        raise click.UsageError("--until is before --since")
 
 
 def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:

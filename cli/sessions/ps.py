@@ -46,24 +46,30 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("words", type=FILTER, nargs=-1, metavar="[FILTER]...")
-@click.option("-a", "--all", "include_ended", is_flag=True, help="Ended ones as well.")
-@click.option("-n", "--last", type=WholeRange(1), metavar="N", help="The last N, ended or not.")
-@click.option("-d", "--data", "--dataset", "dataset", type=DATASET, help="With this dataset.")
-@click.option("--project", type=PROJECT, metavar="NAME", help="That count for this project.")
-@click.option("-s", "--search", metavar="TEXT", help="In name, memo or arguments; or a glob.")
-@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
-@click.option("--mine", is_flag=True, help="Your own only.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="In these states.")
+@click.option("-a", "--all", "include_ended", is_flag=True, help="Include ended sessions.")
+@click.option(
+    "-n", "--last", type=WholeRange(1), metavar="N", help="Only the last N, ended or not."
+)
+@click.option(
+    "-d", "--data", "--dataset", "dataset", type=DATASET, help="Only sessions with this dataset."
+)
+@click.option("--project", type=PROJECT, metavar="NAME", help="Only sessions of this project.")
+@click.option(
+    "-s", "--search", metavar="TEXT", help="Search name, memo and arguments; or a glob of names."
+)
+@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Only of these users.")
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only in these states.")
 @click.option(
     "--filter",
     "filters",
     type=FILTER,
     multiple=True,
     metavar="FILTER",
-    help="By the words above; also without --filter.",
+    help="Only sessions that match; FILTER also works without --filter.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
-@click.option("--sort", default="", metavar="KEY", help="By this; -KEY: the greatest first.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show every change.")
+@click.option("--sort", default="", metavar="KEY", help="Sort by this; -KEY: descending.")
 @pass_app
 def ps(
     app: App,
@@ -81,12 +87,13 @@ def ps(
     watch: bool,
     sort: str,
 ) -> int:
-    """List sessions: those that live, or with -a all.
+    """List live sessions; with -a all.
 
-    FILTER is words such as state:run,queued user:@me ds:mnist name:'kim/*/1*' lr>=1e-3 age<2h;
-    other words are looked for in name, memo, arguments, summary and state. All of them must fit; ! turns one
-    round, and | stands between alternatives. --sort takes a column of --fields, summary.val/acc, arg.lr,
-    or val/acc and lr alone; --fields takes these, too. nsml-tui knows the same words.
+    FILTER is terms such as state:run,queued user:@me ds:mnist name:'kim/*/1*' lr>=1e-3 age<2h;
+    other words are searched in name, memo, arguments, summary and state. All terms must match; !
+    negates a term, and | separates alternatives. --sort takes a column of --fields,
+    summary.val/acc, arg.lr, or val/acc and lr alone; --fields takes these, too. nsml-tui has the
+    same filters.
     """
     from cli.sessions.list_options import Choosing
 
@@ -212,7 +219,7 @@ def _state(text: str) -> SessionState:
 @session_argument()
 @pass_app
 def getid(app: App, *, session: str) -> None:
-    """Show a session's id: opaque, and never used again."""
+    """Print a session's id: opaque, and never reused."""
     found = app.call(lambda client: client.sessions.get(session))
     write_one(app, {"name": found.name, "id": found.id}, [found.id], name="id")
 
@@ -221,7 +228,7 @@ def getid(app: App, *, session: str) -> None:
 @session_argument()
 @pass_app
 def repeat(app: App, *, session: str) -> None:
-    """Show the command line that repeats a session, ready for a shell."""
+    """Print the command line that repeats a session, ready for a shell."""
     from nsml.view.sessions import repeat_words
     from nsml.view.shell import shell_note
 

@@ -30,22 +30,22 @@ LOOKS_EVERY_S: Final = 2.0
     reads=True,
     examples=["nsml queue", "nsml queue -w", "nsml queue --mine -j", "nsml queue --project vision"],
 )
-@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
-@click.option("--mine", is_flag=True, help="Your own only.")
-@click.option("--project", type=PROJECT, default="", metavar="NAME", help="Of this project.")
-@click.option("-n", "--first", type=WholeRange(1), metavar="N", help="The first N only.")
-@click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
+@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Only of these users.")
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--project", type=PROJECT, default="", metavar="NAME", help="Only of this project.")
+@click.option("-n", "--first", type=WholeRange(1), metavar="N", help="Only the first N.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show every change.")
 @pass_app
 def queue(
     app: App, *, users: tuple[str, ...], mine: bool, project: str, first: int | None, watch: bool
 ) -> None:
-    """List what waits, first who is served first, with the reason and when enough is free at the latest.
+    """List queued sessions in order, with the reason and the latest start.
 
-    -o wide has the fair share of each one's account: GPUs that it holds and held lately, over its weight;
-    within a priority the least is first.
+    -o wide adds the fair share of each account: GPUs held now and recently, divided by its weight.
+    Within a priority the lowest goes first.
 
-    Of sessions that you may not see, only whose they are, how large and how old. All that is known of
-    one of them: nsml status --explain SESSION
+    Sessions that you may not see show only owner, size and age. For details of one session: nsml
+    status --explain SESSION
     """
     owners = [*users, *(["@me"] if mine else [])]
     if watch and app.format not in {Format.TABLE, Format.WIDE, Format.JSON}:

@@ -95,7 +95,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     type=DURATION,
     metavar="TIME",
     default=f"{DEFAULT_S:g}s",
-    help="Try so long while the platform says that a part of it is away; 0s: not at all. Default: 2m.",
+    help="Retry this long while a part of the platform is away; 0s: never. Default: 2m.",
 )
 @visibility_options
 @click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")

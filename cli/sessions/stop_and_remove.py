@@ -125,9 +125,9 @@ def _live(session: Session) -> ClientError | None:
 )
 @sessions_argument()
 @user_option
-@click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option("--grace", type=GRACE, metavar="TIME", help="Time between SIGTERM and SIGKILL.")
 @click.option("--reason", default="", metavar="TEXT", help="Shown in the session's end.")
-@click.option("--kill", is_flag=True, help="At once: no grace.")
+@click.option("--kill", is_flag=True, help="End at once, without grace.")
 @confirmed
 @pass_app
 def stop(
@@ -139,10 +139,10 @@ def stop(
     reason: str,
     kill: bool,
 ) -> int:
-    """Ask sessions to end: SIGTERM, their grace, SIGKILL.
+    """End sessions: SIGTERM, their grace, SIGKILL.
 
-    Asks first for more than one session, and for somebody else's. It does not wait for their end:
-    `nsml logs -f SESSION` does, and --kill shortens it.
+    Asks first for more than one session, and for somebody else's. Returns at once: `nsml logs -f
+    SESSION` waits for the end, and --kill shortens it.
 
     SESSION may be a glob over your own sessions, in quotes, or - for names on stdin.
     """
@@ -193,17 +193,19 @@ def stop(
 @sessions_argument()
 @user_option
 @click.option("--reason", default="", metavar="TEXT", help="Shown in its attempt's end.")
-@click.option("-f", "--force", is_flag=True, help="Though it could not go on, and begins anew.")
+@click.option(
+    "-f", "--force", is_flag=True, help="Also if it cannot resume and starts from the beginning."
+)
 @confirmed
 @pass_app
 def requeue(
     app: App, *, references: tuple[str, ...], users: tuple[str, ...], reason: str, force: bool
 ) -> int:
-    """Have running sessions save, leave their GPUs, and wait for room again.
+    """Save running sessions, free their GPUs, and queue them again.
 
-    Each goes on later from what it saved: its program is told to save at its next report or save
-    (nsml.bind), and gets SIGTERM when it has not within a minute. Its --retry is not used up.
-    Asks first for more than one session, and for somebody else's.
+    Each resumes later from its checkpoint. The program is asked to save at its next report or save
+    (nsml.bind), and gets SIGTERM if it has not within a minute. This uses up no --retry. Asks first
+    for more than one session, and for somebody else's.
 
     SESSION may be a glob over your own sessions, in quotes, or - for names on stdin.
     """
@@ -229,7 +231,7 @@ def requeue(
     code = _report(app, outcomes + refused, done="requeued {}".format, conflict="refused")
     for one in live:
         if one.name in requeued:
-            app.say(f"{one.name} is queued, and goes on as attempt {one.attempt + 1}")
+            app.say(f"{one.name} is queued, and resumes as attempt {one.attempt + 1}")
     if left and (app.flags.says_yes or not plan.asks):
         app.say(left)
     return code
@@ -254,7 +256,12 @@ def requeue(
     callback=set_flag("says_yes"),
     help="Do not ask (same as -y).",
 )
-@click.option("--confirm", type=int, metavar="N", help="Remove if it is exactly N sessions.")
+@click.option(
+    "--confirm",
+    type=int,
+    metavar="N",
+    help="Do not ask if exactly N sessions match; else do nothing.",
+)
 @confirmed
 @not_there_yet("--older-than")
 @not_there_yet("--keep-models", is_flag=True)
@@ -264,11 +271,11 @@ def rm(
 ) -> int:
     """Remove ended sessions with their logs, metrics and checkpoints, for good.
 
-    Asks first, and says how much is lost. What other sessions loaded from these checkpoints they keep
-    while they run; they cannot load it again.
+    Asks first, and says how much is lost. Sessions that loaded these checkpoints keep them while
+    they run, but cannot load them again.
 
-    SESSION may be a glob over your own sessions, in quotes, of which the live ones are left alone, or
-    - for names on stdin.
+    SESSION may be a glob over your own sessions, in quotes (live ones are skipped), or - for names
+    on stdin.
     """
     from nsml.client.checkpoints import saved_in
     from nsml.view.confirmation import losses
@@ -381,8 +388,8 @@ def _report(
 @session_argument()
 @click.argument("text", required=False)
 @user_option
-@click.option("--append", is_flag=True, help="After what is there.")
-@click.option("--clear", is_flag=True, help="Take the memo away.")
+@click.option("--append", is_flag=True, help="Append to the memo.")
+@click.option("--clear", is_flag=True, help="Clear the memo.")
 @confirmed
 @pass_app
 def memo(

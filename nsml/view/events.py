@@ -100,7 +100,7 @@ def of_node(node: Node) -> Iterator[PlatformEvent]:
             said = ": ".join(filter(None, (by and f"by {by}", why)))
             yield PlatformEvent(seconds_of(moment), word, node.name, said)
     if node.state == nodes_pb2.NODE_STATE_SILENT:
-        words = "nothing was heard of it since; what runs there may go on"
+        words = "no contact since; its sessions may still be running"
         yield PlatformEvent(seconds_of(node.last_contact_at), "silent", node.name, words)
 
 

@@ -246,7 +246,7 @@ class Heat:
         """What stands in a map that has so many cells for each device."""
         if self.measure is Measure.OWNER and each <= VALUE:
             owners = ", ".join(f"{letter} {owner}" for owner, letter in self.letters.items())
-            scale = owners or "nobody holds any"
+            scale = owners or "no GPU is held"
         elif self.measure is Measure.OWNER:
             scale = "who holds it"
         else:

@@ -738,7 +738,7 @@ def _somebody_leads(cluster: GetClusterResponse) -> bool:
 
 def _leader_words(cluster: GetClusterResponse) -> str:
     if not _can_lead(cluster):
-        return "nobody can lead now"
+        return "no control plane can lead now"
     if not cluster.leader:
         return "electing a leader"
     leads = f"{cluster.leader} leads term {cluster.term}"

@@ -142,7 +142,7 @@ def starts_text(waiting: Waiting, now: float) -> str:
     free = f"enough is free {_in(left)}{' at the latest' if left > 0 else ''}{taken}"
     if waiting.HasField("budget_renews"):
         renewed_in = seconds_of(waiting.budget_renews) - now
-        renewed = f"its project's budget begins anew {_in(renewed_in)}"
+        renewed = f"its project's budget resets {_in(renewed_in)}"
         if not waiting.HasField("expected_start"):
             return f"{renewed}; unknown when enough is free then"
         return f"{renewed}, and {f'enough is free then{taken}' if left <= renewed_in else free}"

@@ -40,9 +40,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
     if told := stop_text(session, now):
         found.append(f"  why: {told}")
     if session.state == SESSION_STATE_UNKNOWN:
-        found.append(
-            "  why: no contact with its node; it may still be running, and keeps what it holds"
-        )
+        found.append("  why: no contact with its node; it may still be running, and keeps its GPUs")
     if session.end.message:
         found.append(f"  why: {session.end.message}")
     if lost := lost_text(session):

@@ -354,7 +354,7 @@ def stop_text(session: Session, now: float) -> str:
     if not stop.HasField("until"):
         return why
     left = seconds_of(stop.until) - now
-    return f"{why}, {f'for {duration_text(left)} more at most' if left > 0 else 'gone any moment'}"
+    return f"{why}, {f'for {duration_text(left)} more at most' if left > 0 else 'ends any moment'}"
 
 
 def waiting_text(session: Session) -> str:

@@ -132,7 +132,9 @@ def programs_of(page: str) -> list[str]:
     return [block for block in blocks if "nsml.bind(" in block]
 
 
-@pytest.mark.parametrize(("page", "epochs"), [("README.md", 20), ("docs/giving-way.md", 10_000)])
+@pytest.mark.parametrize(
+    ("page", "epochs"), [("docs/programs.md", 20), ("docs/giving-way.md", 10_000)]
+)
 def test_the_program_of_a_page_does_each_step_once(
     platform: Platform, tmp_path, page: str, epochs: int
 ) -> None:
@@ -144,7 +146,7 @@ def test_the_program_of_a_page_does_each_step_once(
     platform.nsml("requeue", name)
     again = until(platform, name, "it came to its end", lambda s: s["state"] == "SUCCEEDED")
     assert again["attempt"] == 2
-    metric = "train/loss" if page == "README.md" else "loss"
+    metric = "train/loss" if page == "docs/programs.md" else "loss"
     told = platform.nsml("events", name, metric, "-o", "csv").stdout
     rows = list(csv.DictReader(io.StringIO(told)))
     assert [int(float(row["step"])) for row in rows] == list(range(epochs))

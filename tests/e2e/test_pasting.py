@@ -1,4 +1,4 @@
-"""What readers of the README paste works where it stands, in the order of the page, on a platform of its own."""
+"""What readers of the pages paste works where it stands, in the order of the page, on a platform of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.documents import PAGES, ROOT, Block, blocks, commands
 from tests.pasting import Shell
 
 TYPED = {
-    "nsml ps -w": ("digits/3", "\x03"),
+    "nsml ps -w": ("digits/4", "\x03"),
     "nsml-tui": ("running ", "\x11"),
     "nsml-tui --demo": ("running", "\x11"),
     "nsml forward @last 8888": ("Ctrl-C ends it", "\x03"),
@@ -66,11 +66,16 @@ def pasted(shell: Shell, block: Block) -> None:
         assert "Traceback" not in written, f"{block.place}: {line}\n{written}"
 
 
+WALK = ["README.md", "docs/running.md"]
+"""The second continues the first."""
+
+
 @pytest.mark.slow
-def test_the_readme_in_the_order_of_the_page(shell: Shell) -> None:
-    for block in blocks("README.md"):
-        if block.language == "sh" and not block.reason:
-            pasted(shell, block)
+def test_the_readme_and_what_continues_it(shell: Shell) -> None:
+    for page in WALK:
+        for block in blocks(page):
+            if block.language == "sh" and not block.reason:
+                pasted(shell, block)
 
 
 STORY = """\
@@ -128,4 +133,4 @@ def test_every_page_whose_blocks_are_run_is_among_these() -> None:
         for block in blocks(page)
         if block.language == "sh" and not block.reason
     }
-    assert run == {"README.md", *TRIED, "examples/digits/README.md"}
+    assert run == {*WALK, *TRIED, "examples/digits/README.md"}

@@ -100,6 +100,34 @@ def test_the_readme_begins_on_a_machine_without_gpus() -> None:
     assert first.startswith("nsml up --simulate-gpus")
 
 
+_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them, and those that are written out."""
+    text = _FENCED.sub("", page.read_text())
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    return slugs | set(re.findall(r'<a name="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md", "CHANGELOG.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    broken = []
+    for path, anchor in _LINK.findall(_FENCED.sub("", (ROOT / page).read_text())):
+        target = ((ROOT / page).parent / path) if path else ROOT / page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{path}#{anchor}")
+    assert broken == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    assert [name for name in pages if f"({name})" not in index] == []
+
+
 EVERY = [block for page in PAGES for block in blocks(page)]
 _COMMAND = re.compile(r"(?:\$ |sudo |[A-Z_]+=\S+ )*(nsml(?: [^(].*|$))")
 

@@ -63,7 +63,7 @@ class Machines:
                 answer.conditions.add(
                     name=nodes_pb2.CONDITION_NAME_NODES_SILENT,
                     subject=node.name,
-                    meaning=f"no contact with {node.name}; what runs there may go on",
+                    meaning=f"no contact with {node.name}; its sessions may still be running",
                 )
         uses = [use for node in nodes for use in node.devices]
         loads = [use.sample.utilization_percent for use in uses]

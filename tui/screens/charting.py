@@ -119,7 +119,7 @@ class ChartScreen(Frame):
             else []
         )
         if query.low is not None or query.high is not None:
-            parts.append(f"a part of it: {self.key_of('plot.whole')} shows the whole")
+            parts.append(f"zoomed in: {self.key_of('plot.whole')} shows the whole")
         elif (query.axis, charts.smoothing, charts.is_log) != (Axis.STEP, 0.0, False):
             parts.append(f"{self.key_of('plot.whole')}: as it was reported")
         return " · ".join(parts)
@@ -195,7 +195,7 @@ class ChartScreen(Frame):
             if keys is None:
                 return
             if len(keys) > MOST_CHOSEN:
-                self.dashboard.say(f"the first {MOST_CHOSEN} of them are drawn")
+                self.dashboard.say(f"the first {MOST_CHOSEN} are drawn")
             self.query_one(Charts).first = 0
             query = replace(self.model.shown.chart_query, names=keys[:MOST_CHOSEN])
             self.dashboard.request_charts(query)

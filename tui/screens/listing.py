@@ -118,7 +118,7 @@ class Listing(Frame, Generic[T]):
         shown = [one for one in every if self._words.take(*self.texts(one))]
         table = self.table
         table.none = (
-            f"none of them: {self.key_of('list.back')} shows all again" if every else self.nothing()
+            f"no match: {self.key_of('list.back')} shows all again" if every else self.nothing()
         )
         table.show(shown, is_other=is_other)
         was_received = every or any(self.model.sources[topic].received_at for topic in self.topics)

@@ -1,4 +1,4 @@
-"""A screen before others, which is left with an answer."""
+"""A screen above others, closed with an answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ R = TypeVar("R")
 
 
 class Modal(ModalScreen[R]):
-    """One that is left once."""
+    """A modal screen that closes only once."""
 
     def leave(self, answer: R | None) -> None:
-        """Give the answer, where none was given: an Enter is received of behind an Escape that was pressed after it."""
+        """Close the screen with `answer`, once: an Enter that comes right after an Escape finds it closed."""
         if self.is_current:
             self.dismiss(answer)

@@ -121,7 +121,7 @@ class Picker(Modal[tuple[str, ...] | None]):
     def _nothing(self, text: str) -> str:
         """What is said where there is nothing to choose."""
         if not self._choices:
-            return "there is none to choose"
+            return "nothing to choose"
         return f"none of {len(self._choices):,} is called so: {visible(text)}"
 
     def _prompt(self, one: Choice) -> Text:

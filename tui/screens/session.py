@@ -408,7 +408,7 @@ class SessionScreen(ChartScreen):
             command = shell_line(
                 ["nsml", "logs", name, "-F", "-i", *option_words("--grep", event.value)]
             )
-            self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
+            self.dashboard.say(f"not in the loaded lines · search all: $ {command}")
 
 
 def _again(session: Session) -> str:

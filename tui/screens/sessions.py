@@ -276,7 +276,7 @@ class SessionsScreen(Frame):
 
     def _none(self, known: int) -> str:
         if known:
-            return f"none of them: {self.key_of('sessions.back')} shows all again"
+            return f"no match: {self.key_of('sessions.back')} shows all again"
         return self.none(
             Topic.SESSIONS,
             f"no sessions yet · {self.key_of('sessions.submit')} submits one, as nsml run -e main.py does",
@@ -393,7 +393,9 @@ class SessionsScreen(Frame):
         error = self.query_one("#error", Static)
         if error.display:
             error.update(
-                Text(f"{self._wrong}\n not kept: mend it, or {self.key_of('filter.drop')} drops it")
+                Text(
+                    f"{self._wrong}\n not applied: correct it, or {self.key_of('filter.drop')} clears it"
+                )
             )
             return
         event.input.display = False

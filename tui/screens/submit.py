@@ -83,8 +83,8 @@ class Submit(LinesUnderMouse, Modal[str | None]):
             )
             yield Static(classes="error")
             yield Static(
-                f"enter submits · {key_of(self.app, 'submit.before')} what was submitted before"
-                f" · ctrl+u begins anew · tab to the flags · {key_of(self.app, 'submit.leave')} leaves",
+                f"enter submits · {key_of(self.app, 'submit.before')} history"
+                f" · ctrl+u clears · tab: options · {key_of(self.app, 'submit.leave')} cancels",
                 classes="keys",
             )
             yield OutputView()

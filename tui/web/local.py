@@ -48,7 +48,7 @@ def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
         visits = Visits(arguments, {}, os.environ)
         app = make_app(visits, prefix=prefix, hosts={f"{name}:{number}" for name in names})
         click.echo(f"http://{names[0]}:{number}{prefix}/")
-        click.echo("  whoever has this address acts as you; Ctrl-C ends it", err=True)
+        click.echo("  anyone with this address acts as you; Ctrl-C ends it", err=True)
         # Ctrl-C is how it ends.
         with contextlib.suppress(KeyboardInterrupt):
             PageServer(app, visits).run(sockets=[taken])

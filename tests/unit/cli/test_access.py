@@ -110,7 +110,7 @@ def test_where_no_context_is_current_those_that_are_known_are_named(fresh, serve
     file.write_text(file.read_text().replace('current = "lab"', 'current = ""'))
     shown = fresh("context", "ls")
     assert "*" not in shown.stdout
-    assert shown.stderr == "none of them is used: nsml context use NAME\n"
+    assert shown.stderr == "none of them is current: nsml context use NAME\n"
     assert "  try: nsml context use lab\n" in fresh("ps", check=False).stderr
 
 

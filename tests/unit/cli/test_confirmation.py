@@ -106,7 +106,7 @@ def test_each_does_nothing_where_nobody_can_be_asked(name, nsml, platform, monke
         refused = nsml(*words, check=False, **flags)
         assert refused.code == 2, refused.stderr
         told = refused.stderr
-        assert f"nobody is there to ask: nothing was {COMMANDS[name].done}" in told
+        assert f"there is no terminal to ask on: nothing was {COMMANDS[name].done}" in told
         assert "\n  why: it would " in told
         assert "\n  try: add -y\n       add --dry-run " in told
     assert kept(platform) == before

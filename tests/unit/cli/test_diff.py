@@ -119,8 +119,8 @@ def test_what_is_in_no_series_is_told_and_not_denied(nsml, state, two):
     [
         (["1"], "kim/mnist/1 alone cannot be compared"),
         (["1", "kim/mnist/1", "@2"], "kim/mnist/1 alone cannot be compared"),
-        (["1", "2", "--args", "--metrics"], "--args leaves out what was reported"),
-        (["1", "2", "--args", "--lower", "loss"], "--args leaves out what was reported"),
+        (["1", "2", "--args", "--metrics"], "--args excludes results"),
+        (["1", "2", "--args", "--lower", "loss"], "--args excludes results"),
         (
             ["1", "2", "--lower", "val/*", "--higher", "val/loss"],
             "val/loss is named by --lower and",

@@ -189,7 +189,7 @@ def test_who_reads_points_that_were_let_go_is_told_once(nsml, state, tmp_path):
     state.report(session, "loss", 1.0, step=1)
     state.add("kim/mnist/2")
     state.let_go.FromJsonString("2026-03-04T05:06:07Z")
-    start = "(points of kim/mnist/1 were let go on 2026-03-04, "
+    start = "(points of kim/mnist/1 were removed on 2026-03-04 "
     for command in (
         ("events", "kim/mnist/1"),
         ("events", "kim/mnist/1", "-o", "csv"),
@@ -207,7 +207,7 @@ def test_who_reads_points_that_were_let_go_is_told_once(nsml, state, tmp_path):
     found = nsml("export", "kim/mnist/1", "-o", str(tmp_path / "x.csv"), "-j").stdout
     assert json.loads(found)["items"][0]["let_go_at"] == "2026-03-04T05:06:07.000Z"
     shown = nsml("events", "kim/mnist/1", "--attempt", "1", "--rank", "0", "--since-step", "5")
-    assert "no such points are left" in shown.stderr
+    assert "no points are left" in shown.stderr
     assert nsml("events", "kim/mnist/1", "nope", check=False).code == 5
 
 

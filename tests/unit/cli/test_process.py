@@ -175,7 +175,7 @@ def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state, flags)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"session kim/None/1 goes on: nsml logs -f kim/None/1\n" in said
+    assert b"session kim/None/1 continues: nsml logs -f kim/None/1\n" in said
     assert not {"StopSession", "RemoveSession"} & {*state.calls}
     assert [one.name for one in state.sessions.values()] == ["kim/None/1"]
 

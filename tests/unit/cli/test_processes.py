@@ -283,7 +283,7 @@ def test_the_file_that_is_written_anew_says_so_first_and_names_the_other(tmp_pat
     first = file.read_text().splitlines()[0]
     assert (
         first
-        == "# nsml writes this file anew: your own settings go into agent.site.toml, beside it."
+        == "# nsml overwrites this file: put your own settings into agent.site.toml, beside it."
     )
     assert tomllib.loads(file.read_text()) == {"node": "a"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -71,12 +71,12 @@ def test_set_names_only_what_is_to_change(nsml, everything, state):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gpus", "0"], "none is without a bound"),
-        (["--gpus", "0.0"], "none is without a bound"),
+        (["--gpus", "0"], "for no limit: none"),
+        (["--gpus", "0.0"], "for no limit: none"),
         (["--gpus", "-1"], "is less than none"),
         (["--gpus", "0.0001"], "finer than a thousandth"),
-        (["--memory", "0"], "none is without a bound"),
-        (["--sessions", "0"], "none is without a bound"),
+        (["--memory", "0"], "for no limit: none"),
+        (["--sessions", "0"], "for no limit: none"),
         (["--gpu-hours", "0"], "a budget of zero"),
         (["--gpu-hours", "-1"], "is not a number of hours"),
         (["--gpu-hours", "nan"], "is not a number of hours"),

@@ -217,17 +217,17 @@ DAY = 86_400
     [
         (
             {"budget_renews": at(7 * DAY), "expected_start": at(7 * DAY)},
-            "its project's budget begins anew in 7d, and enough is free then",
+            "its project's budget resets in 7d, and enough is free then",
             "7d at most",
         ),
         (
             {"budget_renews": at(7 * DAY), "expected_start": at(8 * DAY)},
-            "its project's budget begins anew in 7d, and enough is free in 8d at the latest",
+            "its project's budget resets in 7d, and enough is free in 8d at the latest",
             "8d at most",
         ),
         (
             {"budget_renews": at(7 * DAY)},
-            "its project's budget begins anew in 7d; unknown when enough is free then",
+            "its project's budget resets in 7d; unknown when enough is free then",
             "7d at least",
         ),
         ({"room_is_held": True}, "unknown: enough is free, but reserved for others", "held"),
@@ -273,8 +273,8 @@ def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts
         ("time-limit=0", "time-limit: 0 is no time"),
         ("time-limit=2", "time-limit: 2 lacks its unit"),
         ("time-limit=2", "try: nsml status --what-if time-limit=2h ..."),
-        ("nodes=0", "nodes: 0 is too little: 1 is the least"),
-        ("memory=1", "memory: 1 is too little"),
+        ("nodes=0", "nodes: 0 is too small: the minimum is 1"),
+        ("memory=1", "memory: 1 is too small"),
         ("gpus=4, ", "''"),
     ],
 )

@@ -79,7 +79,7 @@ def test_an_interrupt_after_the_answer_leaves_the_session(nsml, state, project, 
     monkeypatch.setattr("cli.sessions.run._settled", interrupted)
     result = nsml("run", check=False)
     assert (result.code, result.stdout) == (130, "")
-    assert result.stderr.endswith("\nsession kim/None/1 goes on: nsml logs -f kim/None/1\n")
+    assert result.stderr.endswith("\nsession kim/None/1 continues: nsml logs -f kim/None/1\n")
 
 
 def test_a_run_that_waits_says_so_and_why(nsml, state, project):
@@ -614,7 +614,7 @@ def test_a_session_that_failed_stays_with_rm(nsml, state, project):
     result = nsml("run", "--rm", "-i", terminal=True, stdin="y\n", check=False)
     thread.join()
     assert result.code == 3
-    assert "kept, since it did not succeed; to remove it: nsml rm kim/None/1" in result.stderr
+    assert "not removed: it did not succeed; to remove it: nsml rm kim/None/1" in result.stderr
     assert len(state.sessions) == 1
 
 

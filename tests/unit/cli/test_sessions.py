@@ -191,7 +191,7 @@ def test_requeue_counts_the_requeued_and_the_refused(nsml, three):
     assert names(result) == ["lee/cifar/1"]
     assert result.stderr.splitlines()[-2:] == [
         "requeued 1 · refused 1 · failed 1",
-        "lee/cifar/1 is queued, and goes on as attempt 2",
+        "lee/cifar/1 is queued, and resumes as attempt 2",
     ]
     again = nsml("requeue", "lee/cifar/1", "-y", check=False)
     assert (again.code, names(again)) == (6, [])
@@ -354,7 +354,7 @@ def test_why_nothing_is_known_of_it(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_UNKNOWN, replicas=replicas)
     assert nsml("status", "--explain", "@last").stdout.splitlines() == [
         "kim/mnist/1  ⚠ Unknown",
-        "  why: no contact with its node; it may still be running, and keeps what it holds",
+        "  why: no contact with its node; it may still be running, and keeps its GPUs",
         "  on:  gpu-7 (attempt 1)",
         "  see: nsml node show gpu-7",
     ]
@@ -391,7 +391,7 @@ def test_why_it_is_there(nsml, state):
         (
             {"cause": pb.CAUSE_PREEMPTED, "reason": "moves to make room for a session of lee"},
             -1,
-            "moves to make room for a session of lee, gone any moment",
+            "moves to make room for a session of lee, ends any moment",
         ),
         ({"cause": pb.CAUSE_STOP_REQUESTED, "asked_by": "kim"}, None, "stopped by kim"),
         (

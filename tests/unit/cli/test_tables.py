@@ -93,8 +93,8 @@ def test_an_explanation_says_whether_its_gpus_are_simulated(nsml, everything):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gpustat", "-w"], "the output is none"),
-        (["gpumonitor", "@last", "-w"], "the output is none"),
+        (["gpustat", "-w"], "the output is not a terminal"),
+        (["gpumonitor", "@last", "-w"], "the output is not a terminal"),
         (["gpumonitor", "@last", "-w", "--csv"], "does not write csv"),
         (["gpumonitor", "@last", "--csv", "-j"], "give one"),
         (["gpumonitor", "@last", "--window", "1ms"], "--window is 1s at least"),
@@ -132,7 +132,7 @@ def test_status_names_what_is_wrong(nsml, everything, state):
     done = nsml("status", check=False)
     assert done.code == 1
     assert done.stdout.splitlines()[2:] == [
-        "control   nobody can lead now · embedded",
+        "control   no control plane can lead now · embedded",
         "nodes     1/2 ready",
         "gpus      0.5/2 used (simulated)",
         "cpus      1/4 used",

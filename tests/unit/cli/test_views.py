@@ -53,7 +53,7 @@ def test_who_has_points_shown_that_were_let_go_is_told(nsml, state, command):
     state.let_go.FromJsonString("2026-03-04T05:06:07Z")
     opened = nsml(command, "kim/mnist/1")
     assert opened.stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
-    assert "points of kim/mnist/1 were let go on 2026-03-04" in opened.stderr
+    assert "points of kim/mnist/1 were removed on 2026-03-04" in opened.stderr
 
 
 def test_a_dashboard_takes_no_sessions_and_is_stopped_alone(nsml, state):

@@ -114,7 +114,7 @@ async def test_a_filter_holds_while_it_is_typed_and_says_what_it_does_not_unders
         )
         await pilot.press("enter")
         assert isinstance(dashboard.focused, Input)
-        await shows(pilot, "   ^", "no key 'colour'", "not kept: mend it, or esc drops it")
+        await shows(pilot, "   ^", "no key 'colour'", "not applied: correct it, or esc clears it")
         await pilot.press("escape")
         await shows(pilot, "4 of 4 sessions")
         assert not isinstance(dashboard.focused, Input)
@@ -186,7 +186,7 @@ async def test_a_platform_that_is_away_is_told_waited_for_and_its_return_shown(d
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "kim/mnist/1", "● live")
         await asyncio.to_thread(server.cut)
-        await shows(pilot, "✗ offline", "unreachable for", "what is shown is of", "kim/mnist/1")
+        await shows(pilot, "✗ offline", "unreachable for", "data from", "kim/mnist/1")
         server.state.add("kim/mnist/2")
         await asyncio.to_thread(server.restore)
         await shows(pilot, "● live", "kim/mnist/2")
@@ -351,7 +351,7 @@ async def test_a_token_that_is_refused_is_not_sent_again_and_another_is_taken_on
         await shows(pilot, "kim/mnist/1", "● live")
         server.state.tokens = {"renewed-token-of-kim": "kim"}
         await shows(pilot, "✗ denied", "the token is not valid", "nsml login gpu.lab")
-        await shows(pilot, "what is shown is of", "kim/mnist/1")
+        await shows(pilot, "data from", "kim/mnist/1")
         assert "starts it" not in said(dashboard)
         await until(pilot, lambda: dashboard.client is None)
         calls, before = len(server.state.calls), looks
@@ -424,7 +424,7 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await until(pilot, lambda: isinstance(dashboard.screen, QueueScreen))
         await shows(pilot, "lee/kin/77", "needs 8 on one node")
         await pilot.press("slash", *"kim", "enter")
-        await shows(pilot, "0 of 2 · queue ", "none of them: esc shows all again", "filter: kim")
+        await shows(pilot, "0 of 2 · queue ", "no match: esc shows all again", "filter: kim")
         await pilot.press("escape")
         await shows(pilot, "lee/kin/77", "needs 8 on one node")
         await pilot.press("3")
@@ -451,7 +451,7 @@ async def test_a_queue_of_before_is_said_to_be_of_then_while_the_platform_is_awa
         moment = short_moment(
             dashboard.model.sources[Topic.QUEUE].received_at, seen_at, has_seconds=True
         )
-        await shows(pilot, "lee/kin/77", f"what is shown is of {moment}")
+        await shows(pilot, "lee/kin/77", f"data from {moment}")
 
 
 async def test_only_what_is_in_front_is_asked_for_again_and_again(dashboard, server):

@@ -18,8 +18,8 @@ def test_from_nothing_to_live_to_broken_and_back():
     assert source.state(133) is State.OFFLINE
     words = source.words(111)
     assert "unreachable for 1s" in words
-    assert "of 01-01 00:01:50Z" in words
-    assert "of 01-01 00:00:20Z" in source.words(111, shown_of=20)
+    assert "data from 01-01 00:01:50Z" in words
+    assert "data from 01-01 00:00:20Z" in source.words(111, shown_of=20)
     assert "try 3 in 1s" in words
     assert "\n" not in words
     assert "try 3 now" in source.words(133)
@@ -75,7 +75,7 @@ def test_a_refusal_stands_until_something_is_received():
 def test_what_was_received_of_a_stream_is_known_to_be_so_until_it_was_refused():
     source = Source().received(90).refused("not for you", 100)
     words = source.words(200, shown_of=source.true_at)
-    assert words.startswith("not for you · what is shown is of ")
+    assert words.startswith("not for you · data from ")
     assert source.true_at == 100
 
 

@@ -129,7 +129,7 @@ def test_nobody_leads_while_the_store_is_gone():
     assert (record["leader"], record["term"]) == (None, 0)
     assert [one["is_leader"] for one in record["members"]] == [False]
     lines = nodes.cluster_lines(cluster, server="a:1")
-    assert "control   nobody can lead now · etcd" in lines
+    assert "control   no control plane can lead now · etcd" in lines
     assert any(line.startswith("standby   a · a:1") for line in lines)
 
 

@@ -1,0 +1,1 @@
+"""Programs that generate and check files of this repository."""
