@@ -57,7 +57,9 @@ def _on(found: Webhook) -> list[str]:
     ],
 )
 @click.argument("refused", nargs=-1, metavar="")
-@click.option("--from-env", "variable", metavar="VARIABLE", help="Take the value of this local variable.")
+@click.option(
+    "--from-env", "variable", metavar="VARIABLE", help="Take the value of this local variable."
+)
 @click.option(
     "--on",
     multiple=True,
