@@ -75,11 +75,12 @@ class Matcher:
         self._filter = wanted
         self._owners = owners_of(caller, wanted)
         self._text = wanted.text.casefold()
+        self._wants_ended = wanted.wants_ended
 
     def fits(self, session: Session, *, ended_too: bool | None = None) -> bool:
         """Whether the caller may see and wants to see it: what the catalogue's query says too."""
         wanted = self._filter
-        ended_too = wanted.wants_ended if ended_too is None else ended_too
+        ended_too = self._wants_ended if ended_too is None else ended_too
         return (
             (ended_too or not session.state.is_ended)
             and (not self._owners or session.owner in self._owners)
