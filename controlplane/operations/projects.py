@@ -25,7 +25,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
-from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, PLATFORM, SEE, may
+from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, HIDE, PLATFORM, SEE, may
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.operations import etcd_codec
 from controlplane.operations.compare_and_swap import TRIES, commit_at
@@ -165,7 +165,10 @@ class Projects:
 
         def decide(known: Project) -> Project:
             nonlocal before
-            if may(asked_by, CHANGE, known) is not ALLOW:
+            answer = may(asked_by, CHANGE, known)
+            if answer is HIDE:  # they were taken out meanwhile
+                raise self._unseen(name, asked_by)
+            if answer is not ALLOW:
                 raise Denied(
                     f"you are not the owner of project {name}",
                     why=f"{known.owner or 'nobody'} is",
@@ -255,8 +258,11 @@ class Projects:
         if known is None and name == who.user.name:
             return Project(name=name, owner=name, members=frozenset({name}))
         if known is None or may(who, SEE, known) is not ALLOW:
-            raise _no_project(name, _usable(self._state, who.user), "nsml project ls")
+            raise self._unseen(name, who)
         return known
+
+    def _unseen(self, name: str, who: UserCaller) -> NotFound:
+        return _no_project(name, _usable(self._state, who.user), "nsml project ls")
 
     async def check_known(self, name: str, who: UserCaller) -> None:
         """Raise NotFound for a project that the caller may not see, as for one that is not there.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.errors import StillLive
+from controlplane.domain.errors import NotFound, StillLive
+from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.values import Project
 from controlplane.operations import etcd_codec
 from controlplane.operations.live_state import LiveState
@@ -82,6 +83,26 @@ async def test_who_is_removed_is_no_member_of_what_others_change_meanwhile(
         await projects_of(made, state, store).forget_user("kim")
         left = [(one.name, one.members) for one in await stored(made)]
         assert left == ([] if is_removed else [("vision", frozenset({"lee"}))])
+
+
+async def test_to_who_was_taken_out_meanwhile_a_project_is_not_there() -> None:
+    async with bench() as made:
+        state = await made.member()
+        await write(made, VISION)
+        await made.settled(state)
+
+        async def others() -> None:
+            await write(made, replace(VISION, owner="park", members=frozenset({"park", "lee"})))
+            await made.settled(state)
+
+        projects = projects_of(made, state, Interrupted(made.store, others))
+        kim = UserCaller(user=User(name="kim"))
+        with pytest.raises(NotFound) as hidden:
+            await projects.change_members("vision", add=(), remove=["lee"], asked_by=kim)
+        with pytest.raises(NotFound) as absent:
+            await projects.change_members("visiom", add=(), remove=["lee"], asked_by=kim)
+        assert hidden.value.message == absent.value.message.replace("visiom", "vision")
+        assert hidden.value.details == absent.value.details
 
 
 async def test_a_project_with_a_session_that_was_just_submitted_stays() -> None:
