@@ -40,7 +40,14 @@ for path in sorted(ROOT.rglob("*.py")):
     if "from controlplane.codec import" in path.read_text():
         import_module(".".join(("controlplane", *path.relative_to(ROOT).with_suffix("").parts)))
 
-MADE = dict(compiled._made)
+
+def _name(pair: tuple[type, Any]) -> tuple[str, str]:
+    kind, message = pair
+    return kind.__qualname__, message.DESCRIPTOR.full_name
+
+
+# In an order of their own: in which they were made depends on what was imported before.
+MADE = {pair: compiled._made[pair] for pair in sorted(compiled._made, key=_name)}
 PAIRS = {pair: one for pair, one in MADE.items() if isinstance(one, Codec)}
 ENCODERS = {pair: one for pair, one in MADE.items() if pair not in PAIRS}
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
