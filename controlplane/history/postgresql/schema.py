@@ -55,7 +55,13 @@ class PostgresPrinter(Printer):
 
     def table(self, table: Table) -> Iterator[str]:
         """See Printer."""
-        yield self.create(table, *(f"UNIQUE ({columns})" for columns in table.unique))
+        unique = (f"UNIQUE ({columns})" for columns in table.unique)
+        parts = (
+            *map(self.column, columns_of(table.columns)),
+            f"PRIMARY KEY ({table.key})",
+            *unique,
+        )
+        yield f"CREATE TABLE {table.name} ({', '.join(parts)})"
         for column in columns_of(table.columns):
             if column.kind == "packed":
                 yield f"ALTER TABLE {table.name} ALTER COLUMN {column.name} SET STORAGE EXTERNAL"

@@ -123,12 +123,6 @@ class Printer(ABC):
         null = "" if column.is_optional else " NOT NULL"
         return f"{column.name} {self.kinds[column.kind]}{null}{default}"
 
-    def create(self, table: Table, *constraints: str) -> str:
-        """What makes the table without its indexes."""
-        columns = map(self.column, columns_of(table.columns))
-        parts = [*columns, f"PRIMARY KEY ({table.key})", *constraints]
-        return f"CREATE TABLE {table.name} ({', '.join(parts)})"
-
 
 @cache
 def columns_of(columns: str) -> tuple[Column, ...]:

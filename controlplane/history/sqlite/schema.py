@@ -19,6 +19,7 @@ from controlplane.history.sql.tables import (
     Statement,
     Step,
     Table,
+    columns_of,
     names_of,
     refuse_newer,
 )
@@ -53,6 +54,24 @@ class SqlitePrinter(Printer):
         """See Printer."""
         yield self.create(table) + (" WITHOUT ROWID" if table.is_clustered else "")
         yield from self.indexes(table)
+
+    def create(self, table: Table) -> str:
+        """What makes the table without its indexes."""
+        # Its import costs more than a start: only a database that changes pays for it.
+        from sqlite_utils import Database  # noqa: PLC0415
+
+        columns, key = columns_of(table.columns), names_of(table.key)
+        return (
+            Database(memory=True)
+            .create_table_sql(
+                table.name,
+                {one.name: self.kinds[one.kind] for one in columns},
+                pk=key if len(key) > 1 else key[0],
+                not_null=[one.name for one in columns if not one.is_optional],
+                defaults={one.name: one.default for one in columns if one.default},
+            )
+            .rstrip("; \n")
+        )
 
     def indexes(self, table: Table) -> Iterator[str]:
         """The indexes of a table that is there."""
