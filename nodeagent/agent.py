@@ -50,6 +50,7 @@ from nsml._version import VERSION
 from nsml.client.connect import check_own_listener
 from nsml.client.rpc import Rpc
 from nsml.concurrency import TaskGroup
+from nsml.python_gc import collect_seldom
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
@@ -545,6 +546,7 @@ def main() -> NoReturn:
     if arguments.check:
         wrong = unreadable_files(settings) if arguments.check == "files" else []
         sys.exit("\n".join(f"nsml-agent: {one}" for one in wrong) or 0)
+    collect_seldom()
     outcome = asyncio.run(_serve(settings))
     if outcome == _START_AGAIN:
         # the same process, so that whoever watches over this agent need not know

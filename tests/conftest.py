@@ -17,7 +17,7 @@ import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
-from controlplane.startup.python_gc import collect_seldom
+from nsml.python_gc import collect_seldom
 from tests.examples import examples
 from tests.migrated import copy_migrated_histories
 

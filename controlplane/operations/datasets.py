@@ -184,7 +184,8 @@ class Datasets:
         named = await self._named(caller, wish)
         if named is None or may(caller, SEE, named.dataset) is not ALLOW:
             wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
-            raise NotFound(f"there is no dataset {wanted}", attempt="nsml dataset ls")
+            push = f"\nnsml dataset push {wish.name} PATH    adds it" if not wish.owner else ""
+            raise NotFound(f"there is no dataset {wanted}", attempt=f"nsml dataset ls{push}")
         if wish.version in {0, named.version.number}:
             return named
         owner, name = named.dataset.owner, named.dataset.name

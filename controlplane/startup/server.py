@@ -55,7 +55,6 @@ from controlplane.startup.config import (
     read_settings,
 )
 from controlplane.startup.ownership import StartRefused
-from controlplane.startup.python_gc import collect_seldom
 from controlplane.startup.restore import refuse_unfinished, restore
 from controlplane.startup.secrets_key import change_secrets_key
 from controlplane.startup.startup_retry import Waiting
@@ -69,6 +68,7 @@ from nsml.exit_codes import CANNOT_LISTEN
 from nsml.local_peers import SESSION_UIDS
 from nsml.private_folders import make_data_folder, words_of
 from nsml.program_logs import write_json_lines
+from nsml.python_gc import collect_seldom
 from nsml.urls import without_password
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How often the control plane's process looks for garbage in cycles; benchmarks of its parts do the same."""
+"""How often control planes and agents look for garbage in cycles; benchmarks of their parts do the same."""
 
 from __future__ import annotations
 
