@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")),
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
 ]
 LONGEST, WIDTH, WORDS_OF_A_CELL = 130, 120, 40
 _ITEM = re.compile(r"\s*([-*] |\d+\. )")
