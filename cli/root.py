@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "secret": ("cli.accounts.secret:secret", "Secrets of your programs: set, list, remove."),
         "webhook": (
             "cli.accounts.webhook:webhook",
-            "Call a URL when your sessions leave GPUs idle.",
+            "Call a URL when your sessions end, fail or idle.",
         ),
     },
     "Machines": {

@@ -42,6 +42,7 @@ _RESUME_TRIES = 10
 """A minute each, for an agent that does not answer: what was saved is worth waiting for."""
 
 _LONGEST_REASON = 500
+_MOST_REASONS = 20  # for which checkpoints are lost that the log says, once each
 _MOST_NAME_BYTES = 512
 """Of a checkpoint: the platform takes no more."""
 _KEPT_NAME_BYTES = 200
@@ -72,6 +73,7 @@ class Session:
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
         self._unnamed: Set[str] = set()  # names of this second that were found for who gave none
+        self._reasons: Set[str] = set()  # why checkpoints were lost, as the log has said
         self._saves = 0  # calls of save functions that have not returned
         self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         self._has_resumed = False
@@ -471,10 +473,10 @@ class Session:
 
     def _lost(self, name: str, error: Union[BaseException, str]) -> None:
         why = error if isinstance(error, str) else reason(error)
-        text = f"checkpoint {name} is lost, training goes on: {why}"
-        notice(text)
+        if why not in self._reasons and len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(why)  # the next ones lost for it are named by nsml model ls alone
+            notice(f"checkpoint {name} is lost, training goes on: {why}")
         if self._run_dir:
-            self.spool.drop(text)
             record = {"kind": "checkpoint", "time": time.time(), "name": name, "folder": ""}
             lost = {"files": [], "size": 0, "lost": why[:_LONGEST_REASON]}
             self.spool.append(encode({**record, **lost}), must_arrive=True)

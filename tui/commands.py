@@ -233,7 +233,7 @@ def run_of(text: str) -> Nsml:
     """
     command = understood(f"run {text}" if text.strip().startswith("-") else text)
     if not isinstance(command, Nsml) or command.words[0] != "run":
-        raise CommandError("a line of nsml run; its options are listed below")
+        raise CommandError("this is no nsml run; its options are listed below")
     return command
 
 

@@ -79,7 +79,11 @@ class Prompt:
         if isinstance(command, commands.Own):
             self._obey_own(command)
             return
-        filled = commands.with_sessions(command, self._chosen_names())
+        names = self._chosen_names()
+        if not names and commands.with_sessions(command, ("NAME",)) is not command:
+            self._app.say(f"{command.text}: of which session?", is_bad=True)
+            return
+        filled = commands.with_sessions(command, names)
         if filled is command or filled.way is commands.Way.SHOWN:
             self._obey_nsml(filled)
         else:  # what changes or stays is begun only with the names in sight

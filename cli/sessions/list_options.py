@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cli.arguments import is_glob
 from cli.exits import CommandError, ExitCode
 from cli.group import near, to_try
+from nsml.labels import LABEL
 from nsml.view import sorting as ordering
 from nsml.view.filter_fields import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
@@ -144,7 +145,8 @@ class Choosing:
         every = [*known.summary, *known.arguments]
         lines = []
         for name in sorted(self._missing):
-            meant = near(name, every) or every[:_MOST_NAMED]
+            label = [LABEL + name] if name in known.labels else []
+            meant = label or near(name, every) or every[:_MOST_NAMED]
             there = f"; there are {', '.join(meant)}" if meant else ""
             lines.append(f"note: no session in this list has a number {name!r}{there}")
         return lines

@@ -189,7 +189,7 @@ def column(key: str) -> Column[Session] | None:
         return _value_column(key, key.removeprefix(SUMMARY), _reported)
     if key.startswith(ARGUMENT):
         return _value_column(key, key.removeprefix(ARGUMENT), _given)
-    if key.startswith(LABEL):
+    if key.startswith(LABEL) and key != LABEL:
         return _value_column(key, key.removeprefix(LABEL), _labelled)
     found = _BY_KEY.get(key)
     return found._replace(is_wide=False, is_optional=True) if found is not None else None

@@ -73,6 +73,18 @@ class Place:
         finally:
             process.terminate()
             process.wait(60)
+            # It stays where an engine turned forwarding on, and would keep containers of the next one apart.
+            subprocess.run(
+                [
+                    "nsenter",
+                    f"--net=/run/netns/{self.space}",
+                    "iptables",
+                    "-P",
+                    "FORWARD",
+                    "ACCEPT",
+                ],
+                check=True,
+            )
 
 
 METADATA = "169.254.169.254"

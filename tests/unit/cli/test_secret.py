@@ -50,7 +50,7 @@ def test_typed_unseen(nsml, state, monkeypatch):
 def test_never_in_the_command_line(nsml, state, words):
     result = nsml("secret", "set", *words, stdin="x", check=False)
     assert (result.code, state.secrets) == (2, {})
-    assert "seen by all on this machine" in result.stderr
+    assert "visible to all users of this machine" in result.stderr
     assert MARK not in result.stdout + result.stderr
 
 

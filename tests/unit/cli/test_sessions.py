@@ -62,6 +62,8 @@ def test_ps_says_where_no_session_has_a_number_or_a_key_that_was_named(nsml, thr
     note = "note: no session in this list has a number 'acc'; there are loss\n"
     assert found.stderr.endswith(f"nsml ps -a 'acc<0.3 age<9999d'\n{note}")
     assert "note:" not in nsml("ps", "loss<0").stderr, "it is known"
+    three.add("kim/None/9", spec=pb.SessionSpec(labels={"seed": "3"}))
+    assert nsml("ps", "seed>=3").stderr.endswith("number 'seed'; there are label.seed\n")
     unknown = nsml("ps", "--sort", "acc", check=False)
     assert "has such a column; there are loss\n" in unknown.stderr
 

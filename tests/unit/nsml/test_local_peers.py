@@ -11,6 +11,16 @@ def no_netlink(*_):
     raise OSError("not here")
 
 
+def bound_alone(family: socket.AddressFamily, address: str, host: str) -> socket.socket:
+    """A socket on a port on which nothing listens at any address of the host: one that is free here may be taken there."""
+    while True:
+        one = socket.socket(family, socket.SOCK_STREAM)
+        one.bind((address, 0))
+        if not uids_listening(host, one.getsockname()[1]):
+            return one
+        one.close()
+
+
 @needs_root
 @pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize(
@@ -27,10 +37,8 @@ def no_netlink(*_):
 def test_who_may_answer_is_found(family, address, host, asked, monkeypatch):
     if not asked:
         monkeypatch.setattr(local_peers, "_asked_listening", no_netlink)
-    with socket.socket(family, socket.SOCK_STREAM) as one:
-        one.bind((address, 0))
+    with bound_alone(family, address, host) as one:
         port = one.getsockname()[1]
-        assert uids_listening(host, port) == set()
         one.listen()
         assert uids_listening(host, port) == {0}
         with listening_as(port, 1_900_000_003):

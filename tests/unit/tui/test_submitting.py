@@ -107,7 +107,7 @@ async def test_what_is_wrong_is_told_and_nothing_is_submitted(submitting, server
         line = await opened(pilot)
         line.value = "rm -rf /"
         await pilot.press("enter")
-        await shows(pilot, "it begins with nsml run")
+        await shows(pilot, "this is no nsml run")
         line.value = "run 'open"
         await pilot.press("enter")
         await shows(pilot, "a quote that nothing closes")

@@ -152,7 +152,7 @@ async def test_labels_come_back_live_and_ended_to_all_who_see_the_session(rig: R
     await ended(rig, kim, made.id)
 
     async def is_archived() -> bool:
-        return made.id not in rig.plane.state.sessions
+        return made.id not in rig.plane.core.state.sessions
 
     await until(is_archived, "it is in the catalogue")
     assert dict((await lee.get(made.id)).spec.labels) == labels
