@@ -34,6 +34,7 @@ import ctypes
 import errno
 import os
 import re
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,9 +287,10 @@ class ReplicaFolders:
 def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) -> None:
     """Replace `path` by `content`: a reader sees the old or the new file, never a part.
 
-    Only when `is_durable` does that hold for a reader after a power loss, too.
+    Only when `is_durable` does that hold for a reader after a power loss, too. Of threads that replace it at once
+    one comes last.
     """
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(content)

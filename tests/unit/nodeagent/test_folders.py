@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,6 +171,15 @@ def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
     write_atomically(path, b"new", is_durable=is_durable)
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_threads_that_replace_a_file_at_once_hinder_none_of_them(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file", [bytes([number]) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(len(contents)) as pool:
+        for _ in range(20):
+            list(pool.map(lambda content: write_atomically(path, content), contents))
+    assert path.read_bytes() in contents
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
