@@ -214,14 +214,19 @@ async def test_no_place_is_lost_however_calls_end(
         async def all_are_free() -> bool:
             return not taken(access)
 
-        # Somebody holds all places of a user for a moment, so that others wait for certain.
+        # Somebody holds all places of a user until others wait.
         held = [
-            channel.stream_unary(ONE)(metadata=_metadata(tokens["member"]), timeout=1)
+            channel.stream_unary(ONE)(metadata=_metadata(tokens["member"]), timeout=60)
             for _ in range(2 * interceptor.MOST_REQUESTS)
         ]
-        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+        others = asyncio.gather(*(some() for _ in range(AT_ONCE)))
+
+        async def somebody_waits() -> bool:
+            return bool(waited)
+
+        await until(somebody_waits, f"all places of a user are taken; seed {seed}")
         for call in held:
             call.cancel()
+        await others
         await until(all_are_free, f"no place is taken; seed {seed}")
-        assert waited, "there was something to lose"
         assert access._requests._free == sys.maxsize
