@@ -216,14 +216,11 @@ def understood(text: str) -> Own | Nsml | None:
     return Nsml(tuple(words), _way(words))
 
 
-def with_sessions(command: Nsml, names: Sequence[str]) -> Nsml:
-    """The command for these sessions, where it needs some and has nothing but flags; else the same."""
+def lacks_session(command: Nsml) -> bool:
+    """Whether it needs a session and has nothing but flags."""
     name, *behind = command.words
-    if name not in _NEEDS_SESSIONS or not names or {"-h", "--help"} & set(behind):
-        return command
-    if not all(word.startswith("-") for word in behind):
-        return command
-    return Nsml((*command.words, *names), command.way)
+    is_bare = all(word.startswith("-") for word in behind)
+    return name in _NEEDS_SESSIONS and is_bare and not {"-h", "--help"} & set(behind)
 
 
 def run_of(text: str) -> Nsml:

@@ -79,15 +79,14 @@ class Prompt:
         if isinstance(command, commands.Own):
             self._obey_own(command)
             return
-        names = self._chosen_names()
-        if not names and commands.with_sessions(command, ("NAME",)) is not command:
+        if not commands.lacks_session(command):
+            self._obey_nsml(command)
+        elif not (names := self._chosen_names()):
             self._app.say(f"{command.text}: of which session?", is_bad=True)
-            return
-        filled = commands.with_sessions(command, names)
-        if filled is command or filled.way is commands.Way.SHOWN:
-            self._obey_nsml(filled)
+        elif command.way is commands.Way.SHOWN:
+            self._obey_nsml(command._replace(words=(*command.words, *names)))
         else:  # what changes or stays is begun only with the names in sight
-            self.ask(shell_line(filled.words))
+            self.ask(shell_line([*command.words, *names]))
 
     def _chosen_names(self) -> Sequence[str]:
         """The sessions that are marked in the screen in front, else the one under the cursor."""

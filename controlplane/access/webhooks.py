@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from controlplane.access.webhook_targets import target_of
@@ -35,6 +36,16 @@ class WebhookFacts(NamedTuple):
     origin: str
     set_at: float
     events: tuple[WebhookEvent, ...]
+
+
+def is_taken(status: int) -> bool:
+    """Whether an HTTP status says that a message has arrived."""
+    return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+
+
+def is_final(status: int) -> bool:
+    """Whether another try can change nothing: it has arrived, or is refused for what it is."""
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Webhooks:

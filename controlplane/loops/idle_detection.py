@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
+from controlplane.access.webhooks import is_final, is_taken
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.domain.notices import WebhookEvent
 from controlplane.operations.usage import LOOK_EVERY_S
@@ -75,11 +75,11 @@ class Wasting:
                 reason = str(error)
                 continue
             reason = f"it answered {status}"
-            if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
+            if is_final(status):
                 break
         else:
             status = 0
-        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        if not is_taken(status):
             _log.warning("webhook.not_called", user=session.owner, reason=reason)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
+from controlplane.access.webhooks import is_final, is_taken
 from controlplane.domain.errors import NotFound, NsmlError
 from controlplane.store.interface import StoreError
 from controlplane.store.tables import UndecodableRecord
@@ -93,16 +93,12 @@ class Delivering:
         except NotFound:
             return True
         except (NsmlError, StoreError) as error:
-            reason = str(error)
-            may_help = True
+            reason, is_over = str(error), False
         else:
-            if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            if is_taken(status):
                 return True
-            reason = f"it answered {status}"
-            may_help = (
-                status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
-            )
-        is_over = not may_help or self._clock.time() >= notice.recorded_at + KEPT_S
+            reason, is_over = f"it answered {status}", is_final(status)
+        is_over = is_over or self._clock.time() >= notice.recorded_at + KEPT_S
         _log.warning("webhook.not_called", user=notice.owner, reason=reason, given_up=is_over)
         return is_over
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.access.webhooks import is_taken
 from controlplane.domain.errors import InvalidRequest, StateConflict
 from controlplane.domain.notices import DEFAULT_EVENTS, WebhookEvent
 from controlplane.services.convert.times import timestamp
@@ -61,7 +61,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
         name = require_user().user.name
         message = {"text": f"nsml: a test for {name}, from nsml webhook test", "event": "test"}
         status = await self._webhooks.send(name, message)
-        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        if not is_taken(status):
             raise StateConflict(
                 f"the webhook answered {status}", why="a message that is taken is answered with 2xx"
             )

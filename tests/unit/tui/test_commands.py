@@ -25,10 +25,10 @@ from tui.commands import (
     Nsml,
     Own,
     Way,
+    lacks_session,
     offered,
     run_of,
     understood,
-    with_sessions,
 )
 from tui.running import run
 from tui.screens.command_line import CommandLine
@@ -309,15 +309,22 @@ async def test_a_command_without_a_session_means_the_one_under_the_cursor(
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
 
 
-def test_only_commands_that_lack_a_session_get_one():
-    def of(text):
-        return with_sessions(understood(text), ["kim/1/1"]).text
+async def test_a_command_without_any_session_to_mean_says_so(make_dashboard, server, nsml):
+    dashboard = make_dashboard(cli_environ={})
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "● live")
+        for text in ("requeue", "logs -f"):
+            await typed(pilot, text)
+            assert f"nsml {text}: of which session?" in said_to(dashboard)
 
-    assert of("logs -f") == "nsml logs -f kim/1/1"
-    assert of("stop") == "nsml stop kim/1/1"
+
+def test_commands_that_need_a_session_and_name_none_are_known():
+    def lacks(text):
+        return lacks_session(understood(text))
+
+    assert all(map(lacks, ["logs -f", "stop", "rm"]))
     for text in ("nsml logs x", "nsml logs -h", "nsml status", "nsml model ls", "nsml queue"):
-        assert of(text) == text
-    assert with_sessions(understood("rm"), []).text == "nsml rm"
+        assert not lacks(text), text
 
 
 async def test_a_demo_and_a_page_run_nothing_and_tell_no_contexts(
