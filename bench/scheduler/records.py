@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from controlplane.domain.capacity import capacity_of
 from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     SessionChanged,
     SessionRemoved,
-    capacity_of,
 )
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
@@ -30,7 +30,8 @@ from controlplane.scheduler import RULES, Cluster, ClusterIndex, Rules
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from controlplane.domain.changes import Change, NodeCapacity
+    from controlplane.domain.capacity import NodeCapacity
+    from controlplane.domain.changes import Change
     from controlplane.domain.plan import Placement, Plan
     from controlplane.domain.values import Session
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.changes import capacity_of
+from controlplane.domain.capacity import capacity_of
 from controlplane.domain.lifecycle import SessionEvent, advance, can
 from controlplane.domain.values import AllocatedReplica, Allocation, Device, Replica
 
 if TYPE_CHECKING:
-    from controlplane.domain.changes import NodeCapacity
+    from controlplane.domain.capacity import NodeCapacity
     from controlplane.domain.plan import Placement, ReplicaPlacement
     from controlplane.domain.values import Session
     from controlplane.operations.pending_writes import Draft

@@ -7,7 +7,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from controlplane.domain.changes import capacity_of
+from controlplane.domain.capacity import capacity_of
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.values import (

@@ -20,7 +20,7 @@ from bench.scheduler.traces import (
     read_machines,
     read_pods,
 )
-from controlplane.domain.changes import NodeCapacity
+from controlplane.domain.capacity import NodeCapacity
 from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler.fragmentation import FIRST_MIX, Free, Shape, takings
 from tests.examples import examples

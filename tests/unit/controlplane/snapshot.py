@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from controlplane.domain.capacity import NodeCapacity, capacity_of
 from controlplane.domain.changes import (
     AllocationChanged,
     Change,
     ContactChanged,
-    NodeCapacity,
     NodeChanged,
     NodeRemoved,
     PastChanged,
@@ -21,7 +21,6 @@ from controlplane.domain.changes import (
     SessionRemoved,
     StockChanged,
     UsedChanged,
-    capacity_of,
 )
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan

@@ -1,0 +1,55 @@
+"""What is free on a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from controlplane.domain.values import WHOLE_DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controlplane.domain.values import Allocation, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCapacity:
+    """A node with what is free on it.
+
+    `free` maps the uuid of every device that is offered to its free thousandths, in the order of the
+    devices.
+    """
+
+    node: Node
+    allocation: Allocation
+    free: Mapping[str, int]
+    free_cpu_thousandths: int
+    free_memory_bytes: int
+    is_silent: bool = False
+
+
+def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) -> NodeCapacity:
+    """What is free on a node with this allocation."""
+    cpu, memory = node.capacity.cpu_thousandths, node.capacity.memory_bytes
+    for replica in allocation.replicas:
+        cpu -= replica.cpu_thousandths
+        memory -= replica.memory_bytes
+    held = allocation.held_thousandths()
+    # The same hardware under other names: a device, and the MIG instances that are parts of it.
+    cut = {one.parent_uuid for one in node.devices if one.parent_uuid and one.uuid in held}
+    # What runs on a device that is withheld, or listed no more, still holds its share of it.
+    free = {
+        device.uuid: WHOLE_DEVICE - held.get(device.uuid, 0)
+        for device in node.devices
+        if not (device.withheld or device.uuid in cut or device.parent_uuid in held)
+    }
+    return NodeCapacity(
+        node=node,
+        allocation=allocation,
+        free=MappingProxyType(free),
+        free_cpu_thousandths=cpu,
+        free_memory_bytes=memory,
+        is_silent=is_silent,
+    )
