@@ -284,13 +284,18 @@ class ReplicaFolders:
         return sorted(name for name in names if name is not None)
 
 
+def staged_beside(path: Path) -> Path:
+    """Where this thread writes what is to replace a file."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+
+
 def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) -> None:
     """Replace `path` by `content`: a reader sees the old or the new file, never a part.
 
     Only when `is_durable` does that hold for a reader after a power loss, too. Of threads that replace it at once
     one comes last.
     """
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    staged = staged_beside(path)
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(content)

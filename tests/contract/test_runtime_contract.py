@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
+from nodeagent import folders
 from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
@@ -895,11 +896,17 @@ async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) 
     await until(lambda: marked(spec.replica_id) == [])
 
 
-async def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(real: Bench) -> None:
+async def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(
+    real: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = real.spec(RUNS_ON)
     other = real.spec(RUNS_ON, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
     folder = real.folders.of(spec.replica_id)
-    in_the_way = folder.exit.with_name(f".{folder.exit.name}.{os.getpid()}")
+    in_the_way = folder.exit.with_name(f".{folder.exit.name}.staged")
+    # Whichever thread writes it.
+    monkeypatch.setattr(
+        folders, "staged_beside", lambda path: path.with_name(f".{path.name}.staged")
+    )
     async with real.new_driver() as driver:
         for one in (spec, other):
             await driver.start(one)
