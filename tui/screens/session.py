@@ -144,10 +144,9 @@ class SessionScreen(ChartScreen):
         .state { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         TabbedContent, TabPane { height: 1fr; padding: 0; }
         #search { height: 1; display: none; }
-        &.-narrow Tab { padding: 0 1 0 0; }
+        Tab { padding: 0 1 0 0; }
     }
     """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (64, "-wide")]  # noqa: RUF012 - as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "tab('overview')", "Overview", show=False, id="session.overview"),
         Binding("p", "tab('plot')", "Plot", show=False, id="session.plot"),
