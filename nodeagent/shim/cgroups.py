@@ -21,10 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import signal
 import time
 from functools import partial
+
+from nodeagent.shim.files import content_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,16 +141,22 @@ class Group:
         Its processor limit is set later, by `Entrance.limit`. Raises OSError whose text says which limit could not be set.
         """
         for folder in self._folders:
-            # above it in version 1 nothing was set that a removed folder of ours would take along
-            above = os.path.dirname(folder)
-            if self._version == 1:
-                os.makedirs(above, 0o755, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o755)
+            try:
+                self._make_folder(folder)
+            except FileNotFoundError:
+                if self._version != 1:
+                    raise
+                # nothing was set above it that a removed folder of ours would have taken along
+                os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
+                self._make_folder(folder)
         if memory_bytes is not None and MEMORY in self._of:
             self.limit_memory(memory_bytes)
         if process_count is not None and PIDS in self._of:
             self._set(PIDS, "pids.max", str(process_count))
+
+    def _make_folder(self, folder: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
 
     def open_entrance(self, *, cpus: float | None) -> Entrance:
         """How a process joins, and then limits the group to so many cores. Raises OSError."""
@@ -203,7 +212,7 @@ class Group:
         if MEMORY not in self._of:
             return 0
         name = "memory.oom_control" if self._version == 1 else "memory.events"
-        return _keyed(self._of[MEMORY], name).get("oom_kill", 0)
+        return _keyed(self._of[MEMORY], name, "oom_kill").get("oom_kill", 0)
 
     def has_met_its_memory(self, limit: int) -> bool:
         """Whether memory was used up by its own limit, of so many bytes, and not by the machine's."""
@@ -232,13 +241,12 @@ class Group:
         if MEMORY not in self._of:
             return 0
         names = ("total_rss", "total_shmem") if self._version == 1 else ("anon", "shmem")
-        parts = _keyed(self._of[MEMORY], "memory.stat")
-        return sum(parts.get(name, 0) for name in names)
+        return sum(_keyed(self._of[MEMORY], "memory.stat", *names).values())
 
     def took_s(self) -> float | None:
         """Seconds of processor time that it took so far; None where none of its controllers counts them."""
         if self._version != 1:
-            parts = _keyed(self._folders[0], "cpu.stat")
+            parts = _keyed(self._folders[0], "cpu.stat", "usage_usec")
             return parts["usage_usec"] / 1e6 if "usage_usec" in parts else None
         # controllers of one hierarchy have their files in the same folder
         for folder in self._folders:
@@ -256,10 +264,10 @@ class Group:
         if _TIMES not in self._of:
             return 0.0, 0.0
         if self._version != 1:
-            parts = _keyed(self._of[_TIMES], "cpu.stat")
+            parts = _keyed(self._of[_TIMES], "cpu.stat", "user_usec", "system_usec")
             return parts.get("user_usec", 0) / 1e6, parts.get("system_usec", 0) / 1e6
         whole = _number(self._of[_TIMES], "cpuacct.usage") / 1e9
-        ticks = _keyed(self._of[_TIMES], "cpuacct.stat")
+        ticks = _keyed(self._of[_TIMES], "cpuacct.stat", "user", "system")
         user, system = ticks.get("user", 0), ticks.get("system", 0)
         # exact is the sum only
         share = user / (user + system) if user + system else 1.0
@@ -269,18 +277,18 @@ class Group:
         """How many processes and threads it was refused."""
         if PIDS not in self._of:
             return 0
-        return _keyed(self._of[PIDS], "pids.events").get("max", 0)
+        return _keyed(self._of[PIDS], "pids.events", "max").get("max", 0)
 
     def _met_its_limit(self) -> bool:
         """Of version 2: whether it was refused memory for its own limit."""
-        return _keyed(self._of[MEMORY], "memory.events").get("oom", 0) > 0
+        return _keyed(self._of[MEMORY], "memory.events", "oom").get("oom", 0) > 0
 
     def _of_memory(self, in_first: str, in_second: str) -> int:
         """A part of the memory that is used now, by its name in version 1 and 2."""
         if MEMORY not in self._of:
             return 0
         name = in_first if self._version == 1 else in_second
-        return _keyed(self._of[MEMORY], "memory.stat").get(name, 0)
+        return _keyed(self._of[MEMORY], "memory.stat", name).get(name, 0)
 
     def limit_memory(self, limit: int, *, ends_all: bool = True) -> None:
         """Bound its memory and that of groups below it. Raises OSError.
@@ -565,7 +573,7 @@ def _pass_on(folder: str, controllers: Iterable[str]) -> None:
 def _own_groups(proc: str) -> dict[str, str]:
     """The group of a process in the hierarchy of each controller; version 2's under ""."""
     own: dict[str, str] = {}
-    for line in _lines(f"{proc}/cgroup"):
+    for line in _text(f"{proc}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         own.update(dict.fromkeys(controllers.split(","), path))
     return own
@@ -573,7 +581,7 @@ def _own_groups(proc: str) -> dict[str, str]:
 
 def _mount_of(proc: str, root: str, kind: str, option: str) -> tuple[str, str] | None:
     """What part of a hierarchy is mounted, and where: that of `option`, where it is not empty."""
-    for line in _lines(f"{proc}/mountinfo"):
+    for line in _text(f"{proc}/mountinfo").splitlines():
         mount, _, rest = line.partition(" - ")
         filesystem, _, options = rest.split(" ", 2)
         part, point = mount.split(" ")[3:5]
@@ -608,16 +616,16 @@ def _is_removed(folder: str) -> bool:
     return True
 
 
-def _lines(path: str) -> list[str]:
+def _text(path: str) -> str:
+    """All that is in a file; empty where it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
+        return content_of(path).decode(errors="surrogateescape")
     except OSError:
-        return []
+        return ""
 
 
 def _words(folder: str, name: str) -> list[str]:
-    return " ".join(_lines(os.path.join(folder, name))).split()
+    return _text(os.path.join(folder, name)).split()
 
 
 def _number(folder: str, name: str) -> int:
@@ -625,10 +633,11 @@ def _number(folder: str, name: str) -> int:
     return int(words[0]) if words and words[0].isdigit() and int(words[0]) < _FOR_ALL else 0
 
 
-def _keyed(folder: str, name: str) -> dict[str, int]:
-    """A file with a word and a number in each line."""
-    pairs = (line.split() for line in _lines(os.path.join(folder, name)))
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+def _keyed(folder: str, name: str, *wanted: str) -> dict[str, int]:
+    """The numbers of these words, in a file with a word and its number in each line."""
+    words = _words(folder, name)
+    pairs = itertools.pairwise(words)
+    return {key: int(value) for key, value in pairs if key in wanted and value.isdigit()}
 
 
 def _opened(folder: str, name: str) -> int:

@@ -16,7 +16,7 @@ import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may 
 
 from nodeagent.shim import namespaces, scripts, seccomp
 from nodeagent.shim.cgroups import PIDS, Entrance, Group
-from nodeagent.shim.files import write_into
+from nodeagent.shim.files import content_of, write_into
 from nodeagent.shim.pasta import Pasta
 from nodeagent.shim.watch import memory_excess
 
@@ -457,8 +457,7 @@ def _descendants(ancestor: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
+                fields = content_of(f"/proc/{name}/stat").rpartition(b")")[2].split()
             except OSError:
                 continue
             children.setdefault(int(fields[1]), []).append(int(name))
@@ -486,8 +485,8 @@ def children_of(ancestor: int) -> list[int]:
             continue
         for thread in threads:
             try:
-                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                    below = [int(word) for word in file.read().split()]
+                words = content_of(f"/proc/{pid}/task/{thread}/children").split()
+                below = [int(word) for word in words]
             except FileNotFoundError:
                 if pid == ancestor:
                     return _descendants(ancestor)  # a kernel without these lists

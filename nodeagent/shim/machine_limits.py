@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 
+from nodeagent.shim.files import content_of
 from nodeagent.shim.unlinked import FILES, distinct, threads_of
 
 TYPE_CHECKING = False
@@ -83,14 +84,14 @@ class Scarce:
         return ""
 
     def _number(self, name: str) -> int:
-        with contextlib.suppress(OSError, ValueError), open(f"{self._proc}/{name}") as file:
-            return int(file.read())
+        with contextlib.suppress(OSError, ValueError):
+            return int(content_of(f"{self._proc}/{name}"))
         return 0
 
     def _kernel_memory(self) -> int:
         """Bytes of the kernel's own small objects, which it cannot give back."""
-        with contextlib.suppress(OSError, ValueError), open(f"{self._proc}/meminfo", "rb") as lines:
-            for line in lines:
+        with contextlib.suppress(OSError, ValueError):
+            for line in content_of(f"{self._proc}/meminfo").splitlines():
                 if line.startswith(b"SUnreclaim:"):
                     return int(line.split()[1]) * 1024
         return 0
@@ -101,8 +102,8 @@ def requests_of(pid: int) -> int:
     size = 0
     for thread in threads_of(pid):
         content = b""
-        with contextlib.suppress(OSError), open(f"/proc/{thread}/maps", "rb") as file:
-            content = file.read()
+        with contextlib.suppress(OSError):
+            content = content_of(f"/proc/{thread}/maps")
         for line in content.splitlines() if _RING in content else ():
             if _RING in line:
                 first, _, last = line.split(maxsplit=1)[0].partition(b"-")

@@ -29,7 +29,7 @@ import os
 import resource
 import signal
 
-from nodeagent.shim.files import write_into
+from nodeagent.shim.files import content_of, write_into
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,8 +231,9 @@ def settle(*, is_required: bool) -> None:
     else:
         # not counted apart: most of each is left to others
         for name in ("instances", "watches"):
-            with contextlib.suppress(OSError, ValueError), open(_INOTIFY.format(name)) as file:
-                limits[f"inotify_{name}"] = max(int(file.read()) // _SHARES, 1)
+            with contextlib.suppress(OSError, ValueError):
+                most = int(content_of(_INOTIFY.format(name)))
+                limits[f"inotify_{name}"] = max(most // _SHARES, 1)
         for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
             _, most = resource.getrlimit(kind)
             if most != resource.RLIM_INFINITY:

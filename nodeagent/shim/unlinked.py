@@ -21,6 +21,7 @@ import time
 
 from nodeagent.shim import namespaces
 from nodeagent.shim.disk_usage import BLOCK, FILE_BYTES
+from nodeagent.shim.files import content_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ class Holding:
         for thread in threads:
             seen: set[bytes] = set()
             content = b""
-            with contextlib.suppress(OSError), open(f"/proc/{thread}/maps", "rb") as file:
-                content = file.read()
+            with contextlib.suppress(OSError):
+                content = content_of(f"/proc/{thread}/maps")
             yield
             for line in content.splitlines() if _DELETED in content else ():
                 if line.endswith(_DELETED):

@@ -12,6 +12,7 @@ import os
 import time
 
 from nodeagent.shim.disk_usage import FILE_BYTES, MOST_PENDING, Measurement
+from nodeagent.shim.files import content_of
 from nodeagent.shim.machine_limits import Scarce
 from nodeagent.shim.unlinked import Holding, disk_of
 
@@ -506,15 +507,14 @@ def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the state on. Raises OSError."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
+    return content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _rollup(pid: int) -> dict[str, int]:
     """The parts of a process's memory, bytes, shared pages divided among those who have them."""
     found: dict[str, int] = {}
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as lines:
-        for line in lines:
+    with contextlib.suppress(OSError):
+        for line in content_of(f"/proc/{pid}/smaps_rollup").decode().splitlines():
             words = line.split()
             if len(words) == 3 and words[2] == "kB":
                 found[words[0].rstrip(":")] = int(words[1]) * 1024
