@@ -8,7 +8,7 @@ these very addresses that is called.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from controlplane.domain.errors import InvalidRequest
@@ -37,6 +37,19 @@ class Target(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{port}"
+
+
+class Post(Protocol):
+    """Sends one message; `allows_private`: also to private networks and this machine."""
+
+    @property
+    def allows_private(self) -> bool:
+        """Whether any address may be called."""
+        ...
+
+    async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
+        """Send for a user, and give the HTTP status; raises InvalidRequest or StateConflict."""
+        ...
 
 
 def target_of(url: str, *, allows_private: bool) -> Target:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.access.webhook_targets import target_of
 from controlplane.domain.errors import NotFound, StateConflict
@@ -14,20 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from controlplane.access.user_secrets import UserSecrets
-    from controlplane.access.webhook_targets import Target
-
-
-class Post(Protocol):
-    """Sends one message; `allows_private`: also to private networks and this machine."""
-
-    @property
-    def allows_private(self) -> bool:
-        """Whether any address may be called."""
-        ...
-
-    async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
-        """Send for a user, and give the HTTP status; raises InvalidRequest or StateConflict."""
-        ...
+    from controlplane.access.webhook_targets import Post
 
 
 class WebhookFacts(NamedTuple):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, InvalidRequest, MissingBlobs, NotFound, TooLarge
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.names import check_dataset, check_digest, check_user
-from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
-from controlplane.operations.session_listing import page_size
-from controlplane.operations.validation import DatasetWish, check_visibility
+from controlplane.operations.paging import page_size
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ MOST_REPEATED = 8
 One chunk that a manifest lists again and again is laid out again and again on nodes. Data of people repeats
 little: copies, augmented sets, files of zeros, and those of zeros seldom over this size.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetWish:
+    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest."""
+
+    name: str
+    owner: str = ""
+    version: int = 0
 
 
 def parse_dataset(text: str, version: int = 0) -> DatasetWish:

@@ -15,6 +15,7 @@ from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import etcd_codec
+from controlplane.operations.paging import page_size
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("operations.session_listing")
 
-DEFAULT_PAGE: Final = 100
-LARGEST_PAGE: Final = 1_000
 MOST_FILTER_CHARS: Final = 512
 MOST_OWNERS: Final = 100
 LONGEST_CURSOR: Final = 256
@@ -177,11 +176,6 @@ class Listings:
         return await to_its_end(
             self._run(lambda: [etcd_codec.decode_session(row.record) for row in page.sessions])
         )
-
-
-def page_size(wanted: int) -> int:
-    """How much a page holds when so much was asked for; 0 leaves it open."""
-    return min(wanted or DEFAULT_PAGE, LARGEST_PAGE)
 
 
 def _age(session: Session) -> tuple[float, str]:

@@ -21,6 +21,7 @@ from controlplane.domain.errors import (
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
+from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.names import NO_DATASET
 from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import etcd_codec
@@ -29,7 +30,7 @@ from controlplane.operations.content import SEND_IT
 from controlplane.operations.infeasible import Alternatives, refusal_of
 from controlplane.operations.live_usage import record_size
 from controlplane.operations.projects import check_entitled, within_quota
-from controlplane.operations.validation import NO_LIMITS, Submission, TimeLimits, validated
+from controlplane.operations.validation import Submission, validated
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.store.interface import (
     MAX_OPERATIONS,
@@ -113,7 +114,7 @@ class Submitter:
         clock: Clock,
         new_id: Callable[[], str],
         answers: Callable[[], QueueQueries | None],
-        time_limits: TimeLimits = NO_LIMITS,
+        time_limits: TimeLimits = NO_TIME_LIMITS,
         admission: Admission | None = None,
     ) -> None:
         self._store = store

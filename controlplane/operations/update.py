@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NotFound, Unavailable
+from controlplane.domain.policy import check_visibility
 from controlplane.operations.compare_and_swap import TRIES
 from controlplane.operations.etcd_codec import decode_session
 from controlplane.operations.export import row_of
-from controlplane.operations.validation import check_memo, check_visibility
+from controlplane.operations.validation import check_memo
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session, Visibility

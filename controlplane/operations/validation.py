@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.limits import TimeLimits
 from controlplane.domain.models import wishes_of, words_of
 from controlplane.domain.names import check_digest, check_request_id, check_secret
+from controlplane.domain.policy import check_visibility
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Limits,
@@ -20,6 +20,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Visibility,
 )
+from controlplane.operations.datasets import DatasetWish
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import labels, variables
 from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
@@ -37,7 +38,7 @@ from nsml.run_flags import DEFAULT_ENTRY
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from controlplane.domain.identity import User
 
@@ -56,20 +57,6 @@ MOST_NAME: Final = 80
 
 MOST_MEMO_BYTES: Final = 4 << 10
 MOST_REASON_BYTES: Final = 1 << 10
-
-
-TimeLimits: TypeAlias = Mapping[Priority, float]
-"""The most seconds that a session of a class may run, and what it gets that asks for no limit; absent: none."""
-NO_LIMITS: Final[TimeLimits] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetWish:
-    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest."""
-
-    name: str
-    owner: str = ""
-    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +160,6 @@ def check_memo(memo: str) -> str:
     if "\0" in memo:
         raise InvalidRequest("a memo has no NUL character")
     return memo
-
-
-def check_visibility(visibility: Visibility, team: str) -> Visibility:
-    """The visibility, if there is somebody whom it lets see: `team` is the owner's, "" for none."""
-    if visibility is Visibility.TEAM and not team:
-        raise InvalidRequest(
-            "you are in no team", why="nobody else would see it", attempt="private, or public"
-        )
-    return visibility
 
 
 def _check_program(spec: SessionSpec) -> None:

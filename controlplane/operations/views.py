@@ -139,10 +139,6 @@ class View:
         return tuple(one for one, _ in self.sessions)
 
 
-OPENS_HTTP: Final = "nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555"
-"""What makes a control plane that `nsml up` started answer over HTTP."""
-
-
 class Views:
     """The views of this control plane.
 
@@ -165,7 +161,7 @@ class Views:
         new_id: Callable[[], str],
         new_secret: Callable[[], str],
         fingerprint: Callable[[str], str],
-        opens_http: str = OPENS_HTTP,
+        opens_http: str,
     ) -> None:
         self.viewing: Viewing | None = None
         self._opens_http = opens_http

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from controlplane.access.current import caller
-from controlplane.domain.errors import Denied, InvalidRequest, NotLeader, NsmlError, StateConflict
-from controlplane.domain.identity import NodeCaller, PeerCaller
+from controlplane.access.current import require_agent
+from controlplane.domain.errors import InvalidRequest, NotLeader, NsmlError, StateConflict
+from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.names import check_node
 from controlplane.operations.desired_replicas import orders_for
 from controlplane.operations.progress import apply_progress
 from controlplane.operations.replica_reports import apply_report
@@ -63,16 +62,6 @@ _log = structlog.get_logger("services.agents")
 
 _SOFT = frozenset({ReplicaPhase.PREPARING, ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
 """Steps that free nothing: they may wait a moment and be written with others."""
-
-
-def require_agent() -> NodeCaller:
-    """The agent that makes the current call, itself or by way of another control plane."""
-    match caller():
-        case NodeCaller() as who:
-            return who
-        case PeerCaller(node=node) if node:
-            return NodeCaller(node=check_node(node))
-    raise Denied("only agents may do this")
 
 
 class AgentServicer(agents_pb2_grpc.AgentServiceServicer):

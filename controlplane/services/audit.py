@@ -8,7 +8,7 @@ from controlplane.access.current import require_user
 from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import AuditQuery, AuditRow
-from controlplane.operations.session_listing import page_size
+from controlplane.operations.paging import page_size
 from controlplane.services.chunking import beside
 from controlplane.services.convert.times import seconds_of
 from controlplane.services.errors import Context, answering

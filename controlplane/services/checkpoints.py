@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controlplane.access.current import caller, note_target, require_user
+from controlplane.access.current import caller, note_target, require_agent, require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.operations.checkpoints import SavedCheckpoint
-from controlplane.operations.session_listing import LARGEST_PAGE, page_size
-from controlplane.services.agents import require_agent
+from controlplane.operations.paging import LARGEST_PAGE, page_size
 from controlplane.services.chunking import ENTRY_CHARS, beside, parts_of
 from controlplane.services.convert.catalogue import checkpoint_message
 from controlplane.services.convert.times import time_of

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from controlplane.access.current import require_user
+from controlplane.access.current import require_agent, require_user
 from controlplane.codec import encoder
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.values import Media, MediaContent, MediaKey, MediaQuery
-from controlplane.services.agents import require_agent
 from controlplane.services.chunking import beside
 from controlplane.services.convert.reported import struct
 from controlplane.services.errors import Context, answering

@@ -17,7 +17,7 @@ from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, SEE, may
 from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.agent_connections import ImageAction
 from controlplane.operations.conditions import found_elsewhere
-from controlplane.operations.session_listing import page_size
+from controlplane.operations.paging import page_size
 from controlplane.services.chunking import parts_of
 from controlplane.services.convert.nodes import (
     condition_message,

@@ -10,7 +10,7 @@ from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.operations.projects import BudgetWish, ProjectWish
 from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.fair_share import share_of
-from controlplane.services.convert.sessions import PRIORITIES, to_priority
+from controlplane.services.convert.resources import PRIORITIES, to_priority
 from controlplane.services.convert.shares import share_message
 from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering

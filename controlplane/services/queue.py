@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.domain.values import Cause
 from controlplane.operations.infeasible import Alternatives, refusal_of
+from controlplane.operations.paging import page_size
 from controlplane.operations.projects import check_entitled, there_for, within_quota
-from controlplane.operations.session_listing import page_size
-from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
+from controlplane.operations.validation import check_supposed
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.services.convert.queue import queued_message, to_supposed, waiting_message
 from nsml.v1 import sessions_pb2 as pb
@@ -65,7 +66,7 @@ class QueueView:
         answers: Callable[[], QueueQueries | None],
         projects: Projects,
         users: Users,
-        time_limits: TimeLimits = NO_LIMITS,
+        time_limits: TimeLimits = NO_TIME_LIMITS,
     ) -> None:
         self._state = state
         self._clock = clock

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Final
 from controlplane.codec import encoder
 from controlplane.domain.plan import Shortage
 from controlplane.domain.policy import ALLOW, SEE, may
-from controlplane.services.convert.resources import network_name, resources_message, to_network
-from controlplane.services.convert.sessions import PRIORITIES, to_priority
+from controlplane.services.convert.resources import (
+    PRIORITIES,
+    network_name,
+    resources_message,
+    to_network,
+    to_priority,
+)
 from controlplane.services.convert.shares import share_message
 from controlplane.services.convert.times import seconds_of, timestamp
 from nsml.v1 import sessions_pb2 as pb

@@ -1,4 +1,4 @@
-"""What several services speak about: visibility, capacity, devices and their readings."""
+"""What several services speak about: visibility, priority, capacity, devices and their readings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from controlplane.domain.values import (
     Keeping,
     KeptLimits,
     Network,
+    Priority,
     Resources,
     Visibility,
 )
 from controlplane.history.values import DeviceSample
-from nsml.v1 import resources_pb2
+from nsml.v1 import resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # The contract's names of our values, by value; messages take them as they are.
 VISIBILITIES: Final = {one: f"VISIBILITY_{one.name}" for one in Visibility}
+PRIORITIES: Final = {one: f"PRIORITY_{one.name}" for one in Priority}
 _ISOLATIONS: Final = {level: f"ISOLATION_{level.value}" for level in Isolation}
 _ISOLATIONS_BACK: Final = {
     resources_pb2.Isolation.Value(_ISOLATIONS[one]): one for one in Isolation
@@ -41,6 +43,13 @@ def to_visibility(number: int) -> Visibility | None:
         return Visibility(number)
     except ValueError:
         raise InvalidRequest(f"there is no visibility {number}") from None
+
+
+def to_priority(number: int) -> Priority:
+    """A priority of the contract; unspecified is normal."""
+    if number not in sessions_pb2.Priority.values():
+        raise InvalidRequest(f"there is no priority {number}")
+    return Priority(number or Priority.NORMAL)
 
 
 _RESOURCES: Final = codec(Resources, resources_pb2.Resources)

@@ -15,7 +15,6 @@ from controlplane.domain.values import (
     EndedAttempt,
     EpisodeKind,
     Limits,
-    Priority,
     Progress,
     Replica,
     SecretUse,
@@ -30,6 +29,7 @@ from controlplane.operations.session_listing import Filter
 from controlplane.operations.validation import Submission
 from controlplane.services.convert.resources import (
     to_network,
+    to_priority,
     to_resources,
     to_visibility,
 )
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
-PRIORITIES: Final = {one: f"PRIORITY_{one.name}" for one in Priority}
 _EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
 CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
@@ -106,13 +105,6 @@ def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: 
     if not seconds:
         raise InvalidRequest(f"a {what} of 0 s", attempt=attempt)
     return seconds
-
-
-def to_priority(number: int) -> Priority:
-    """A priority of the contract; unspecified is normal."""
-    if number not in sessions_pb2.Priority.values():
-        raise InvalidRequest(f"there is no priority {number}")
-    return Priority(number or Priority.NORMAL)
 
 
 def to_filter(message: sessions_pb2.SessionFilter) -> Filter:

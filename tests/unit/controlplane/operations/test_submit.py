@@ -40,10 +40,10 @@ from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.operations import etcd_codec
 from controlplane.operations.content import Content, Part
-from controlplane.operations.datasets import Datasets
+from controlplane.operations.datasets import Datasets, DatasetWish
 from controlplane.operations.export import row_of
 from controlplane.operations.submit import Submitter
-from controlplane.operations.validation import DatasetWish, Submission
+from controlplane.operations.validation import Submission
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.store import interface
 from controlplane.store.interface import Delete, Put, Transaction
