@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
-    from controlplane.access.webhook_targets import Post
+    from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
