@@ -26,7 +26,7 @@ from bench.report import percentile, report
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
-from controlplane.operations.log_matching import Matcher, Scanner, Search
+from controlplane.records.log_matching import Matcher, Scanner, Search
 from nsml.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Final
 from bench.agents import AgentProcess
 from bench.platform import Platform
 from bench.report import percentile
-from controlplane.operations.etcd_codec import ALLOCATIONS
 from controlplane.store.etcd_process import CLIENT_SOCKET
 from controlplane.store.open import open_store
+from controlplane.stored.etcd_codec import ALLOCATIONS
 from controlplane.stored.v1.records_pb2 import AllocationRecord
 from nsml.client import contexts
 from nsml.client.connect import connect

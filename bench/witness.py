@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from controlplane.operations.etcd_codec import ALLOCATIONS
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.etcd_members import Tls
 from controlplane.store.open import open_store
+from controlplane.stored.etcd_codec import ALLOCATIONS
 from controlplane.stored.v1.records_pb2 import AllocationRecord
 from nsml.clock import SystemClock
 

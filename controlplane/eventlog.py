@@ -20,11 +20,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from controlplane.operations import etcd_codec
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.etcd_members import Tls
 from controlplane.store.interface import StoreError
 from controlplane.store.open import open_store
+from controlplane.stored import etcd_codec
 from controlplane.stored.v1 import records_pb2 as pb
 from nsml.clock import SystemClock
 

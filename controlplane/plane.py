@@ -10,31 +10,29 @@ from typing import TYPE_CHECKING, Any, Final
 from controlplane.access.access_table import TABLE
 from controlplane.access.incoming_memory import Arriving
 from controlplane.access.interceptor import AccessInterceptor
+from controlplane.accounts import feature as accounts
+from controlplane.audit import feature as audit
+from controlplane.backups import feature as backups
+from controlplane.checkpoints import feature as checkpoints
+from controlplane.compaction import feature as compaction
+from controlplane.content import feature as content
 from controlplane.core.core import Core
-from controlplane.features import (
-    accounts,
-    audit,
-    backups,
-    checkpoints,
-    content,
-    datasets,
-    health,
-    leadership,
-    media,
-    nodes,
-    projects,
-    records,
-    secrets,
-    sessions,
-    store,
-    usage,
-    views,
-    webhooks,
-)
-from controlplane.services.errors import refuse
-from controlplane.services.leader_forwarding import PassingOn
-from controlplane.services.monotonic_reads import Freshness
-from controlplane.services.throttle import Throttle
+from controlplane.datasets import feature as datasets
+from controlplane.health import feature as health
+from controlplane.leadership import feature as leadership
+from controlplane.leadership.leader_forwarding import PassingOn
+from controlplane.media import feature as media
+from controlplane.nodes import feature as nodes
+from controlplane.notices import feature as notices
+from controlplane.projects import feature as projects
+from controlplane.records import feature as records
+from controlplane.secrets import feature as secrets
+from controlplane.sessions import feature as sessions
+from controlplane.usage import feature as usage
+from controlplane.views import feature as views
+from controlplane.wire.errors import refuse
+from controlplane.wire.monotonic_reads import Freshness
+from controlplane.wire.throttle import Throttle
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from controlplane.core.feature import Feature
 
 FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
-    store.wire,
+    compaction.wire,
     content.wire,
     datasets.wire,
     sessions.wire,
@@ -58,7 +56,7 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     projects.wire,
     audit.wire,
     secrets.wire,
-    webhooks.wire,
+    notices.wire,
     views.wire,
     backups.wire,
     leadership.wire,

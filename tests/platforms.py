@@ -5,8 +5,8 @@ from __future__ import annotations
 from controlplane.core.dependencies import Backends
 from controlplane.core.ids import new_cluster_id
 from controlplane.domain.cluster import Cluster
-from controlplane.operations import etcd_codec
 from controlplane.store.interface import Get, KeyValueStore, Put, Transaction, absent
+from controlplane.stored import etcd_codec
 from nsml._version import VERSION
 
 

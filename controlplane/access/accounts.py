@@ -36,8 +36,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import Role, User
 from controlplane.domain.names import check_node, check_user
-from controlplane.operations.etcd_codec import project_key
-from controlplane.operations.reserved_names import check_not_reserved
+from controlplane.limits.reserved_names import check_not_reserved
 from controlplane.store.interface import (
     Compare,
     Delete,
@@ -46,6 +45,7 @@ from controlplane.store.interface import (
     Transaction,
     absent,
 )
+from controlplane.stored.etcd_codec import project_key
 from controlplane.stored.v1.records_pb2 import TokenRecord
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from controlplane.access.auditing import OK, UNKNOWN
 from controlplane.access.current import current_call
 from controlplane.domain.identity import NodeCaller, PeerCaller, UserCaller
 from controlplane.history.values import AuditRow
-from controlplane.operations.auditing import OK, UNKNOWN
 
 if TYPE_CHECKING:
     from controlplane.access.access_table import Change

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, PeerCaller, UserCaller
+from controlplane.domain.names import check_node
 
 _NOBODY = AnonymousCaller()
 
@@ -85,6 +86,16 @@ def require_user() -> UserCaller:
             raise Denied("only users may do this", why=f"the caller is control plane {member}")
         case AnonymousCaller():
             raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
+
+
+def require_agent() -> NodeCaller:
+    """The agent that makes the current call, itself or by way of another control plane."""
+    match caller():
+        case NodeCaller() as who:
+            return who
+        case PeerCaller(node=node) if node:
+            return NodeCaller(node=check_node(node))
+    raise Denied("only agents may do this")
 
 
 def require_node(who: Caller, node: str) -> NodeCaller:

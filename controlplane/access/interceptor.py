@@ -37,7 +37,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller, UserCaller
 from controlplane.domain.policy import ADMINISTER, ALLOW, PLATFORM, may
-from controlplane.operations.concurrency_limits import Turns
+from controlplane.limits.concurrency_limits import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from controlplane.access.access_table import Row
-    from controlplane.operations.auditing import Audit
+    from controlplane.access.auditing import Audit
 
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]

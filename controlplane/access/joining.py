@@ -12,7 +12,7 @@ from controlplane.access.secret import RandomBytes, new_secret, parse_secret, sh
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import Caller, NodeCaller
 from controlplane.domain.names import check_node
-from controlplane.operations.reserved_names import check_not_reserved
+from controlplane.limits.reserved_names import check_not_reserved
 from controlplane.store.interface import Delete, Transaction
 from controlplane.stored.v1.records_pb2 import BarredKeyRecord, JoinTokenRecord
 

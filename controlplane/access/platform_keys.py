@@ -22,9 +22,9 @@ from controlplane.access.authority import load_authority, make_authority_pair
 from controlplane.access.files import read_private
 from controlplane.access.vault import KEY_BYTES, Vault, read_vault_keys
 from controlplane.access.vault import KEY_FILE as VAULT_FILE
-from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction, unchanged
 from controlplane.store.watched_key import follow_key
+from controlplane.stored import etcd_codec
 from controlplane.stored.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:

@@ -11,24 +11,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from controlplane.access.accounts import Accounts
+from controlplane.access.auditing import Audit
 from controlplane.access.failed_attempts import FailureLimiter
 from controlplane.access.identities import Identities
 from controlplane.core.health import Health
 from controlplane.core.ids import new_id
 from controlplane.core.leader import LeaderLoop
-from controlplane.operations.admission import Admission
-from controlplane.operations.agent_connections import AgentConnections
-from controlplane.operations.auditing import Audit
-from controlplane.operations.committer import Committer
-from controlplane.operations.concurrency_limits import Turns
-from controlplane.operations.conditions import own_findings
-from controlplane.operations.free_space import HISTORY, OBJECTS, Database, FreeSpace
-from controlplane.operations.live_state import LiveState
-from controlplane.operations.members import Member, Members
-from controlplane.operations.owned_names import Holdings
-from controlplane.operations.references import References
-from controlplane.operations.replica_rights import Rights
-from controlplane.operations.user_storage import Kept
+from controlplane.limits.admission import Admission
+from controlplane.limits.concurrency_limits import Turns
+from controlplane.limits.free_space import HISTORY, OBJECTS, Database, FreeSpace
+from controlplane.limits.user_storage import Kept
+from controlplane.state.agent_connections import AgentConnections
+from controlplane.state.committer import Committer
+from controlplane.state.conditions import own_findings
+from controlplane.state.live_state import LiveState
+from controlplane.state.members import Member, Members
+from controlplane.state.owned_names import Holdings
+from controlplane.state.references import References
+from controlplane.state.replica_rights import Rights
 from controlplane.store.election import Candidate
 from nsml.clock import SteadyClock
 

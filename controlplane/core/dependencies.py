@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.access.peers import Alone
 from controlplane.domain.idle import WasteRule
-from controlplane.domain.limits import UserLimits
-from controlplane.operations.validation import NO_LIMITS, TimeLimits
-from controlplane.operations.views import OPENS_HTTP
+from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits, UserLimits
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from nsml.clock import inline
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
-    from controlplane.access.webhooks import Post
+    from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
 
 ARCHIVE_LOGS_AFTER_S: Final = 3600.0
 COLLECT_AFTER_S: Final = 86_400.0
+OPENS_HTTP: Final = "nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555"
+"""What makes a control plane that `nsml up` started answer over HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class MemberConfig:
     keep_points_s: float = 0.0
     keep_levels_s: float = 0.0
     rules: Rules = RULES
-    time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
+    time_limits: TimeLimits = field(default_factory=lambda: NO_TIME_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)
     limits: UserLimits = field(default_factory=UserLimits)
     floor_bytes: int | None = None

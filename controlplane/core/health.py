@@ -6,10 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.conditions import ConditionName
-from controlplane.operations import etcd_codec
-from controlplane.operations.conditions import Conditions
-from controlplane.operations.store_health import (
+from controlplane.core.store_health import (
     HISTORY_KINDS,
     OBJECTS_KINDS,
     STORE_KINDS,
@@ -19,6 +16,9 @@ from controlplane.operations.store_health import (
     observed_history,
     observed_objects,
 )
+from controlplane.domain.conditions import ConditionName
+from controlplane.state.conditions import Conditions
+from controlplane.stored import etcd_codec
 from nsml.clock import in_own_thread
 from nsml.content.digests import digest_of
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from controlplane.core.store_health import Kinds
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
-    from controlplane.operations.store_health import Kinds
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.domain.errors import NotLeader
-from controlplane.operations.committer import Deposed
+from controlplane.state.committer import Deposed
 from controlplane.store.election import Candidate, Leader, Leadership, LeadershipLost, watch_leader
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from controlplane.operations.agent_connections import AgentConnections
-    from controlplane.operations.committer import Committer
-    from controlplane.operations.live_state import LiveState
+    from controlplane.state.agent_connections import AgentConnections
+    from controlplane.state.committer import Committer
+    from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 

@@ -1,7 +1,7 @@
 """What can be wrong with the platform while it goes on working: names, and what they mean for users.
 
 A condition begins when a call that matters fails, and ends when such a call works again. Nothing here
-finds that out: `operations/conditions.py` keeps the ones that stand, `operations/store_health.py` sees the
+finds that out: `state/conditions.py` keeps the ones that stand, `core/store_health.py` sees the
 calls.
 """
 

@@ -1,4 +1,4 @@
-"""Every refusal by name. services/errors.py maps them to status codes and reasons.
+"""Every refusal by name. wire/errors.py maps them to status codes and reasons.
 
 NsmlError
 ├── InvalidRequest            the request is malformed

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from controlplane.domain.values import Priority
 
 DAY_S: Final = 86_400.0
 
@@ -70,3 +74,7 @@ NO_LIMITS: Final = UserLimits(
     kept_bytes=0,
     kept_share=0.0,
 )
+
+TimeLimits: TypeAlias = Mapping[Priority, float]
+"""The most seconds that a session of a class may run, and what it gets that asks for no limit; absent: none."""
+NO_TIME_LIMITS: Final[TimeLimits] = MappingProxyType({})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter, contains, eq
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Project, Visibility
 
@@ -178,6 +179,15 @@ def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
 
 
 # What the table says of each kind, made ready for `may`.
+def check_visibility(visibility: Visibility, team: str) -> Visibility:
+    """The visibility, if there is somebody whom it lets see: `team` is the owner's, "" for none."""
+    if visibility is Visibility.TEAM and not team:
+        raise InvalidRequest(
+            "you are in no team", why="nobody else would see it", attempt="private, or public"
+        )
+    return visibility
+
+
 _ADMIN: Final = Role.ADMIN
 
 if TYPE_CHECKING:

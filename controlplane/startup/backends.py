@@ -13,9 +13,9 @@ from controlplane.access.authority import open_authority
 from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
 from controlplane.access.vault import Vault, open_vault
-from controlplane.access.webhook_delivery import Poster
 from controlplane.core.dependencies import Backends
 from controlplane.history.sqlite import open_history
+from controlplane.notices.webhook_delivery import Poster
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared, shared_folder
 from controlplane.startup.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S

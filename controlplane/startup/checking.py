@@ -12,8 +12,7 @@ from controlplane.access.files import Exposed, read_private
 from controlplane.access.listeners import ListenRefused, parse_address, take_port
 from controlplane.domain.errors import NsmlError
 from controlplane.gateway.readers import SHORTEST_TOKEN
-from controlplane.operations import etcd_codec
-from controlplane.operations.warnings import FILE_WARNING_S, file_end
+from controlplane.health.warnings import FILE_WARNING_S, file_end
 from controlplane.startup.backends import (
     key_file_of,
     open_objects,
@@ -23,6 +22,7 @@ from controlplane.startup.backends import (
 from controlplane.startup.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
+from controlplane.stored import etcd_codec
 from nsml.private_folders import foreign, words_of
 from nsml.view.units import duration_text
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.cluster import DATA_VERSION
-from controlplane.operations import etcd_codec
-from controlplane.operations.members import MEMBERS
 from controlplane.startup.ownership import StartRefused
+from controlplane.state.members import MEMBERS
 from controlplane.store.interface import Put, Transaction, unchanged
 from controlplane.store.revision_offset import ContinuedStore
+from controlplane.stored import etcd_codec
 from nsml._version import VERSION
 
 if TYPE_CHECKING:

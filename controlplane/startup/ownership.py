@@ -31,11 +31,11 @@ from controlplane.access.platform_keys import (
 from controlplane.access.vault import KEY_BYTES
 from controlplane.core.ids import new_cluster_id
 from controlplane.domain.cluster import Cluster
-from controlplane.operations import etcd_codec
 from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
 from controlplane.store.interface import Put, Transaction, absent, unchanged
 from controlplane.store.open import endpoints_of
+from controlplane.stored import etcd_codec
 from nsml._version import VERSION
 from nsml.urls import without_password
 

@@ -19,14 +19,14 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import USERS
 from controlplane.access.vault import KEY_BYTES
+from controlplane.backups.backups import batches_in, records_in
 from controlplane.domain.cluster import DATA_VERSION, Restore, next_offset
-from controlplane.operations import etcd_codec
-from controlplane.operations.backups import batches_in, records_in
 from controlplane.startup.backends import key_file_of, opened_ground, standing_of
 from controlplane.startup.migrations import RESTORING
 from controlplane.startup.ownership import StartRefused
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import Delete, Put, Transaction
+from controlplane.stored import etcd_codec
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import Backup, BackupError

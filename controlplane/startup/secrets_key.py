@@ -14,9 +14,9 @@ from controlplane.access.platform_keys import (
 )
 from controlplane.access.records import SECRETS
 from controlplane.access.vault import KEY_BYTES, Vault
-from controlplane.operations import etcd_codec
 from controlplane.startup.backends import key_file_of, opened_store, standing_of
 from controlplane.startup.ownership import StartRefused
+from controlplane.stored import etcd_codec
 
 if TYPE_CHECKING:
     from controlplane.startup.config import Settings

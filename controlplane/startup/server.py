@@ -39,11 +39,10 @@ from controlplane.access.listeners import (
 )
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.wrapping import ByName, Wrapper
-from controlplane.core.dependencies import MemberConfig
+from controlplane.core.dependencies import OPENS_HTTP, MemberConfig
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.idle import WasteRule
 from controlplane.domain.values import DAY_S
-from controlplane.operations.views import OPENS_HTTP
 from controlplane.plane import ControlPlane
 from controlplane.scheduler import InClass, Rules
 from controlplane.startup.backends import standing_of, surroundings

@@ -6,22 +6,22 @@ import time
 from typing import TYPE_CHECKING
 
 from controlplane.access.access_table import TABLE
+from controlplane.accounts.feature import joining
+from controlplane.content.feature import collector
 from controlplane.domain.conditions import ConditionName
-from controlplane.features.accounts import joining
-from controlplane.features.content import collector
-from controlplane.features.health import certificate_ends
-from controlplane.features.nodes import node_states
-from controlplane.features.sessions import scheduling
-from controlplane.features.usage import usages
-from controlplane.features.views import views
 from controlplane.gateway.app import Scrapes, make_app
 from controlplane.gateway.callers import Callers
-from controlplane.gateway.figures import FigureSources, figures, take
 from controlplane.gateway.guard import Guard, Rules
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.rpcs import CallCounts, unary_methods
-from controlplane.gateway.viewers import Viewers
+from controlplane.health.feature import certificate_ends
+from controlplane.nodes.feature import node_states
+from controlplane.sessions.feature import scheduling
+from controlplane.startup.figures import FigureSources, figures, take
+from controlplane.usage.feature import usages
+from controlplane.views.feature import views
+from controlplane.views.viewers import Viewers
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:

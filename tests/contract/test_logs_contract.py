@@ -19,7 +19,7 @@ from controlplane.history.sql import archiving, logs
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, SessionRecord, StreamKey
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.operations.logs import LogLost, Logs
+from controlplane.records.logs import LogLost, Logs
 from nsml.clock import SystemClock, inline
 from tests.examples import examples
 from tests.memory_objects import MemoryObjects

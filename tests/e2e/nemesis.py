@@ -30,9 +30,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.operations import etcd_codec
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_process import running_in
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock
 from tests.e2e.platforms import taken
 from tests.e2e.programs import wait_for, write_program

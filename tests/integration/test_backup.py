@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from controlplane.operations import etcd_codec
-from controlplane.operations.backups import batches_in, records_in
+from controlplane.backups.backups import batches_in, records_in
+from controlplane.stored import etcd_codec
 from nsml.content.backups import Backup, backups_in
 from tests.etcd import etcd_in, require_etcd
 from tests.integration.machine import Machine, machine, until

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.operations import etcd_codec
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import KeyValue, KeyValueStore
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock
 from tests.etcd import etcd_in, pause
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare
-from controlplane.operations import etcd_codec
-from controlplane.operations.live_state import LiveState
-from controlplane.operations.pending_writes import Draft
+from controlplane.state.live_state import LiveState
+from controlplane.state.pending_writes import Draft
 from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock
 from tests.etcd import etcd_server
 

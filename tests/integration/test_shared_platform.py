@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE, read_platform_key
-from controlplane.operations import etcd_codec
 from controlplane.store.etcd_process import EtcdProcess
 from controlplane.store.open import open_store
+from controlplane.stored import etcd_codec
 from nsml.client.trust import (
     NodeFiles,
     digest_of,

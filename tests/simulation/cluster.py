@@ -23,13 +23,13 @@ from controlplane.core.dependencies import Backends, MemberConfig
 from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
-from controlplane.features.nodes import node_keeper
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
+from controlplane.nodes.feature import node_keeper
+from controlplane.nodes.nodes import NodeKeeper
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
-from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import ControlPlane
 from controlplane.startup.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader

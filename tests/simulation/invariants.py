@@ -35,11 +35,11 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from controlplane.operations import etcd_codec
-from controlplane.operations.hold_times import MOST_LATE_S
-from controlplane.operations.logs import Logs
+from controlplane.records.logs import Logs
+from controlplane.state.hold_times import MOST_LATE_S
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import Delete, Put
+from controlplane.stored import etcd_codec
 from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy, ReplicaSpec

@@ -15,22 +15,23 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from controlplane.access import user_secrets  # noqa: F401 - loaded before anything is patched
+from controlplane.content.content import Content
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.history.sql.appending import Appending
-from controlplane.loops.liveness import Liveness
-from controlplane.operations import export, replica_reports
-from controlplane.operations import live_state as state
-from controlplane.operations import placement as placing
-from controlplane.operations.content import Content
-from controlplane.operations.hold_times import HoldTimes
-from controlplane.operations.ingest import Ingestor
-from controlplane.operations.pending_writes import Draft
-from controlplane.operations.readers import SessionWatch
-from controlplane.operations.stop import Stopper
-from controlplane.operations.submit import Submitter
+from controlplane.nodes import agent_service
+from controlplane.nodes.liveness_loop import Liveness
+from controlplane.records.ingest import Ingestor
 from controlplane.scheduler import node_capacity as room
-from controlplane.services import agents as agent_service
+from controlplane.secrets import user_secrets  # noqa: F401 - loaded before anything is patched
+from controlplane.sessions import export
+from controlplane.sessions import placement as placing
+from controlplane.sessions.readers import SessionWatch
+from controlplane.sessions.stop import Stopper
+from controlplane.sessions.submit import Submitter
+from controlplane.state import live_state as state
+from controlplane.state import replica_reports
+from controlplane.state.hold_times import HoldTimes
+from controlplane.state.pending_writes import Draft
 from controlplane.store.interface import Compare, Transaction
 from nodeagent.collect.ingest import Collection
 from nodeagent.journal import Journal

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from controlplane.domain.values import Cause
-from controlplane.operations.live_state import RELIST_EVERY_S
-from controlplane.operations.logs import Logs
+from controlplane.records.logs import Logs
+from controlplane.state.live_state import RELIST_EVERY_S
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, Unavailable
 from nsml.client.streams import ENDED_STATES, watch_sessions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Session
-from controlplane.operations.lost_nodes import LOST_AFTER_MARGIN_S
+from controlplane.nodes.lost_nodes import LOST_AFTER_MARGIN_S
 from controlplane.scheduler.preemption_policy import IDLE_LEAST_RUN_S, LEAST_RUN_S, MIN_RUN_S
 from nsml.v1 import sessions_pb2
 from tests.fake_machine import Act, Script

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from controlplane.operations import etcd_codec
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import (
     DEFAULT_DEADLINE_S,
@@ -32,6 +31,7 @@ from controlplane.store.interface import (
     TransactionResult,
     WatchBatch,
 )
+from controlplane.stored import etcd_codec
 from tests.simulation.network import Network
 from tests.simulation.points import Points
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
-from controlplane.operations import etcd_codec
-from controlplane.services.convert.sessions import session_message
+from controlplane.sessions.convert import session_message
+from controlplane.stored import etcd_codec
 from nsml.client.streams import ENDED_STATES, watch_sessions
 from tests.fake_machine import Act
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated

@@ -22,7 +22,7 @@ import pytest
 
 from cli.local import processes
 from cli.local.ports import Held
-from controlplane.operations import etcd_codec
+from controlplane.stored import etcd_codec
 from nsml._version import VERSION
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown

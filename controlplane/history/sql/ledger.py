@@ -35,7 +35,7 @@ _CUT = ", ".join(
 ROW_BYTES: Final = 100
 """What a row of the audit trail takes beside its texts."""
 LARGEST_ROW: Final = 1 << 10
-"""A row is hardly larger: `operations.auditing` cuts its texts."""
+"""A row is hardly larger: `access/auditing.py` cuts its texts."""
 _LONGEST_SHOWN: Final = 2_000
 _TRIMMED_AT_ONCE: Final = 10_000
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from pathlib import Path
 
-from controlplane import features
+import controlplane
 from controlplane.access.access_table import TABLE
 from controlplane.core.core import Core
 from controlplane.core.dependencies import MemberConfig
@@ -33,8 +33,9 @@ class Services:
 
 def test_every_area_is_in_the_list_once() -> None:
     modules = [
-        importlib.import_module(f"{features.__name__}.{one.name}")
-        for one in pkgutil.iter_modules(features.__path__)
+        importlib.import_module(f"{controlplane.__name__}.{path.parent.name}.feature")
+        for path in Path(controlplane.__file__).parent.glob("*/feature.py")
+        if path.parent.name != "core"
     ]
     assert sorted(module.__name__ for module in modules) == sorted(
         wire.__module__ for wire in FEATURES

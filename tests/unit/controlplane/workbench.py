@@ -11,12 +11,11 @@ from typing import Any
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.plan import Placement, ReplicaPlacement
 from controlplane.domain.values import Cause, DeviceShare, Exit, Node, Resources, Session
-from controlplane.operations import etcd_codec
-from controlplane.operations.committer import Committer, Deposed
-from controlplane.operations.live_state import LiveState
-from controlplane.operations.pending_writes import Draft
-from controlplane.operations.placement import place
-from controlplane.operations.replica_reports import Report, apply_report
+from controlplane.sessions.placement import place
+from controlplane.state.committer import Committer, Deposed
+from controlplane.state.live_state import LiveState
+from controlplane.state.pending_writes import Draft
+from controlplane.state.replica_reports import Report, apply_report
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import (
     CommitUnknown,
@@ -27,6 +26,7 @@ from controlplane.store.interface import (
     Transaction,
     created_at,
 )
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock, inline
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import Input
 
-from controlplane.services.convert.sessions import shorten
+from controlplane.sessions.convert import shorten
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.sessions import repeat_words
 from nsml.view.shell import shell_line

@@ -28,7 +28,6 @@ from controlplane.access.files import write_private
 from controlplane.access.identities import Identities
 from controlplane.access.records import REMOVED_USERS, USERS
 from controlplane.access.secret import parse_secret
-from controlplane.access.user_secrets import MOST_SECRETS, UserSecrets
 from controlplane.access.vault import make_vault
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -41,6 +40,7 @@ from controlplane.domain.errors import (
     TooLarge,
 )
 from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, UserCaller
+from controlplane.secrets.user_secrets import MOST_SECRETS, UserSecrets
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DeletePrefix, Listing, Put, Transaction
 from controlplane.stored.v1.records_pb2 import UserRecord

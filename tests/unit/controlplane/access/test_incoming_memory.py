@@ -23,8 +23,8 @@ from controlplane.access.incoming_memory import (
     Message,
 )
 from controlplane.domain.errors import LimitReached
-from controlplane.services.errors import refuse
 from controlplane.startup.server import GRPC_OPTIONS
+from controlplane.wire.errors import refuse
 from tests.unit.controlplane.rig import until
 
 from .conftest import Door

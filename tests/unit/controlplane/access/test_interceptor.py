@@ -32,7 +32,7 @@ from controlplane.domain.identity import (
     Role,
     UserCaller,
 )
-from controlplane.services.errors import DETAILS, refuse
+from controlplane.wire.errors import DETAILS, refuse
 from nsml.clock import SystemClock
 
 from .conftest import Door, HandClock, open_door

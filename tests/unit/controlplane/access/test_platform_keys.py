@@ -19,9 +19,9 @@ from controlplane.access.platform_keys import (
     renew_vault_key,
 )
 from controlplane.access.vault import NotOpened, Vault
-from controlplane.operations import etcd_codec
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import KeyValue, Listing, Put, Transaction
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock, inline
 
 CLOCK = SystemClock()

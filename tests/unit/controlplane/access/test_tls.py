@@ -36,6 +36,7 @@ from controlplane.access.listeners import (
     parse_address,
 )
 from controlplane.access.records import JOINED, Joined
+from controlplane.accounts.service import AccountServicer, Platform
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import (
     AnonymousCaller,
@@ -45,11 +46,10 @@ from controlplane.domain.identity import (
     UserCaller,
     identity_of,
 )
-from controlplane.operations.live_state import LiveState
-from controlplane.operations.projects import Projects
-from controlplane.services.accounts import AccountServicer, Platform
-from controlplane.services.errors import refuse
+from controlplane.projects.projects import Projects
+from controlplane.state.live_state import LiveState
 from controlplane.store.interface import Transaction
+from controlplane.wire.errors import refuse
 from nsml.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 

@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.core.dependencies import MemberConfig
 from controlplane.core.leader import LeaderLoop
-from controlplane.operations.committer import Deposed
 from controlplane.plane import ControlPlane
+from controlplane.state.committer import Deposed
 from controlplane.store.election import Candidate
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import serving, surroundings, until

@@ -21,12 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.access.authority import SERVER_NAME
 from controlplane.access.failed_attempts import MOST_FAILURES
 from controlplane.access.listeners import CannotListen, Identity, ListenRefused, take_port
+from controlplane.content.feature import collector
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
-from controlplane.features.content import collector
-from controlplane.gateway import figures
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import DeviceSample, NodeSample
+from controlplane.startup import figures
 from controlplane.startup.web import Web
 from nsml.content.digests import digest_of
 from nsml.v1 import resources_pb2, sessions_pb2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.operations import replica_reports
+from controlplane.state import replica_reports
 
 
 @pytest.fixture(autouse=True)

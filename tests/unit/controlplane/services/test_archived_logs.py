@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.loops.archiving import Archiving
 from controlplane.objects.errors import ObjectsUnavailable
-from controlplane.operations import logs
+from controlplane.records import logs
+from controlplane.records.archiving_loop import Archiving
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from tests.failing import Failing

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from controlplane.features.content import content
+from controlplane.content.feature import content
 from controlplane.history.sqlite import open_history
-from controlplane.operations.lru import LruDict
+from controlplane.state.lru import LruDict
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,

@@ -13,19 +13,19 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
+from controlplane.access import auditing
 from controlplane.access.access_table import TABLE, AllowedCallers
-from controlplane.domain.identity import Role
-from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.values import AuditQuery, AuditRow
-from controlplane.operations import auditing
-from controlplane.operations.auditing import (
+from controlplane.access.auditing import (
     LEFT_OUT,
     MOST_REFUSALS,
     REFUSALS_BACK_S,
     ROWS_AT_ONCE,
     Audit,
 )
-from controlplane.services import audit as audits
+from controlplane.audit import service as audits
+from controlplane.domain.identity import Role
+from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.values import AuditQuery, AuditRow
 from nsml.v1 import accounts_pb2, audit_pb2, nodes_pb2, projects_pb2, secrets_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until

@@ -12,9 +12,9 @@ import pytest
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, EndedAttempt, Session
-from controlplane.features.sessions import scheduling
-from controlplane.operations import etcd_codec
+from controlplane.sessions.feature import scheduling
 from controlplane.store.interface import Put, Transaction
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock
 from nsml.v1 import nodes_pb2
 from tests.unit.controlplane.builders import session

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.loops import object_gc as collecting
+from controlplane.content import object_gc_loop as collecting
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2
 from tests.memory_objects import MemoryObjects

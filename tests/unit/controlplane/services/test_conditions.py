@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.health import probing_loop as probing
 from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.sqlite import open_history
-from controlplane.loops import probing
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, NoSpace, StoreUnavailable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.features.nodes import node_keeper
-from controlplane.operations.registration import Registrar
-from controlplane.operations.replica_rights import Rights
-from controlplane.services.convert.agents import to_changed_offer
+from controlplane.nodes.convert_agents import to_changed_offer
+from controlplane.nodes.feature import node_keeper
+from controlplane.nodes.registration import Registrar
+from controlplane.state.replica_rights import Rights
 from nsml.clock import SystemClock
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until

@@ -9,8 +9,8 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Device, Node, Resources, Visibility
 from controlplane.history.values import Channel, Chunk, Dataset, StreamKey
-from controlplane.operations import etcd_codec
 from controlplane.store.interface import Put, Transaction
+from controlplane.stored import etcd_codec
 from nsml.client.calls import Client
 from nsml.client.errors import InvalidRequest
 from nsml.client.streams import read_metrics

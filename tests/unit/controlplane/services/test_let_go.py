@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.sql import series
-from controlplane.loops.downsampling import Folding
-from controlplane.loops.retention import Thinning
+from controlplane.records.downsampling_loop import Folding
+from controlplane.records.retention_loop import Thinning
 from nsml.v1 import agents_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import platform, until

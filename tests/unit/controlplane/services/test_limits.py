@@ -13,12 +13,12 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.access.access_table import TABLE, AllowedCallers
+from controlplane.content.feature import collector
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import Role
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.features.content import collector
-from controlplane.services.errors import DETAILS
 from controlplane.store.interface import Space
+from controlplane.wire.errors import DETAILS
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import (

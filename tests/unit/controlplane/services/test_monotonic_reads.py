@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
-from controlplane.operations import etcd_codec
-from controlplane.services import monotonic_reads as freshness
+from controlplane.stored import etcd_codec
+from controlplane.wire import monotonic_reads as freshness
 from nsml.client.calls import Client
 from nsml.client.endpoints import Endpoints
 from nsml.client.errors import Unavailable

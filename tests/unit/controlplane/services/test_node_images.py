@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
-from controlplane.features.nodes import node_images
+from controlplane.nodes.feature import node_images
 from nsml.v1 import agents_pb2, resources_pb2
 from nsml.v1 import nodes_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
@@ -149,7 +149,7 @@ async def test_an_agent_that_says_nothing_is_not_waited_for_for_ever(
 async def test_one_user_keeps_agents_busy_with_a_bounded_number_of_orders(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.operations.node_images.MOST_ASKED", 2)
+    monkeypatch.setattr("controlplane.nodes.node_images.MOST_ASKED", 2)
     kim, lee = await rig.user("kim"), await rig.user("lee")
     agent = await (await rig.agent("a", **CONTAINERS)).connect()
     waiting = [asyncio.ensure_future(pull(kim)) for _ in range(2)]

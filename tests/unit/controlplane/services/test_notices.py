@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from controlplane.access.webhook_delivery import Poster
 from controlplane.domain.identity import Role
-from controlplane.loops import notices as loop
+from controlplane.notices import notices_loop as loop
+from controlplane.notices.webhook_delivery import Poster
 from nsml.v1 import accounts_pb2, sessions_pb2
 from nsml.v1 import webhooks_pb2 as pb
 from tests.unit.controlplane.rig import (
@@ -31,7 +31,7 @@ from tests.unit.controlplane.rig import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from controlplane.access.webhook_targets import Target
+    from controlplane.core.webhook_targets import Target
 
 FAST = {"lease_s": 1.0}
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.access.user_secrets import OpenedSecret
 from controlplane.domain.values import AllocatedReplica, Cause, DeviceShare, Session, Stop
-from controlplane.operations.desired_replicas import Assignment, Orders
-from controlplane.services.convert import agents as convert
-from controlplane.services.convert.agents import OrdersMessages
+from controlplane.nodes import convert_agents as convert
+from controlplane.nodes.convert_agents import OrdersMessages
+from controlplane.secrets.user_secrets import OpenedSecret
+from controlplane.state.desired_replicas import Assignment, Orders
 from tests.unit.controlplane.builders import session
 
 NOW = 1_000.5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.identity import Role
-from controlplane.operations.projects import MOST_AT_ONCE
+from controlplane.projects.projects import MOST_AT_ONCE
 from nsml.v1 import accounts_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import projects_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until

@@ -9,8 +9,8 @@ import pytest
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Session
 from controlplane.scheduler.wait_estimate import Free
-from controlplane.services import queue as queueing
-from controlplane.services.queue import QueueView
+from controlplane.sessions import queue as queueing
+from controlplane.sessions.queue import QueueView
 from nsml.v1 import projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until

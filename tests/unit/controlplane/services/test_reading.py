@@ -25,9 +25,9 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
-from controlplane.operations import etcd_codec
-from controlplane.operations.concurrency_limits import Turns
-from controlplane.services import chunking as parts
+from controlplane.limits.concurrency_limits import Turns
+from controlplane.stored import etcd_codec
+from controlplane.wire import chunking as parts
 from nsml.v1 import audit_pb2, checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, telemetry_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform, until
@@ -146,15 +146,15 @@ async def test_whoever_waits_for_news_holds_no_turn(
 
 
 MADE = {
-    "a session": "services.session_views.struct",
-    "metrics": "services.sessions._metrics",
-    "points": "services.sessions.point_message",
-    "series": "services.sessions.series_message",
-    "checkpoints": "services.checkpoints.checkpoint_message",
-    "media": "services.media._message",
-    "datasets": "services.datasets.dataset_message",
-    "telemetry of a session": "services.telemetry._series",
-    "audit": "services.audit._message",
+    "a session": "sessions.session_views.struct",
+    "metrics": "sessions.service._metrics",
+    "points": "sessions.service.point_message",
+    "series": "sessions.service.series_message",
+    "checkpoints": "checkpoints.service.checkpoint_message",
+    "media": "media.service._message",
+    "datasets": "datasets.service.dataset_message",
+    "telemetry of a session": "usage.service._series",
+    "audit": "audit.service._message",
 }
 """What makes the parts of answers that are as large as what users stored."""
 

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.access.records import SECRETS
-from controlplane.access.user_secrets import (
+from controlplane.access.vault import Vault, make_vault
+from controlplane.core.dependencies import Backends
+from controlplane.domain.identity import Role
+from controlplane.domain.values import SecretUse
+from controlplane.secrets.feature import user_secrets
+from controlplane.secrets.user_secrets import (
     MOST_SECRET_BYTES,
     MOST_SECRETS,
     OpenedSecret,
     UserSecrets,
 )
-from controlplane.access.vault import Vault, make_vault
-from controlplane.core.dependencies import Backends
-from controlplane.domain.identity import Role
-from controlplane.domain.values import SecretUse
-from controlplane.features.secrets import user_secrets
-from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
+from controlplane.stored.etcd_codec import decode_session, encode_session
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
 from tests.unit.controlplane.builders import session

@@ -16,12 +16,12 @@ from controlplane.domain.values import Cause, Progress, Session, Stop, Visibilit
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import CheckpointCount, NodeSample, Summary
-from controlplane.operations.live_state import LiveState
-from controlplane.operations.session_summaries import LastReports
-from controlplane.operations.usage import Usages
-from controlplane.operations.user_storage import Kept
-from controlplane.services.chunking import parts_as_made
-from controlplane.services.session_views import AT_ONCE, Presenter
+from controlplane.limits.user_storage import Kept
+from controlplane.records.session_summaries import LastReports
+from controlplane.sessions.session_views import AT_ONCE, Presenter
+from controlplane.state.live_state import LiveState
+from controlplane.usage.usage import Usages
+from controlplane.wire.chunking import parts_as_made
 from nsml.clock import inline
 from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.builders import session

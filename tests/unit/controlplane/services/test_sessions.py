@@ -16,8 +16,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
-from controlplane.operations import log_search as searching
-from controlplane.services.convert.sessions import shorten
+from controlplane.sessions import log_search as searching
+from controlplane.sessions.convert import shorten
 from nsml.v1 import agents_pb2, datasets_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from controlplane.domain.conditions import ConditionName
-from controlplane.gateway.figures import figures, take
 from controlplane.gateway.rpcs import CallCounts
-from controlplane.operations.node_states import NodeState
+from controlplane.nodes.node_states import NodeState
+from controlplane.startup.figures import figures, take
 from controlplane.startup.web import known_of
 from tests.unit.controlplane.rig import platform
 from tools.monitoring_board import PANELS, board

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.values import Stock
-from controlplane.services.convert.agents import MOST_STOCKED, to_stock
+from controlplane.nodes.convert_agents import MOST_STOCKED, to_stock
 from nsml.content.digests import digest_of
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
 from tests.unit.controlplane.rig import Agent, Rig, platform, until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.history.values import DeviceSample, NodeSample
-from controlplane.services import telemetry
+from controlplane.usage import service as telemetry
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import telemetry_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform

@@ -7,13 +7,13 @@ import time
 import pytest
 import structlog.testing
 
+from controlplane.accounts.feature import joining
 from controlplane.domain.identity import AnonymousCaller, Role
-from controlplane.features.accounts import joining
-from controlplane.gateway.figures import figures, take
 from controlplane.gateway.rpcs import CallCounts
-from controlplane.loops import warning
-from controlplane.operations.members import MEMBERS, Member
+from controlplane.health import warning_loop as warning
+from controlplane.startup.figures import figures, take
 from controlplane.startup.web import known_of
+from controlplane.state.members import MEMBERS, Member
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import StoreUnavailable, Transaction
 from nsml.clock import SystemClock, inline

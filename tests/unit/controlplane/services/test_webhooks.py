@@ -18,7 +18,7 @@ from tests.unit.controlplane.services.test_sessions import refused
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from controlplane.access.webhook_targets import Target
+    from controlplane.core.webhook_targets import Target
 
 MARK = "s3cret-51aa"
 URL = f"https://hooks.example.org/services/{MARK}"

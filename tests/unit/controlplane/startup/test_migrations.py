@@ -9,11 +9,11 @@ import pytest
 
 from controlplane.core.dependencies import Backends
 from controlplane.domain.cluster import DATA_VERSION, LIFE, Cluster, Restore, is_lost, next_offset
-from controlplane.operations import etcd_codec
-from controlplane.operations.members import MEMBERS, Member
 from controlplane.startup.migrations import RESTORING, bring_forward, look_at, wait_for_one_version
 from controlplane.startup.ownership import StartRefused
+from controlplane.state.members import MEMBERS, Member
 from controlplane.store.interface import KeyValueStore, Put, Transaction
+from controlplane.stored import etcd_codec
 from nsml._version import RELEASE, VERSION
 from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings

@@ -15,7 +15,6 @@ from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
-from controlplane.operations import etcd_codec
 from controlplane.startup import ownership as claims
 from controlplane.startup.config import SettingsError, read_settings
 from controlplane.startup.ownership import (
@@ -26,6 +25,7 @@ from controlplane.startup.ownership import (
     choose_coordination,
 )
 from controlplane.store.interface import StoreUnavailable
+from controlplane.stored import etcd_codec
 from nsml.clock import SystemClock
 from tests.platforms import cluster_in
 from tests.unit.controlplane.rig import surroundings

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from controlplane.access.platform_keys import KEY_FILE
+from controlplane.backups.backups import Backups, Taken
 from controlplane.core.dependencies import Backends
 from controlplane.domain.errors import NsmlError
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_shared
-from controlplane.operations.backups import Backups, Taken
 from controlplane.startup import ownership as claims
 from controlplane.startup.config import Settings
 from controlplane.startup.ownership import BackendSettings, Coordination, StartRefused

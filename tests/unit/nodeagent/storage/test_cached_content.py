@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.services.convert.agents import to_stock
+from controlplane.nodes.convert_agents import to_stock
 from nodeagent.storage.cached_content import MOST_TOLD, Stock
 from nodeagent.storage.datasets import Trees
 from nsml.client.rpc import Rpc

@@ -22,7 +22,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from cli.local.ports import Held
-from controlplane.services.convert.sessions import shorten
+from controlplane.sessions.convert import shorten
 from nsml.attempt_points import FirstSteps, place_of
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode

@@ -1,0 +1,158 @@
+"""The audit trail: who changed what, and what was refused. Rows are never changed.
+
+Calls are cheap, and rows stay: so each actor has an allowance of rows, and what is over it is counted in a few. Every method that changes something says so in the access table, and the interceptor writes a row for each of its calls. A call
+that only the leader could answer has its row there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+from controlplane.history.values import AuditRow
+from controlplane.limits.allowances import Allowance
+from nsml.concurrency import TaskGroup, to_its_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from controlplane.history.interface import Ledger
+    from nsml.clock import Clock
+
+OK: Final = "OK"
+UNKNOWN: Final = "UNKNOWN"
+"""Nobody could say whether it happened: the store did not answer, or the caller did not wait."""
+LEFT_OUT: Final = "LEFT_OUT"
+"""Stands for calls that have no row of their own; `calls` says how many."""
+
+ROWS_AT_ONCE: Final = 1_000
+ROWS_BACK_S: Final = 2_000.0
+"""So many calls of one actor that went well have rows of their own, and so soon as many again: 43,000 a day, 13 MB."""
+MOST_REFUSALS: Final = 60
+REFUSALS_BACK_S: Final = 360.0
+"""The same of refused calls, which are cheap to provoke."""
+WINDOW_S: Final = 60.0
+"""Calls beyond that are counted for so long: of each actor, method and outcome one row says how many."""
+MOST_COUNTED: Final = 10_000
+"""Actors, methods and outcomes that are counted at one time; those of further ones are counted together."""
+MOST_WAITING: Final = 10_000
+"""Rows that wait to be written; with more, calls wait for theirs."""
+LONGEST_TARGET: Final = 256
+LONGEST_REQUEST_ID: Final = 64
+_EVERY_S: Final = 0.1
+
+_log = structlog.get_logger("operations.auditing")
+
+
+class Audit:
+    """Writes the trail.
+
+    Args:
+        clock: that people's clocks show.
+        is_low: whether the history is at its floor: then only what administrators do is written at once, all else is
+            counted until there is room.
+    """
+
+    def __init__(
+        self, *, ledger: Ledger, clock: Clock, is_low: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._is_low = is_low
+        self._waiting: list[AuditRow] = []
+        self._has_waiting = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._done = Allowance(ROWS_AT_ONCE, ROWS_BACK_S, clock.monotonic)
+        self._refused = Allowance(MOST_REFUSALS, REFUSALS_BACK_S, clock.monotonic)
+        self._counted: dict[tuple[str, str, str], AuditRow] = {}
+
+    async def record(self, row: AuditRow, *, at_once: bool, is_admin: bool = False) -> None:
+        """Add a row, with the time of now and a target that any database takes.
+
+        A history that is away stops nobody: what it could not take is in the log. Once its actor has had many rows, a call
+        is counted.
+
+        Args:
+            row: of a call that has ended.
+            at_once: whether it is written when this returns; else it is soon.
+            is_admin: whether an administrator made the call.
+        """
+        row = replace(
+            row,
+            at=self._clock.time(),
+            target=_clean(row.target, LONGEST_TARGET),
+            request_id=_clean(row.request_id, LONGEST_REQUEST_ID),
+        )
+        budget = self._done if row.outcome == OK else self._refused
+        if (self._is_low() and not is_admin) or not budget.has_room(row.actor, 1):
+            self._count(row)
+            return
+        budget.use(row.actor, 1)
+        if at_once or len(self._waiting) >= MOST_WAITING:
+            await to_its_end(self._write([row]))
+            return
+        self._waiting.append(row)
+        self._has_waiting.set()
+
+    def _count(self, row: AuditRow) -> None:
+        key = (row.actor, row.method, row.outcome)
+        if key not in self._counted and len(self._counted) >= MOST_COUNTED:
+            row = AuditRow(at=row.at, actor="", method="*", outcome=LEFT_OUT)
+            key = ("", row.method, row.outcome)
+        known = self._counted.get(key)
+        self._counted[key] = row if known is None else replace(row, calls=known.calls + 1)
+
+    async def run(self) -> None:
+        """Write what waits, until cancelled; nothing waits then."""
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self._write_soon(), name="audit.rows")
+                group.create_task(self._write_counts(), name="audit.counts")
+        finally:
+            self._end_counting()
+            await to_its_end(self.flush())
+
+    async def _write_soon(self) -> NoReturn:
+        while True:
+            await self._has_waiting.wait()
+            await self.flush()
+            await self._clock.sleep(_EVERY_S)  # what comes meanwhile goes together
+
+    async def _write_counts(self) -> NoReturn:
+        while True:
+            await self._clock.sleep(WINDOW_S)
+            if not self._is_low():
+                self._end_counting()
+
+    def _end_counting(self) -> None:
+        if self._counted:
+            self._waiting += self._counted.values()
+            self._counted = {}
+            self._has_waiting.set()
+
+    async def flush(self) -> None:
+        """Write what waits now; what is being written is there, too, when this returns."""
+        async with self._writing:
+            rows, self._waiting = self._waiting, []
+            self._has_waiting.clear()
+            if rows:
+                await self._write(rows)
+
+    async def _write(self, rows: Sequence[AuditRow]) -> None:
+        try:
+            await self._ledger.audit(rows)
+        except NsmlError as error:
+            for row in rows:
+                _log.warning("audit.unwritten", reason=error.message, **asdict(row))
+
+
+def _clean(text: str, longest: int) -> str:
+    """Return `text` without what a database or a terminal does not take, cut to `longest` characters."""
+    if text.isprintable() and len(text) <= longest:
+        return text
+    printable = "".join(one if one.isprintable() else "?" for one in text[:longest])
+    return printable + ("..." if len(text) > longest else "")

@@ -1,0 +1,1 @@
+"""Users, their tokens, and the join tokens of machines."""

@@ -1,0 +1,1 @@
+"""Backups: everything that the platform keeps, as one stream."""

@@ -1,0 +1,1 @@
+"""Checkpoints: what sessions saved, and when it became durable or lost."""

@@ -1,0 +1,199 @@
+"""Checkpoints: what sessions saved, and when it became durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, StateConflict
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
+from controlplane.domain.values import Resume
+from controlplane.history.values import Checkpoint, CheckpointState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from controlplane.content.content import Content
+    from controlplane.core.compare_and_swap import SessionWriter
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.state.replica_rights import Rights
+
+NAMED: Final = 10
+"""Checkpoints that an error names."""
+MOST_REMOVED: Final = 1_000
+"""Checkpoints that one call removes."""
+_SHOWN: Final = 200
+
+_log = structlog.get_logger("operations.checkpoints")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """What a node reports: the content of a checkpoint is in the object store, or `why_lost`."""
+
+    session_id: str
+    attempt: int
+    name: str
+    digest: str
+    size_bytes: int
+    file_count: int
+    saved_at: float
+    why_lost: str = ""
+
+
+class Checkpoints:
+    """Listing and making durable."""
+
+    def __init__(
+        self, *, history: History, content: Content, rights: Rights, writer: SessionWriter
+    ) -> None:
+        self._history = history
+        self._writer = writer
+        self._content = content
+        self._rights = rights
+
+    async def page(
+        self, session: Session, *, after: tuple[float, str] | None, limit: int
+    ) -> tuple[Checkpoint, ...]:
+        """Of one session, oldest first; behind the one with this time and name."""
+        return await self._history.catalogue.checkpoints(session.id, after=after, limit=limit)
+
+    async def get(self, session: Session, name: str) -> Checkpoint:
+        """By name; NotFound names the newest."""
+        found = await self._history.catalogue.checkpoint(session.id, name)
+        if found is None:
+            names = await self._history.catalogue.newest_names(session.id, NAMED)
+            raise NotFound(
+                f"{session.name} has no checkpoint {name[:80]!r}",
+                why="" if names else "it has none at all",
+                attempt=", ".join(names),
+            )
+        return found
+
+    async def newest(self, session: Session) -> Checkpoint:
+        """That from which another attempt goes on: of those that can be read the one saved last, of the latest attempt that has any.
+
+        Of attempts first, since the clocks of their nodes may differ.
+
+        Raises:
+            NotFound: it has none.
+        """
+        found = await self._history.catalogue.newest_durable(session.id)
+        if found is None:
+            raise NotFound(f"{session.name} has no checkpoint that is safe")
+        return found
+
+    async def resumed_from(self, session: Session) -> Checkpoint:
+        """That from which the placed attempt of a session goes on: the same for each replica that asks.
+
+        What was newest when the first of them asked: a later one would find what others saved meanwhile.
+
+        Raises:
+            NotFound: it begins anew.
+        """
+        resume = _settled(session)
+        if resume is None:
+            newest = await self._history.catalogue.newest_durable(session.id)
+            resume = Resume(attempt=session.attempt)
+            if newest is not None:
+                resume = replace(resume, checkpoint=newest.name, digest=newest.digest or "")
+            resume = await self._settle(session, resume)
+        if not resume.checkpoint:
+            raise NotFound(f"{session.name} had no checkpoint that was safe")
+        found = await self.get(session, resume.checkpoint)
+        if found.digest == resume.digest:
+            return found
+        return replace(found, state=CheckpointState.DURABLE, digest=resume.digest)
+
+    async def _settle(self, session: Session, resume: Resume) -> Resume:
+        """What stands for the attempt: this, unless another replica was first."""
+
+        def decide(current: Session) -> Session:
+            is_other = current.attempt != session.attempt or _settled(current) is not None
+            return current if is_other else replace(current, resume=resume)
+
+        written = await self._writer.change(session.id, decide, is_counted=False)
+        return (written and _settled(written)) or resume
+
+    async def remove(self, session: Session, names: Sequence[str]) -> tuple[str, ...]:
+        """Remove those of these names; gives the names, oldest first.
+
+        Raises:
+            InvalidRequest: no names, or more than MOST_REMOVED.
+            NotFound: one of them is not there; none is removed.
+            StateConflict: the session is live, and would resume from one of them; none is removed.
+        """
+        if not 0 < len(names) <= MOST_REMOVED:
+            raise InvalidRequest(f"1 to {MOST_REMOVED:,} names of checkpoints at a time")
+        found = [await self.get(session, name) for name in dict.fromkeys(names)]
+        if not session.state.is_ended and session.state is not SessionState.FINALIZING:
+            newest = await self._history.catalogue.newest_durable(session.id)
+            resume = _settled(session)
+            if resume is not None and resume.checkpoint and resume.checkpoint in names:
+                raise StateConflict(
+                    f"{session.name} resumed from {resume.checkpoint!r}",
+                    why=f"the session is {session.state.value}, and its replicas may still load it",
+                    attempt="the others; this one when the session has ended",
+                )
+            if newest is not None and newest.name in names:
+                raise StateConflict(
+                    f"{newest.name!r} is the newest durable checkpoint of {session.name}",
+                    why=f"the session is {session.state.value}, and resumes from it when it is moved",
+                    attempt="the others; this one when the session has ended",
+                )
+        for one in found:
+            await self._history.catalogue.delete_checkpoint(
+                session.id, one.name, owner=session.owner
+            )
+        return tuple(one.name for one in sorted(found, key=lambda one: (one.saved_at, one.name)))
+
+    async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
+        """Record that a checkpoint is durable or lost; repeating it is harmless.
+
+        Raises:
+            NotFound: the session neither runs nor ran on the calling node.
+            MissingBlobs: its content has not been sent completely by this node.
+        """
+        await self._rights.check(
+            caller.node, saved.session_id, saved.attempt, joined_at=caller.joined_at
+        )
+        if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
+            raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
+        if saved.why_lost:
+            _log.warning(
+                "checkpoint.lost",
+                session=saved.session_id,
+                node=caller.node,
+                checkpoint=saved.name[:_SHOWN],
+                reason=saved.why_lost[:_SHOWN],
+            )
+        elif not await self._content.may_use(
+            caller, check_digest(saved.digest), session_id=saved.session_id
+        ) or await self._content.is_incomplete(caller, saved.digest):
+            raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
+        await self._history.catalogue.put_checkpoint(
+            Checkpoint(
+                session_id=saved.session_id,
+                name=saved.name,
+                saved_at=saved.saved_at,
+                size_bytes=saved.size_bytes,
+                file_count=saved.file_count,
+                state=CheckpointState.LOST if saved.why_lost else CheckpointState.DURABLE,
+                why_lost=plain(saved.why_lost)[:MOST_WORDS],
+                digest=None if saved.why_lost else saved.digest,
+                attempt=saved.attempt,
+                node=caller.node,
+            )
+        )
+
+
+def _settled(session: Session) -> Resume | None:
+    """From what the attempt of a session goes on, where that is settled."""
+    resume = session.resume
+    return resume if resume is not None and resume.attempt == session.attempt else None

@@ -1,0 +1,33 @@
+"""Checkpoints of sessions, and those that never come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.checkpoints.checkpoints import Checkpoints
+from controlplane.checkpoints.lost_uploads import Overdue
+from controlplane.checkpoints.service import CheckpointServicer
+from controlplane.checkpoints.upload_expiry_loop import Settling
+from controlplane.content.feature import content
+from controlplane.core.compare_and_swap import SessionWriter
+from controlplane.core.feature import Feature
+from nsml.v1 import checkpoints_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+
+def wire(core: Core) -> Feature:
+    """Offer CheckpointService; the leader gives up uploads that are overdue."""
+    checkpoints = Checkpoints(
+        history=core.history,
+        content=core.shared(content),
+        rights=core.rights,
+        writer=SessionWriter(store=core.store, state=core.state),
+    )
+    overdue = Overdue(history=core.history, references=core.references, clock=core.clock)
+    servicer = CheckpointServicer(checkpoints, core.references, core.shared(content), core.reading)
+    return Feature(
+        services=((checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server, servicer),),
+        leader_loops=(Settling(overdue=overdue, clock=core.clock).run,),
+    )

@@ -1,0 +1,65 @@
+"""What nodes will not send any more is lost, so that nobody waits for it: checkpoints and media."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.state.replica_reports import SETTLED_WITHIN_S
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.state.references import References
+    from nsml.clock import Clock
+
+MOST_WORDS: Final = 500
+"""Characters of a reason."""
+
+_log = structlog.get_logger("operations.lost_uploads")
+
+
+class Overdue:
+    """Looks for it."""
+
+    def __init__(self, *, history: History, references: References, clock: Clock) -> None:
+        self._history = history
+        self._references = references
+        self._clock = clock
+
+    async def settle(self) -> None:
+        """Note as lost what no node has reported anything of. A node that does so later is right."""
+        catalogue, media = self._history.catalogue, self._history.media
+        for event, unsettled, lose in (
+            ("checkpoints.lost", catalogue.unsettled_checkpoints, catalogue.lose_checkpoints),
+            ("media.lost", media.unsettled, media.lose),
+        ):
+            for one in await unsettled():
+                session = await self._references.by_id(one.session_id)
+                if session is None:
+                    continue  # removed meanwhile
+                if why := why_lost(session, one.attempt, one.rank, self._clock.time()):
+                    count = await lose(one, why)
+                    _log.warning(
+                        event, session=session.name, rank=one.rank, count=count, reason=why
+                    )
+
+
+def why_lost(session: Session, attempt: int, rank: int, now: float) -> str:
+    """Why what a replica saved and was not sent by `now` (Unix seconds) will not be; "" while it may."""
+    ended = next((one for one in session.attempts if one.number == attempt), None)
+    if ended is None or now - ended.ended_at < SETTLED_WITHIN_S:
+        return ""
+    if attempt == session.attempt and any(
+        one.rank == rank and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
+    ):
+        return ""  # its node is there, and has more to send than goes into that time
+    node = ended.nodes[rank] if rank < len(ended.nodes) else "its node"
+    return f"{node} did not send it within {SETTLED_WITHIN_S / 60:g} minutes of its attempt's end"
+
+
+def plain(text: str) -> str:
+    """Without what one of the databases cannot keep."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,141 @@
+"""CheckpointService."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from controlplane.access.current import caller, note_target, require_agent, require_user
+from controlplane.checkpoints.checkpoints import SavedCheckpoint
+from controlplane.core.paging import LARGEST_PAGE, page_size
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
+from controlplane.wire.catalogue import checkpoint_message
+from controlplane.wire.chunking import ENTRY_CHARS, beside, parts_of
+from controlplane.wire.errors import Context, answering
+from controlplane.wire.times import time_of
+from nsml.v1 import checkpoints_pb2 as pb
+from nsml.v1 import checkpoints_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.checkpoints.checkpoints import Checkpoints
+    from controlplane.content.content import Content
+    from controlplane.domain.values import Session
+    from controlplane.limits.concurrency_limits import Turns
+    from controlplane.state.references import References
+
+
+class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
+    """Checkpoints, as users and nodes see them."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        references: References,
+        content: Content,
+        reading: Turns,
+    ) -> None:
+        self._reading = reading
+        self._checkpoints = checkpoints
+        self._references = references
+        self._content = content
+
+    @answering
+    async def ListCheckpoints(  # noqa: N802 - named by the contract
+        self, request: pb.ListCheckpointsRequest, _: Context
+    ) -> pb.ListCheckpointsResponse:
+        """A page, oldest first."""
+        session, after = await self._find(request), _key(request.cursor)
+        size = page_size(request.page_size or LARGEST_PAGE)
+        async with self._reading.turn(_reader(request)):
+            found = await self._checkpoints.page(session, after=after, limit=size + 1)
+            made = (checkpoint_message(one, session.name) for one in found[:size])
+            entries = sum(1 + len(one.summary) // ENTRY_CHARS for one in found)
+            checkpoints = await beside(lambda: next(parts_of(made)), of=entries)
+        cursor = ""
+        if len(checkpoints) < len(found):
+            last = found[len(checkpoints) - 1]
+            cursor = json.dumps([last.saved_at, last.name])
+        return pb.ListCheckpointsResponse(checkpoints=checkpoints, next_cursor=cursor)
+
+    @answering
+    async def GetCheckpoint(  # noqa: N802
+        self, request: pb.GetCheckpointRequest, _: Context
+    ) -> pb.GetCheckpointResponse:
+        """One of them; its content may be read from then on."""
+        session = await self._find(request)
+        async with self._reading.turn(_reader(request)):
+            if request.name:
+                found = await self._checkpoints.get(session, request.name)
+            elif _is_resuming(request, session):
+                found = await self._checkpoints.resumed_from(session)
+            else:
+                found = await self._checkpoints.newest(session)
+        if found.digest:
+            self._content.show(caller(), found.digest, session_id=request.for_session or session.id)
+        message = checkpoint_message(found, session.name)
+        return pb.GetCheckpointResponse(checkpoint=message)
+
+    @answering
+    async def RemoveCheckpoints(  # noqa: N802
+        self, request: pb.RemoveCheckpointsRequest, _: Context
+    ) -> pb.RemoveCheckpointsResponse:
+        """Remove some of them."""
+        session = await self._references.find_own(require_user(), request.session)
+        note_target(session.name)
+        removed = await self._checkpoints.remove(session, request.names)
+        return pb.RemoveCheckpointsResponse(removed=removed)
+
+    @answering
+    async def CommitCheckpoint(  # noqa: N802
+        self, request: pb.CommitCheckpointRequest, _: Context
+    ) -> pb.CommitCheckpointResponse:
+        """It is durable, or lost."""
+        saved = SavedCheckpoint(
+            session_id=request.session_id,
+            attempt=request.attempt,
+            name=request.name,
+            digest=request.digest,
+            size_bytes=request.size_bytes,
+            file_count=request.file_count,
+            saved_at=time_of(request.saved_at),
+            why_lost=request.why_lost,
+        )
+        await self._checkpoints.commit(require_agent(), saved)
+        return pb.CommitCheckpointResponse()
+
+    async def _find(self, request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> Session:
+        who, wanted = caller(), request.session
+        if isinstance(who, NodeCaller):
+            return await self._references.find_for_node(who, wanted, request.for_session)
+        return await self._references.find(require_user(), wanted)
+
+
+def _is_resuming(request: pb.GetCheckpointRequest, session: Session) -> bool:
+    """Whether a node asks from what the attempt goes on that it runs."""
+    is_own = request.for_session in {"", session.id}
+    is_again = session.attempt > 1 and bool(session.replicas)
+    return isinstance(caller(), NodeCaller) and is_own and is_again
+
+
+def _reader(request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> str:
+    """Who waits for a turn: a user; of nodes each session by itself."""
+    who = caller()
+    if isinstance(who, UserCaller):
+        return who.user.name
+    return f"{identity_of(who)} {request.for_session or request.session}"
+
+
+_KEY = msgspec.json.Decoder(tuple[float, str])
+
+
+def _key(cursor: str) -> tuple[float, str] | None:
+    """Time and name of the checkpoint that a page ended with."""
+    if not cursor:
+        return None
+    try:
+        return _KEY.decode(cursor)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidRequest("the cursor is not one of this platform's") from error

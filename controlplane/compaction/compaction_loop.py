@@ -1,0 +1,122 @@
+"""A store that is full is made room in by whoever notices; and it is kept from filling up with its past.
+
+A full store refuses the lease of a new leader too, so this cannot be the leader's alone. One control plane at
+a time tries: the leader at once, the others in turn while it stays full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.conditions import ConditionName
+from controlplane.store.interface import NoSpace, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from controlplane.state.conditions import Conditions
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+LOOK_S: Final = 0.5
+"""How often the conditions are looked at."""
+
+TURN_S: Final = 4.0
+"""How long a control plane waits for those whose turn comes before."""
+
+PAUSES_S: Final = (1.0, 3.0, 10.0, 60.0)
+"""Between tries; the last one from then on: what lives may become less."""
+
+KEPT_S: Final = 300.0
+"""History of the store is kept so long at least, and twice that at most."""
+
+_FULL: Final = ConditionName.COORDINATION_FULL
+_log = structlog.get_logger("loops.compaction")
+
+
+class Reclaiming:
+    """Makes room while the store is full.
+
+    Args:
+        touch: writes a few bytes, so that it is known at once whether that helped.
+        turn: 0 when it is ours to begin, else how many come before us.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: KeyValueStore,
+        conditions: Conditions,
+        touch: Callable[[], Awaitable[object]],
+        turn: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._conditions = conditions
+        self._touch = touch
+        self._turn = turn
+        self._clock = clock
+
+    async def run(self) -> NoReturn:
+        """Look, and act, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            if self._conditions.stands(_FULL):
+                await self._heal()
+
+    async def _heal(self) -> None:
+        began = self._clock.monotonic()
+        tries = 0
+        while self._conditions.stands(_FULL):
+            if self._clock.monotonic() - began < TURN_S * self._turn():
+                await self._clock.sleep(LOOK_S)
+                continue
+            try:
+                await self._make_room()
+            except NoSpace as error:
+                tries += 1
+                self._in_vain(tries, error)
+                await self._clock.sleep(PAUSES_S[min(tries, len(PAUSES_S)) - 1])
+            except StoreError as error:  # it says nothing of the quota
+                _log.warning("store.out_of_reach", reason=str(error))
+                await self._clock.sleep(PAUSES_S[0])
+            else:
+                return
+
+    async def _make_room(self) -> None:
+        _log.warning("store.reclaiming")
+        await self._store.reclaim()
+        await self._touch()
+        _log.warning("store.reclaimed")
+
+    def _in_vain(self, times: int, error: NoSpace) -> None:
+        _log.error("store.not_reclaimed", times=times, reason=str(error))
+        often = "once" if times == 1 else f"{times} times"
+        self._conditions.remark(
+            _FULL,
+            f"room was made {often} without success; where what lives needs more than the quota, "
+            "an administrator gives etcd more (--quota-backend-bytes)",
+        )
+
+
+class Compacting:
+    """The leader's: has the store forget its older past, which etcd by itself keeps for ever."""
+
+    def __init__(self, *, store: KeyValueStore, revision: Callable[[], int], clock: Clock) -> None:
+        self._store = store
+        self._revision = revision
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Compact now and then, until cancelled."""
+        while True:
+            oldest = self._revision()
+            await self._clock.sleep(KEPT_S)
+            try:
+                await self._store.compact(oldest)
+            except StoreError as error:
+                _log.warning("store.not_compacted", revision=oldest, reason=str(error))
+            else:
+                _log.info("store.compacted", revision=oldest)

@@ -1,0 +1,617 @@
+"""Blobs in and out, and who may read and refer to which.
+
+A digest is not a right. Blobs are read through a manifest that the caller may see. Something is made of a
+manifest only by callers that have sent it with all that it lists (`history.sent`), or may read it. Nobody is told
+whether others have stored a blob: it is missing for this caller, is sent, and is kept once. Rights are looked up before the
+object store is asked, so that the answer for a blob of somebody else takes as long as for one that nobody has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AsyncExitStack, aclosing, nullcontext
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from controlplane.content.admitted_objects import Payer, payer_of
+from controlplane.content.manifests import Manifests
+from controlplane.domain.errors import (
+    InvalidRequest,
+    NotFound,
+    NsmlError,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.identity import Caller, NodeCaller, UserCaller, identity_of
+from controlplane.domain.names import check_digest
+from controlplane.domain.policy import ALLOW, SEE, may
+from controlplane.limits.admission import unlimited
+from controlplane.limits.user_storage import blob_bytes
+from controlplane.objects.checking import check_blobs
+from controlplane.objects.errors import BlobNotFound
+from controlplane.state.lru import LruDict
+from nsml.clock import inline
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
+
+    from controlplane.content.manifests import Listing
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.limits.admission import Admission
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.state.live_state import LiveState
+    from nsml.clock import Clock, Offload
+
+MOST_ASKED: Final = 10_000
+"""Digests in one question."""
+
+MOST_BLOB_BYTES: Final = 64 << 20
+"""Largest blob that is taken: chunks are smaller, manifests of a million files not much larger."""
+
+BATCH_BYTES: Final = 4 << 20
+BATCH_BLOBS: Final = 512
+
+MOST_SENDING: Final = 16
+"""Calls of one caller that bring blobs at once; the next ones wait."""
+
+REMEMBERED: Final = 4_096
+"""Manifests that were found to be complete,"""
+FOUND_FOR_S: Final = 600.0
+"""and for how long: what nothing refers to may be put aside at any time. See `object_gc.py`."""
+
+REMEMBERED_EACH: Final = 1_024
+"""Manifests that one caller was shown, or was found to have sent with all that they list."""
+
+SHOWN_FOR_S: Final = 3_600.0
+"""How long a user may read a manifest that a call has shown: rights can be withdrawn. Clients call again."""
+
+CALLERS: Final = 4_096
+"""Callers of whom roots are remembered."""
+
+PERIOD_S: Final = 86_400.0
+"""Blobs sent in this period or the one before count as the caller's: for one day to two."""
+
+MOST_SENT: Final = 2_000_000
+"""Blobs of one caller in a period: twice what the largest manifest lists, which is a blob and takes 70 bytes for each."""
+
+MOST_BASES: Final = 4
+"""Manifests named in one question whose blobs need not be sent again."""
+
+NOTED_BLOBS: Final = 4_096
+NOTED_BYTES: Final = 32 << 20
+"""An upload notes who sent it each time so much is stored: one that breaks repeats no more than that."""
+
+MOST_READING: Final = 16
+"""Calls of one user that read blobs at once; the next ones wait. A slow reader's blob stays in memory."""
+
+SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
+
+Part = tuple[str, bytes, bool]
+"""Digest of the blob, bytes, whether they are its last."""
+
+
+class Content:
+    """The way of bytes, and the right to read them.
+
+    Args:
+        admission: of the notes who sent what; None: they have no limits.
+        run: for manifests: to check one of a million files takes many seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        history: History,
+        state: LiveState,
+        clock: Clock,
+        admission: Admission | None = None,
+        run: Offload = inline,
+    ) -> None:
+        self._admission = admission or unlimited(clock)
+        self._objects = objects
+        self._history = history
+        self._state = state
+        self._clock = clock
+        self._run = run
+        self._manifests = Manifests(objects, run)
+        self._complete: LruDict[str, float] = LruDict(REMEMBERED)
+        self._shown = _Roots(SHOWN_FOR_S, clock)
+        self._shown_to_nodes = _Roots(math.inf, clock)
+        self._own = _Roots(FOUND_FOR_S, clock)
+        self._borrowed: LruDict[tuple[str, str], None] = LruDict(REMEMBERED)
+        self._counts: LruDict[tuple[str, int], int] = LruDict(CALLERS)
+        self._limits: WeakValueDictionary[str, _CallLimits] = WeakValueDictionary()
+
+    async def missing(
+        self,
+        caller: Caller,
+        digests: Sequence[str],
+        *,
+        root: str = "",
+        bases: Sequence[str] = (),
+        session_id: str = "",
+    ) -> list[str]:
+        """Those that the caller would have to send, in the order asked; then `root`, if it is one.
+
+        LimitReached where there are some, and hardly anything more is taken of the caller.
+
+        Blobs listed by `bases`, manifests that the caller may read, need not be sent. `session_id`:
+        the session for which a node asks.
+        """
+        if len(digests) > MOST_ASKED:
+            raise TooLarge(f"at most {MOST_ASKED} digests at a time")
+        if len(bases) > MOST_BASES:
+            raise TooLarge(f"at most {MOST_BASES} bases at a time")
+        wanted = list(dict.fromkeys([*digests, root] if root else digests))
+        for digest in (*wanted, *bases):
+            check_digest(digest)
+        sender = await self._sender(caller, session_id)
+        payer = payer_of(self._state, caller, session_id)
+        roots = [root, *bases] if root else bases
+        theirs = await self._sent_or_readable(caller, sender, wanted, roots, payer)
+        absent = await self._objects.has_missing(theirs)
+        missing = [digest for digest in wanted if digest not in theirs or digest in absent]
+        if missing:
+            # Here the caller hears of it: an upload that is refused on its way may only look broken.
+            self._admission.check_full(payer.user)
+        return missing
+
+    async def _sent_or_readable(
+        self,
+        caller: Caller,
+        sender: str,
+        wanted: Sequence[str],
+        roots: Sequence[str],
+        payer: Payer,
+    ) -> set[str]:
+        """The blobs that the caller has sent lately, or may read through one of `roots`.
+
+        They are noted anew, so that they still count when something is made of them.
+        """
+        period = self._period()
+        noted = await self._history.sent.among(sender, wanted, since=period - 1)
+        theirs = set(noted)
+        for root in roots:
+            left = set(wanted) - theirs
+            if not left:
+                break
+            if not await self._may_read(caller, root):
+                continue
+            try:
+                found = left & {root, *await self._blobs_of(sender, root)}
+            except NotFound:
+                continue  # it was lost, and is to be sent with all that it lists
+            if found:
+                await self._borrow_noted(caller, root)
+            theirs |= found
+        if fresh := {digest for digest in theirs if noted.get(digest) != period}:
+            await self._note(sender, payer, fresh)
+        return theirs
+
+    async def put(self, caller: Caller, parts: AsyncIterable[Part], *, session_id: str = "") -> int:
+        """Store what comes, in batches; the number of blobs that the caller had not sent lately.
+
+        Waits while the caller has too many such calls, so that what they hold is bounded.
+        `session_id`: the session for which a node sends.
+
+        Raises:
+            InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
+                before it is kept.
+            TooLarge: a blob is over the limit, or the caller has sent too many.
+        """
+        sender = await self._sender(caller, session_id)
+        payer = payer_of(self._state, caller, session_id)
+        limits = self._limits.setdefault(identity_of(caller), _CallLimits())
+        async with limits.calls, aclosing(_whole(parts, limits.large)) as blobs:
+            upload = _Upload(
+                self._objects,
+                partial(self._note_stored, sender, payer),
+                partial(self._admission.check_kept, payer.user),
+                self._run,
+            )
+            try:
+                async for digest, data in blobs:
+                    await upload.add(digest, data)
+                await upload.finish()
+            except NsmlError:
+                await upload.note()
+                raise
+            return upload.new
+
+    async def _note_stored(
+        self, sender: str, payer: Payer, digests: Collection[str], size: int
+    ) -> int:
+        """Note blobs that were stored, of so many bytes."""
+        is_noted = False
+        try:
+            new = await self._note(sender, payer, digests, size)
+            is_noted = True
+        finally:
+            self._admission.noted_kept(payer.user, size, is_noted=is_noted)
+        return new
+
+    async def _note(
+        self, sender: str, payer: Payer, digests: Collection[str], size: int = 0
+    ) -> int:
+        """Note the blobs that a caller has sent; how many of them were not noted lately.
+
+        `size`: bytes that were stored, which count as kept for the payer.
+        """
+        period = self._period()
+        key = (sender, period)
+        count = self._counts.get(key)
+        if count is None:
+            count = await self._history.sent.count(sender, period=period)
+        try:
+            self._pay(payer, count, len(digests))
+            paid = len(digests)
+        except (TooLarge, Unavailable):
+            # Exactly: other control planes have noted some, and of these many may be noted already.
+            count = await self._history.sent.count(sender, period=period)
+            known = await self._history.sent.among(sender, digests, since=period)
+            paid = len(digests) - len(known)
+            if not paid:
+                if size:
+                    await self._history.sent.remember(
+                        sender, (), period=period, owner=payer.user, size=size
+                    )
+                return 0
+            self._pay(payer, count, paid)
+        new = 0
+        try:
+            new = await self._history.sent.remember(
+                sender, digests, period=period, owner=payer.user, size=size
+            )
+        finally:
+            self._admission.give_back_notes(payer.user, paid - new)
+        self._counts.keep(key, count + new)
+        return new
+
+    def _pay(self, payer: Payer, noted: int, more: int) -> None:
+        """Count so many new notes of a caller who has `noted`; raise where they are too many."""
+        if noted + more > MOST_SENT:
+            raise TooLarge(
+                f"more than {MOST_SENT:,} blobs were sent within a day",
+                attempt="the same tomorrow, or with small files packed into larger ones",
+            )
+        self._admission.note_blobs(payer.user, more, is_agent=payer.is_agent)
+
+    async def forget_sent(self) -> int:
+        """Remove the notes of blobs that were sent too long ago; how many."""
+        return await self._history.sent.forget(before=self._period() - 1)
+
+    def _period(self) -> int:
+        # By the wall clock: all control planes must agree on it.
+        return int(self._clock.time() // PERIOD_S)
+
+    async def _sender(self, caller: Caller, session_id: str) -> str:
+        """As whom a caller sends. A node sends for the owners of its sessions, who share nothing."""
+        who = identity_of(caller)
+        if not session_id or not isinstance(caller, NodeCaller):
+            return who
+        session = self._state.session(session_id)
+        if session is not None:
+            return f"{who} for {session.owner}"
+        row = await self._history.catalogue.session(session_id)
+        return f"{who} for {row.owner}" if row is not None else who
+
+    async def may_use(self, caller: Caller, root: str, *, session_id: str = "") -> bool:
+        """Whether the caller may make something of a manifest: has sent all of it, or may read it.
+
+        A digest is seen by more people than the content that it names. Whoever sends a blob knows
+        the content. Blobs sent long ago are to be sent again. `session_id`: the session to which a
+        node's manifest belongs.
+        """
+        sender = await self._sender(caller, session_id)
+        if self._own.has(sender, root) or await self._may_read(caller, root):
+            return True
+        # Agents of the version before do not say for which session they send.
+        senders = list(dict.fromkeys([sender, identity_of(caller)]))
+        if await self._unsent(senders, {root}):
+            return False
+        try:
+            listed = await self._blobs_of(sender, root)
+        except NotFound:
+            return False
+        if await self._unsent(senders, listed):
+            return False
+        self._own.keep(sender, root)
+        return True
+
+    async def _unsent(self, senders: Iterable[str], digests: Collection[str]) -> set[str]:
+        left, since = set(digests), self._period() - 1
+        for sender in senders:
+            # In steps: the manifest of a million files must not keep others waiting.
+            asked = iter(tuple(left))
+            while some := tuple(islice(asked, MOST_ASKED)):
+                left.difference_update(await self._history.sent.among(sender, some, since=since))
+        return left
+
+    async def borrow(self, caller: UserCaller, root: str) -> None:
+        """Count for a caller content that something of theirs is to refer to, unless they have sent it or have it already.
+
+        Raises:
+            LimitReached: they may not have so much more kept.
+        """
+        sender = identity_of(caller)
+        if self._own.has(sender, root) or await self._owns(caller, root):
+            return
+        listing = await self._manifests.listing(sender, root)
+        if await self._unsent([sender], {root, *listing.blobs}):
+            await self._admission.borrow(caller.user.name, listing.different)
+
+    async def _owns(self, caller: UserCaller, root: str) -> bool:
+        """Whether a dataset or a live session of the caller has this content."""
+        name = caller.user.name
+        live = (stored.value for stored in self._state.sessions.values())
+        if any(one.spec.bundle_digest == root and one.owner == name for one in live):
+            return True
+        readers = await self._history.catalogue.readers_of(root)
+        return any(one.owner == name for one in readers)
+
+    async def _borrow_noted(self, caller: Caller, root: str) -> None:
+        """Count a manifest of which blobs are about to be noted as if the caller had sent them."""
+        key = identity_of(caller), root
+        if not isinstance(caller, UserCaller) or key in self._borrowed:
+            return
+        if not await self._owns(caller, root):
+            listing = await self._manifests.listing(key[0], root)
+            await self._admission.borrow(caller.user.name, listing.different)
+        self._borrowed.keep(key, None)
+
+    async def is_incomplete(self, caller: Caller, root: str) -> bool:
+        """Whether the manifest or anything that it lists is missing; asked before something refers to it.
+
+        What is aside is taken back: who was told that it is here has not sent it.
+        """
+        now = self._clock.monotonic()
+        found_at = self._complete.get(root)
+        if found_at is not None and now - found_at < FOUND_FOR_S:
+            return False
+        try:
+            needed = {root} | await self._blobs_of(identity_of(caller), root)
+        except NotFound:
+            return True
+        absent = await self._objects.has_missing(needed)
+        if absent:
+            await self._objects.take_back(absent)
+            if await self._objects.has_missing(absent):
+                return True
+        self._complete.keep(root, now)
+        return False
+
+    async def listing(self, caller: Caller, root: str, *, is_with_sizes: bool = False) -> Listing:
+        """What a manifest lists; see `Manifests.listing`."""
+        return await self._manifests.listing(identity_of(caller), root, is_with_sizes=is_with_sizes)
+
+    def show(self, caller: Caller, root: str, *, session_id: str = "") -> None:
+        """Note that the caller was given this digest by a call that checked the right to it.
+
+        `session_id`: the session for which a node asked. The node reads it while that is placed there.
+        """
+        if isinstance(caller, NodeCaller):
+            self._shown_to_nodes.keep(_reader(caller, session_id), root)
+        else:
+            self._shown.keep(identity_of(caller), root)
+
+    async def read(
+        self, caller: Caller, root: str, digests: Sequence[str]
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
+        """The blobs asked for, in order; the manifest alone when none is.
+
+        Waits while a user has too many such calls, or one that reads a large manifest: what slow readers have not
+        taken stays in memory.
+
+        Raises:
+            NotFound: the root is not the caller's to see, or a digest is not part of it.
+        """
+        if len(digests) > MOST_ASKED:
+            raise TooLarge(f"at most {MOST_ASKED} digests at a time")
+        if not await self._may_read(caller, check_digest(root)):
+            raise NotFound(f"there is no content {root[:12]}")
+        who = identity_of(caller)
+        if any(digest != root for digest in digests):
+            _check_members(root, await self._blobs_of(who, root), digests)
+        limits = self._limits.setdefault(who, _CallLimits())
+        # An agent reads for many sessions, and as fast as its disk takes it.
+        async with nullcontext() if isinstance(caller, NodeCaller) else limits.reading:
+            for digest in digests or [root]:
+                try:
+                    async with AsyncExitStack() as turn:
+                        if digest == root and not isinstance(caller, NodeCaller):
+                            await turn.enter_async_context(limits.manifest)
+                        data = await self._objects.get(digest)
+                        if len(data) <= BATCH_BYTES:
+                            await turn.aclose()
+                        yield digest, data
+                except BlobNotFound:
+                    raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
+
+    async def _blobs_of(self, who: str, root: str) -> frozenset[str]:
+        return (await self._manifests.listing(who, root)).blobs
+
+    async def _may_read(self, caller: Caller, root: str) -> bool:
+        match caller:
+            case NodeCaller(node=node):
+                return any(
+                    root in roots_of(session)
+                    or self._shown_to_nodes.has(_reader(caller, session.id), root)
+                    for session in self._on(node)
+                )
+            case UserCaller():
+                if self._shown.has(identity_of(caller), root):
+                    return True
+                live = (stored.value for stored in self._state.sessions.values())
+                if any(
+                    session.spec.bundle_digest == root and may(caller, SEE, session) is ALLOW
+                    for session in live
+                ):
+                    return True
+                return any(
+                    may(caller, SEE, dataset) is ALLOW
+                    for dataset in await self._history.catalogue.readers_of(root)
+                )
+        return False
+
+    def _on(self, node: str) -> Iterator[Session]:
+        stored = self._state.allocations.get(node)
+        for held in stored.value.replicas if stored else ():
+            session = self._state.session(held.session_id)
+            if session is not None:
+                yield session
+
+
+class _CallLimits:
+    """Concurrency limits of one caller: sending and reading calls, and blobs larger than a batch, received or read."""
+
+    def __init__(self) -> None:
+        self.calls = asyncio.Semaphore(MOST_SENDING)
+        self.reading = asyncio.Semaphore(MOST_READING)
+        self.manifest = asyncio.Lock()
+        self.large = asyncio.Lock()
+
+
+class _Upload:
+    """The blobs of one call: stored in batches, and noted as sent in larger ones.
+
+    They are stored whether they are there or not, so that nobody learns that others have sent the same.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        note: Callable[[Collection[str], int], Awaitable[int]],
+        check: Callable[[int], None],
+        run: Offload,
+    ) -> None:
+        self.new = 0
+        self._check = check
+        self._unnoted_bytes = 0
+        self._objects = objects
+        self._note = note
+        self._run = run
+        self._batch: dict[str, bytes] = {}
+        self._batch_bytes = 0
+        self._stored: set[str] = set()
+        self._stored_bytes = 0
+
+    async def add(self, digest: str, data: bytes) -> None:
+        """Take a blob."""
+        if digest not in self._batch:
+            self._batch_bytes += len(data)
+        self._batch[digest] = data
+        if len(self._batch) >= BATCH_BLOBS or self._batch_bytes >= BATCH_BYTES:
+            await self._store()
+        if len(self._stored) >= NOTED_BLOBS or self._stored_bytes >= NOTED_BYTES:
+            await self.note()
+
+    async def finish(self) -> None:
+        """Return once all is stored and noted: of a small upload both at the same time."""
+        # Before it is noted who had them, they must be what their digests say.
+        await self._run(partial(check_blobs, self._batch))
+        # What is refused must not be noted, at the same time, as sent.
+        self._check(blob_bytes(map(len, self._batch.values())))
+        self._stored.update(self._batch)
+        self._unnoted_bytes += blob_bytes(map(len, self._batch.values()))
+        ended = await asyncio.gather(self._put(), self.note(), return_exceptions=True)
+        for failed in filter(None, ended):
+            raise failed
+
+    async def note(self) -> None:
+        """Note what is stored."""
+        noted, self._stored, self._stored_bytes = self._stored, set(), 0
+        size, self._unnoted_bytes = self._unnoted_bytes, 0
+        if noted:
+            self.new += await self._note(noted, size)
+
+    async def _store(self) -> None:
+        batch, size = self._batch, self._batch_bytes
+        await self._put()
+        self._stored.update(batch)
+        self._unnoted_bytes += blob_bytes(map(len, batch.values()))
+        self._stored_bytes += size
+
+    async def _put(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, {}, 0
+        if batch:
+            await self._objects.put_many(batch)
+
+
+class _Roots:
+    """Roots by caller, each for a time: nobody's push out what is remembered of another."""
+
+    def __init__(self, for_s: float, clock: Clock) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._by_caller: LruDict[str, LruDict[str, float]] = LruDict(CALLERS)
+
+    def keep(self, who: str, root: str) -> None:
+        roots = self._by_caller.get(who)
+        if roots is None:
+            roots = LruDict(REMEMBERED_EACH)
+            self._by_caller.keep(who, roots)
+        roots.keep(root, self._clock.monotonic())
+
+    def has(self, who: str, root: str) -> bool:
+        roots = self._by_caller.get(who)
+        kept_at = None if roots is None else roots.get(root)
+        return kept_at is not None and self._clock.monotonic() - kept_at < self._for_s
+
+
+def roots_of(session: Session) -> Iterator[str]:
+    """The manifests that a session refers to; "" among them where it has no code."""
+    yield session.spec.bundle_digest
+    for dataset in session.spec.datasets:
+        yield dataset.digest
+
+
+def _reader(caller: NodeCaller, session_id: str) -> str:
+    return f"{identity_of(caller)} for {session_id}"
+
+
+def _check_members(root: str, known: Collection[str], digests: Sequence[str]) -> None:
+    for digest in digests:
+        if digest != root and digest not in known:
+            raise NotFound(f"{check_digest(digest)[:12]} is not part of {root[:12]}")
+
+
+async def _whole(
+    parts: AsyncIterable[Part], large: asyncio.Lock
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Blobs put together from parts that follow one another.
+
+    Holds `large` from when a blob is larger than a batch until the next one is asked for.
+    """
+    current = ""
+    held = bytearray()
+    async with AsyncExitStack() as turn:
+        async for digest, data, last in parts:
+            if current and digest != current:
+                raise InvalidRequest(f"blob {current[:12]} is not complete before the next begins")
+            current = check_digest(digest)
+            if len(held) <= BATCH_BYTES < len(held) + len(data):
+                await turn.enter_async_context(large)
+            held += data
+            if len(held) > MOST_BLOB_BYTES:
+                raise TooLarge(f"a blob has at most {MOST_BLOB_BYTES} bytes")
+            if last:
+                whole, held = bytes(held), bytearray()
+                yield current, whole
+                current = ""
+                await turn.aclose()
+    if current:
+        raise InvalidRequest(f"blob {current[:12]} is not complete")

@@ -1,0 +1,65 @@
+"""Bytes by digest: uploads, and garbage collection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.content.admitted_objects import AdmittedObjects
+from controlplane.content.content import Content
+from controlplane.content.object_gc import Collector
+from controlplane.content.object_gc_loop import Collecting, Forgetting
+from controlplane.content.service import ContentServicer
+from controlplane.content.user_storage_loop import CountingKept
+from controlplane.core.feature import Feature
+from nsml.v1 import content_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+
+def admitted_objects(core: Core) -> AdmittedObjects:
+    """The objects behind users' limits."""
+    return AdmittedObjects(core.objects, core.admission, core.state)
+
+
+def content(core: Core) -> Content:
+    """Manifests, and who may read through which."""
+    return Content(
+        objects=core.shared(admitted_objects),
+        history=core.history,
+        state=core.state,
+        clock=core.clock,
+        admission=core.admission,
+        run=core.offload,
+    )
+
+
+def collector(core: Core) -> Collector:
+    """The collector of objects that nothing refers to, which also counts them."""
+    return Collector(
+        objects=core.objects,
+        history=core.history,
+        state=core.state,
+        grace_s=core.config.collect_after_s,
+        may=core.leads,
+        term=core.term,
+        users=core.identities.ids,
+        run=core.offload,
+    )
+
+
+def wire(core: Core) -> Feature:
+    """Offer ContentService; the leader collects and counts."""
+    found, collects = core.shared(content), core.shared(collector)
+    collecting = Collecting(collector=collects, clock=core.clock)
+    counting = CountingKept(collector=collects, kept=core.kept, clock=core.clock)
+    forgetting = Forgetting(content=found, clock=core.clock)
+    servicer = ContentServicer(found, core.shared(admitted_objects))
+    return Feature(
+        services=((content_pb2_grpc.add_ContentServiceServicer_to_server, servicer),),
+        leader_loops=(
+            *((collecting.run,) if core.config.collect_after_s else ()),
+            counting.run,
+            forgetting.run,
+        ),
+    )

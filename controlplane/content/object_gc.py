@@ -1,0 +1,351 @@
+"""Objects that nothing refers to: they are put aside first, and removed a grace later.
+
+What refers to an object is written after the object was found to be here, so a look at all references can miss one that is on
+its way. Nothing need keep the two apart, because nothing is removed at once:
+
+1. What was put at least a grace ago and has no reference is put aside. It is missing then for who asks what to
+   send, it is still read, and who is about to refer to it takes it back (`Content.is_incomplete`).
+2. What has a reference and is aside is taken back by the next look.
+3. What has been aside for a grace, as of the moment before references were looked at, and still has none is removed.
+
+So an object is lost only where its reference is written longer than a grace after its presence was found. The grace is an hour at
+least, and whoever refers to something finds it present at most FOUND_FOR_S and one call before.
+
+A look also counts what is kept for each user (`limits/user_storage.py`): the distinct objects that anything of theirs refers to, and
+those that they have sent in the last day or two and that nothing refers to yet. So it is known what they could refer to without
+sending it again; what they have removed since is not among it, and would have to be sent again. A count alone, which
+removes nothing, is made whenever one is asked for.
+
+A look starts anew with each leader; it keeps nothing but what is aside. Two at the same time, a leader and
+one that does not know yet that it was deposed, do each other no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from controlplane.content.counting import Counting, listed
+from controlplane.domain.errors import NotFound, NsmlError
+from controlplane.history.values import KeptKind, Reference
+from controlplane.objects.errors import BlobDamaged
+from controlplane.state.lru import LruDict
+from controlplane.stored import etcd_codec
+from nsml.clock import inline
+
+if TYPE_CHECKING:
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore, StoredBlob
+    from controlplane.state.live_state import LiveState
+    from nsml.clock import Offload
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 32
+"""Objects that are moved at the same time."""
+ROOTS_SEEN: Final = 100_000
+"""Manifests that are not read again where several things refer to them."""
+MARK_BITS: Final = 27
+
+_WORDS: Final = struct.Struct("<6I")
+_log = structlog.get_logger("operations.object_gc")
+
+
+class ReferencesUnread(NsmlError):
+    """It is not known what is referred to, so nothing may be put aside."""
+
+    reason = "REFERENCES_UNREAD"
+
+
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """What a look found and did.
+
+    Attributes:
+        referred: references to objects, of which several may be to the same.
+        objects: how many have their name, those that were put aside now among them.
+        stored_bytes: what these take.
+        put_aside, put_aside_bytes: taken from their names by this look.
+        taken_back: what was aside, and is referred to after all.
+        aside, aside_bytes: what is aside still, without what this look put there.
+        removed, removed_bytes: removed for good.
+    """
+
+    referred: int = 0
+    objects: int = 0
+    stored_bytes: int = 0
+    put_aside: int = 0
+    put_aside_bytes: int = 0
+    taken_back: int = 0
+    aside: int = 0
+    aside_bytes: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+
+
+class Marks:
+    """The digests that are referred to, in 16 MiB however many they are.
+
+    A Bloom filter: what was added is in it; of what was not, one in 100 million seems to be where a
+    million are, one in 25 where 20 million are. Such an object is kept.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._mask = (1 << bits) - 1
+        self._bits = bytearray(1 << (bits - 3))
+
+    def add(self, digests: Iterable[str]) -> int:
+        """Mark some; how many they were."""
+        bits, count = self._bits, 0
+        for digest in digests:
+            count += 1
+            for at in self._places(digest):
+                bits[at >> 3] |= 1 << (at & 7)
+        return count
+
+    def __contains__(self, digest: str) -> bool:
+        return all(self._bits[at >> 3] >> (at & 7) & 1 for at in self._places(digest))
+
+    def _places(self, digest: str) -> list[int]:
+        """A digest is as good as random: its words are the hashes."""
+        return [word & self._mask for word in _WORDS.unpack_from(bytes.fromhex(digest))]
+
+
+class Collector:
+    """Looks for objects that nothing refers to, and counts what is kept for whom.
+
+    Args:
+        grace_s: how long they are kept, once under their names and once aside.
+        may: whether this control plane leads still.
+        term: in which it leads.
+        users: names of users by their ids.
+
+    Attributes:
+        last: what the last look found and did, that came to its end.
+        removed, removed_bytes: by all looks since the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        history: History,
+        state: LiveState,
+        grace_s: float,
+        may: Callable[[], bool],
+        term: Callable[[], int],
+        users: Callable[[], Mapping[str, str]] = dict,
+        run: Offload = inline,
+    ) -> None:
+        self._objects = objects
+        self._history = history
+        self._state = state
+        self._grace_s = grace_s
+        self._may = may
+        self._term = term
+        self._users = users
+        self._run = run
+        self._one = asyncio.Lock()
+        self.last: Collected | None = None
+        self.removed = 0
+        self.removed_bytes = 0
+
+    async def look(self) -> Collected:
+        """Look at everything once.
+
+        Raises:
+            ReferencesUnread: a manifest that is referred to, or a session's record, cannot be read.
+            ObjectsUnavailable, HistoryUnavailable: it was broken off; the next look begins anew.
+            HistoryFenced: another control plane leads.
+        """
+        async with self._one, self._counting() as counted:
+            done = Collected()
+            before = await self._objects.now() - self._grace_s
+            marks = await self._marked(done, counted)
+            async for some in _batches(self._objects.list_aside(), AT_ONCE):
+                await self._look_aside(some, marks, before, done)
+            self.removed += done.removed
+            self.removed_bytes += done.removed_bytes
+            async for some in _batches(self._objects.list(), AT_ONCE):
+                await counted.objects(await self._look_at(some, marks, before, done))
+            if (failed := await counted.finish()) is not None:
+                _log.warning("kept.not_counted", reason=f"{failed.message}: {failed.why}")
+            self.last = done
+            return done
+
+    async def count(self) -> None:
+        """Count what is kept for whom, and remove nothing; raises as `look`, and TallyFailed."""
+        async with self._one, self._counting() as counted:
+            await self._marked(Collected(), counted)
+            async for some in _batches(self._objects.list(), AT_ONCE):
+                await counted.objects(some)
+            if (failed := await counted.finish()) is not None:
+                raise failed
+
+    @contextlib.asynccontextmanager
+    async def _counting(self) -> AsyncIterator[Counting]:
+        counting = Counting(
+            self._history, self._objects, run=self._run, term=self._term, users=self._users
+        )
+        try:
+            yield counting
+        finally:
+            await counting.close()
+
+    async def _look_at(
+        self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
+    ) -> list[StoredBlob]:
+        """Put aside what nothing refers to; the others."""
+        done.objects += len(some)
+        done.stored_bytes += sum(one.stored_bytes for one in some)
+        idle = [one for one in some if one.put_at <= before and one.digest not in marks]
+        if not idle or not self._may():
+            return some
+        moved = await asyncio.gather(
+            *[self._objects.put_aside(one.digest, self._may) for one in idle]
+        )
+        gone = {one.digest for one, is_moved in zip(idle, moved, strict=True) if is_moved}
+        for one in idle:
+            if one.digest in gone:
+                done.put_aside += 1
+                done.put_aside_bytes += one.stored_bytes
+        return [one for one in some if one.digest not in gone]
+
+    async def _look_aside(
+        self, some: list[StoredBlob], marks: Marks, before: float, done: Collected
+    ) -> None:
+        absent = await self._objects.has_missing([one.digest for one in some])
+        wanted = [one.digest for one in some if one.digest in marks and one.digest in absent]
+        if wanted:
+            await self._objects.take_back(wanted)
+            done.taken_back += len(wanted)
+            _log.warning("content.taken_back", digests=[one[:12] for one in wanted])
+        # What was taken back may lie here still, and what was sent again does.
+        gone = [
+            one
+            for one in some
+            if one.put_at <= before and (one.digest not in marks or one.digest not in absent)
+        ]
+        if gone and self._may():
+            was_there = await asyncio.gather(*[self._objects.delete(one.digest) for one in gone])
+            for one, is_gone in zip(gone, was_there, strict=True):
+                done.removed += is_gone
+                done.removed_bytes += one.stored_bytes * is_gone
+        else:
+            gone = []
+        left = [one for one in some if one not in gone and one.digest not in wanted]
+        done.aside += len(left)
+        done.aside_bytes += sum(one.stored_bytes for one in left)
+
+    async def _marked(self, done: Collected, counted: Counting) -> Marks:
+        """Everything that is referred to.
+
+        What lives first: a session that ends meanwhile is in the catalogue before it leaves the store.
+        """
+        marks = Marks(MARK_BITS)
+        live = [stored.value for stored in tuple(self._state.sessions.values())]
+        await counted.begin({session.id: session.owner for session in live})
+        walk = _Walk(self._objects, marks, done, counted, self._run)
+        await walk.roots(
+            Reference(session.spec.bundle_digest, KeptKind.CODE, session.owner) for session in live
+        )
+        datasets = [
+            Reference(dataset.digest, KeptKind.DATASETS, session.owner)
+            for session in live
+            for dataset in session.spec.datasets
+        ]
+        # They count for the datasets' owners, but where these have removed them.
+        there = await self._history.catalogue.versions_among({one.digest for one in datasets})
+        await walk.roots(one._replace(owner="") if one.digest in there else one for one in datasets)
+        after: tuple[int | str, ...] | None = ()
+        while after is not None:
+            page = await self._history.catalogue.referred(after)
+            await walk.roots(await self._run(partial(_roots_in, page.records)))
+            await walk.roots(page.roots)
+            await walk.blobs(page.blobs)
+            after = page.next
+        await counted.sent()
+        return marks
+
+
+class _Walk:
+    """Marks and counts what is referred to."""
+
+    def __init__(
+        self, objects: ObjectStore, marks: Marks, done: Collected, counted: Counting, run: Offload
+    ) -> None:
+        self._objects = objects
+        self._marks = marks
+        self._done = done
+        self._counted = counted
+        self._run = run
+        self._marked: LruDict[str, None] = LruDict(ROOTS_SEEN)
+        self._seen: LruDict[tuple[str, str], None] = LruDict(ROOTS_SEEN)
+
+    async def blobs(self, some: Sequence[Reference]) -> None:
+        """What lists nothing."""
+        self._done.referred += await self._run(
+            partial(self._marks.add, [one.digest for one in some])
+        )
+        for owner, own in groupby(sorted(some, key=self._counted.owner_of), self._counted.owner_of):
+            await self._counted.refer(owner, KeptKind.LOGS, [one.digest for one in own])
+
+    async def roots(self, some: Iterable[Reference]) -> None:
+        """Manifests, with what they list."""
+        for one in some:
+            if not one.digest or (one.digest, self._counted.owner_of(one)) in self._seen:
+                continue
+            data = await read_root(self._objects, one.digest)
+            is_marked = one.digest in self._marked
+            for digests in ([one.digest], *listed(data)):
+                if not is_marked:
+                    self._done.referred += await self._run(partial(self._marks.add, digests))
+                await self._counted.refer(self._counted.owner_of(one), one.kind, digests)
+                await asyncio.sleep(0)
+            self._marked.keep(one.digest, None)
+            self._seen.keep((one.digest, self._counted.owner_of(one)), None)
+
+
+async def read_root(objects: ObjectStore, root: str) -> bytes:
+    """The manifest of a digest that something refers to.
+
+    Raises:
+        ReferencesUnread: it is not there, or damaged.
+    """
+    try:
+        return await objects.get(root)
+    except (NotFound, BlobDamaged) as error:
+        raise ReferencesUnread(
+            f"the manifest {root} cannot be read: what it lists is unknown",
+            why=error.message,
+            attempt="put it back from a backup, or remove what it belongs to",
+        ) from error
+
+
+def _roots_in(found: Iterable[bytes]) -> list[Reference]:
+    """The code that records of ended sessions refer to. Their datasets are kept by their versions, as long as there are any."""
+    try:
+        sessions = [etcd_codec.decode_session(record) for record in found]
+    except (ValueError, KeyError) as error:
+        raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
+    return [Reference(one.spec.bundle_digest, KeptKind.CODE, one.owner) for one in sessions]
+
+
+async def _batches(blobs: AsyncIterator[StoredBlob], size: int) -> AsyncIterator[list[StoredBlob]]:
+    some: list[StoredBlob] = []
+    async for blob in blobs:
+        some.append(blob)
+        if len(some) == size:
+            yield some
+            some = []
+            await asyncio.sleep(0)  # a page of the listing has many, and nothing here need wait
+    if some:
+        yield some

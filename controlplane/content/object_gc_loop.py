@@ -1,0 +1,60 @@
+"""Has objects that nothing refers to removed, and forgets who has sent which long ago."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+
+if TYPE_CHECKING:
+    from controlplane.content.content import Content
+    from controlplane.content.object_gc import Collector
+    from nsml.clock import Clock
+
+FIRST_AFTER_S: Final = 900.0
+"""A new leader waits until nothing of the one before is on its way to the object store any more."""
+LOOK_EVERY_S: Final = 6 * 3600.0
+
+
+class Collecting:
+    """The leader's."""
+
+    def __init__(self, *, collector: Collector, clock: Clock) -> None:
+        self._collector = collector
+        self._clock = clock
+        self._log = structlog.get_logger("loops.object_gc")
+
+    async def run(self) -> NoReturn:
+        """Look now and then, until cancelled."""
+        await self._clock.sleep(FIRST_AFTER_S)
+        while True:
+            try:
+                done = await self._collector.look()
+            except NsmlError as error:
+                self._log.warning("content.not_collected", reason=f"{error.message}: {error.why}")
+            else:
+                self._log.info("content.collected", **asdict(done))
+            await self._clock.sleep(LOOK_EVERY_S)
+
+
+class Forgetting:
+    """The leader's: notes of blobs that were sent long ago go, whether objects are collected or not."""
+
+    def __init__(self, *, content: Content, clock: Clock) -> None:
+        self._content = content
+        self._clock = clock
+        self._log = structlog.get_logger("loops.forgetting")
+
+    async def run(self) -> NoReturn:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            try:
+                notes = await self._content.forget_sent()
+            except NsmlError as error:
+                self._log.warning("content.sent_not_forgotten", reason=error.message)
+            else:
+                self._log.info("content.sent_forgotten", notes=notes)

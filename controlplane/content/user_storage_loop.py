@@ -1,0 +1,63 @@
+"""Has counted what the object store keeps for each user, whenever somebody has asked for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+
+if TYPE_CHECKING:
+    from controlplane.content.object_gc import Collector
+    from controlplane.limits.user_storage import Kept
+    from nsml.clock import Clock
+
+LOOK_EVERY_S: Final = 5.0
+COUNT_EVERY_S: Final = 6 * 3600.0
+"""As old as a count becomes when nobody asks for another."""
+LEAST_REST_S: Final = 60.0
+FAILED_REST_S: Final = 300.0
+"""After one that failed: what it could not read may be lost."""
+REST: Final = 10.0
+"""After a count so many times as long as it took, and at least `LEAST_REST_S`: it looks at everything."""
+
+
+class CountingKept:
+    """The leader's."""
+
+    def __init__(self, *, collector: Collector, kept: Kept, clock: Clock) -> None:
+        self._collector = collector
+        self._kept = kept
+        self._clock = clock
+        self._counted_at: float | None = None
+        self._log = structlog.get_logger("loops.user_storage")
+
+    async def run(self) -> NoReturn:
+        """Count when it is asked for, until cancelled."""
+        while True:
+            rest_s = LOOK_EVERY_S
+            if self.is_due():
+                begun = self._clock.monotonic()
+                try:
+                    await self._collector.count()
+                    self._counted_at = begun
+                    await self._kept.look()
+                except NsmlError as error:
+                    self._log.warning("kept.not_counted", reason=f"{error.message}: {error.why}")
+                took_s = self._clock.monotonic() - begun
+                has_counted = self._counted_at == begun
+                if has_counted:
+                    self._log.info("kept.counted", seconds=round(took_s, 1))
+                rest_s = max(LEAST_REST_S if has_counted else FAILED_REST_S, REST * took_s)
+            await self._clock.sleep(rest_s)
+
+    def is_due(self) -> bool:
+        """Whether a count was asked for, or the last one is old."""
+        if self._kept.is_count_wanted:
+            return True
+        last = self._counted_at
+        if last is not None and self._clock.monotonic() - last < COUNT_EVERY_S:
+            return False  # where nothing is kept no count is
+        # By another's clock, which may be ahead.
+        return abs(self._clock.time() - self._kept.counted_at) >= COUNT_EVERY_S

@@ -1,0 +1,126 @@
+"""Which URLs the platform calls for users. Pure.
+
+Who may set one could otherwise have the control plane call what only it can reach: its own machine, the network
+behind it, the cloud's metadata. So the addresses that a name stands for are looked at, and it is one of
+these very addresses that is called.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from controlplane.domain.errors import InvalidRequest
+from nsml.hosts import is_public, is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+MOST_URL: Final = 2_048
+"""Characters."""
+_PORTS: Final = {"https": 443, "http": 80}
+
+
+class Target(NamedTuple):
+    """A URL in its parts; `path` begins with "/" and has the query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> str:
+        """What may be shown of it: the rest may be a secret."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+
+class Post(Protocol):
+    """Sends one message; `allows_private`: also to private networks and this machine."""
+
+    @property
+    def allows_private(self) -> bool:
+        """Whether any address may be called."""
+        ...
+
+    async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
+        """Send for a user, and give the HTTP status; raises InvalidRequest or StateConflict."""
+        ...
+
+
+def target_of(url: str, *, allows_private: bool) -> Target:
+    """The parts of a URL; raises InvalidRequest, never with the URL in the words.
+
+    A host that is an address, or this machine's name for itself, is judged here; what other names stand for is
+    looked up when it is called (`pinned`).
+    """
+    if not 0 < len(url) <= MOST_URL:
+        raise InvalidRequest(f"the URL of a webhook has 1 to {MOST_URL:,} characters")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest("the URL of a webhook is printable ASCII without spaces")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidRequest("this is no URL", attempt="https://HOST/...") from None
+    if parts.scheme not in (_PORTS if allows_private else {"https"}):
+        why = "" if parts.scheme != "http" else "what it bears could be read on the way"
+        raise InvalidRequest(
+            "the URL of a webhook begins with https://", why=why, attempt="https://HOST/..."
+        )
+    if not parts.hostname or parts.username is not None or parts.password is not None:
+        raise InvalidRequest(
+            "the URL of a webhook has a host, and neither user nor password",
+            attempt="https://HOST/...",
+        )
+    if not allows_private and _is_private(parts.hostname):
+        raise _private()
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(
+        parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path
+    )
+
+
+def _is_private(host: str) -> bool:
+    """Whether a host, as it is written, can be no public one."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return not is_public(host)
+
+
+def _private() -> InvalidRequest:
+    return InvalidRequest(
+        "the host of the webhook is in a private network",
+        why="the control plane calls public addresses alone",
+        attempt="ask an administrator: `webhooks_to_private` in the control plane's settings",
+    )
+
+
+def pinned(
+    addresses: Sequence[str],
+    *,
+    allows_private: bool,
+    own: Iterable[IPv4Network | IPv6Network] = (),
+) -> str:
+    """The one of a name's addresses to call; raises InvalidRequest.
+
+    Where one of them must not be called none is: a name that is both is a trick or a mistake. `own`: networks of this
+    machine, whose addresses may be public ones, too.
+    """
+    if not addresses:
+        raise InvalidRequest("the host of the webhook has no address")
+    if allows_private:
+        return addresses[0]
+    near = tuple(own)
+    if not all(is_public(one) and not is_within(one, near) for one in addresses):
+        raise _private()
+    return addresses[0]

@@ -1,0 +1,1 @@
+"""Datasets: names for immutable, numbered versions of content."""

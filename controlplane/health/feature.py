@@ -1,0 +1,82 @@
+"""What is wrong with the platform, looked for where no call shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.accounts.feature import joining
+from controlplane.core.feature import Feature
+from controlplane.domain.conditions import ConditionName
+from controlplane.health import warnings
+from controlplane.health.probing_loop import Probing
+from controlplane.health.warning_loop import Warnings
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+LEADERLESS_S: Final = 3.0
+"""So long nobody leads before that is a condition."""
+
+
+def certificate_ends(core: Core) -> dict[str, float]:
+    """Ends of nodes' certificates, by node, Unix seconds; 0 where that is not known."""
+    return {name: core.identities.certificate_ends(name) for name in core.state.nodes}
+
+
+def wire(core: Core) -> Feature:
+    """Ask the parts that nobody asks, and look for what goes wrong slowly."""
+    probing = Probing(
+        core.health.parts(),
+        clock=core.clock,
+        looks=(core.health.look_at_disks, _LeaderWatch(core).look),
+    )
+    return Feature(member_loops={"probing": probing.run, "warnings": _warnings(core).run})
+
+
+def _warnings(core: Core) -> Warnings:
+    joins = core.shared(joining)
+    return Warnings(
+        core.health.conditions,
+        core.store,
+        looks=(
+            (
+                ConditionName.SETTINGS_DIFFER,
+                lambda: warnings.differing_settings(core.members.everyone()),
+            ),
+            (
+                ConditionName.CLOCK_WRONG,
+                lambda: warnings.wrong_clocks(core.contacts.clocks_ahead_s()),
+            ),
+            (
+                ConditionName.JOIN_REFUSED,
+                lambda: warnings.refused_joins(
+                    joins.refused, joins.refused_at, joins.last_refusal, core.wall.time()
+                ),
+            ),
+        ),
+        ends=lambda: (
+            certificate_ends(core),
+            {"authority": core.backends.authority.expires_at},
+        ),
+        files=core.config.certificates,
+        run=core.offload,
+        wall=core.wall,
+        clock=core.clock,
+    )
+
+
+class _LeaderWatch:
+    """Sets the condition that nobody leads: of that no call tells."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._led_at = core.clock.monotonic()
+
+    def look(self) -> None:
+        """While the store is gone nobody can lead, and between two leaders there is always a moment without one."""
+        conditions, now = self._core.health.conditions, self._core.clock.monotonic()
+        if self._core.leading.leader is not None:
+            self._led_at = now
+        is_gone = conditions.stands(ConditionName.COORDINATION_GONE)
+        stands = now - self._led_at >= LEADERLESS_S and not is_gone
+        conditions.set(ConditionName.NO_LEADER, stands=stands)

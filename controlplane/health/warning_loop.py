@@ -1,0 +1,96 @@
+"""Looks for what goes wrong slowly or unseen, in every control plane, and keeps its conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.conditions import ConditionName
+from controlplane.health import warnings
+from controlplane.store.interface import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from controlplane.state.conditions import Conditions
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock, Offload
+
+LOOK_S: Final = 5.0
+FILES_S: Final = 600.0
+"""Between two looks at certificates in files."""
+READ_AT_START: Final = frozenset({"etcd_ca", "etcd_certificate", "s3_ca"})
+"""Settings with files that are in memory until the end of the program; PostgreSQL's are read at each connection."""
+
+_log = structlog.get_logger("loops.warning")
+
+Looks = tuple[tuple[ConditionName, "Callable[[], warnings.Found]"], ...]
+
+
+class Warnings:
+    """The loop.
+
+    Args:
+        looks: what memory tells, by the condition that it makes.
+        ends: of nodes' certificates and of the authority's, as `warnings.ending_certificates` takes them.
+        files: certificates from elsewhere, by the setting that names each.
+        run: for what reads files.
+    """
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        store: KeyValueStore,
+        *,
+        looks: Looks,
+        ends: Callable[[], tuple[Mapping[str, float], Mapping[str, float]]],
+        files: Mapping[str, Path],
+        run: Offload,
+        wall: Clock,
+        clock: Clock,
+    ) -> None:
+        self._conditions = conditions
+        self._store = store
+        self._looks = looks
+        self._ends = ends
+        self._files = dict(files)
+        self._run = run
+        self._wall = wall
+        self._clock = clock
+        self._of_files: dict[str, float] = {}
+        self._read_at = float("-inf")
+
+    async def run(self) -> NoReturn:
+        """Look every few seconds, until cancelled."""
+        while True:
+            await self._look()
+            await self._clock.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        for name, found in self._looks:
+            self._conditions.set_all(name, found())
+        try:
+            away = await self._store.members_away()
+        except StoreError:
+            away = {}  # that nobody answers is a condition of its own
+        self._conditions.set_all(ConditionName.STORE_MEMBER_AWAY, away)
+        if self._files and self._clock.monotonic() >= self._read_at + FILES_S:
+            self._read_at = self._clock.monotonic()
+            read = await self._run(self._read)
+            # A file that is replaced helps no earlier than what reads it.
+            in_use = {one: end for one, end in self._of_files.items() if one in READ_AT_START}
+            self._of_files = read | in_use
+        nodes, own = self._ends()
+        ending = warnings.ending_certificates(nodes, {**own, **self._of_files}, self._wall.time())
+        self._conditions.set_all(ConditionName.CERTIFICATE_ENDING, ending)
+
+    def _read(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, file in self._files.items():
+            try:
+                found[name] = warnings.file_end(file)
+            except (OSError, ValueError) as error:
+                _log.warning("certificate.unread", setting=name, reason=str(error))
+        return found

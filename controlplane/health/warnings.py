@@ -1,0 +1,88 @@
+"""What goes wrong slowly or unseen: settings that differ, clocks, certificates, joins in vain.
+
+Each function gives the subjects of one condition with the evidence for each; nothing here waits or writes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+
+from nsml.thresholds import CERTIFICATE_WARNING_S, WRONG_CLOCK_S
+from nsml.view.units import counted, duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from controlplane.state.members import Member
+
+FILE_WARNING_S: Final = 30 * 86_400.0
+"""Certificates from elsewhere are renewed by people."""
+REFUSED_JOIN_S: Final = 600.0
+"""So long after the last one refused joins are shown."""
+_NOT_SET: Final = "not set"
+
+Found = dict[str, str]
+"""Subjects of a condition, and the evidence for each."""
+
+
+def differing_settings(members: Iterable[Member]) -> Found:
+    """Settings that control planes do not have in common, with who has which value."""
+    members = tuple(members)
+    names = sorted({name for one in members for name in one.settings})
+    found: Found = {}
+    for name in names:
+        values = {one.name: one.settings.get(name, _NOT_SET) for one in members}
+        if len(set(values.values())) > 1:
+            found[name] = "; ".join(f"{member}: {value}" for member, value in values.items())
+    return found
+
+
+def wrong_clocks(ahead_s: Mapping[str, float]) -> Found:
+    """Nodes whose clocks are off, by how far each is ahead of ours in seconds."""
+    return {
+        f"node {node}": f"{duration_text(abs(off))} {'ahead' if off > 0 else 'behind'}"
+        for node, off in sorted(ahead_s.items())
+        if abs(off) > WRONG_CLOCK_S
+    }
+
+
+def ending_certificates(
+    nodes: Mapping[str, float], others: Mapping[str, float], now: float
+) -> Found:
+    """Certificates that end soon or have ended.
+
+    Args:
+        nodes: their ends by node, Unix seconds; 0: not known.
+        others: the same of those that people renew, by what names them.
+        now: Unix seconds.
+    """
+    ends = [
+        *((f"node {name}", at, CERTIFICATE_WARNING_S) for name, at in nodes.items() if at),
+        *((name, at, FILE_WARNING_S) for name, at in others.items()),
+    ]
+    return {name: _end(at, now) for name, at, early_s in sorted(ends) if at - now < early_s}
+
+
+def _end(at: float, now: float) -> str:
+    day = time.strftime("%Y-%m-%d", time.gmtime(at))
+    left_s = at - now
+    return f"ends on {day}, in {duration_text(left_s)}" if left_s > 0 else f"ended on {day}"
+
+
+def refused_joins(count: int, last_at: float, last: str, now: float) -> Found:
+    """Whether machines tried to join in vain lately."""
+    if not count or now - last_at >= REFUSED_JOIN_S:
+        return {}
+    return {
+        "": f"{counted(count, 'refusal')} since the start of this control plane; the last: {last}"
+    }
+
+
+def file_end(file: Path) -> float:
+    """Unix seconds of the first end among a PEM file's certificates; OSError, ValueError: not readable."""
+    certificates = x509.load_pem_x509_certificates(file.read_bytes())
+    return min(one.not_valid_after_utc.timestamp() for one in certificates)

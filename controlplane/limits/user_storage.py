@@ -1,0 +1,272 @@
+"""How much of the object store one user may keep, and how much that is now.
+
+The leader counts it (`content/object_gc.py`) and stores the count; what is sent since is added to it in the transaction that
+notes who has sent which blob. So every control plane knows it from the history, also a new leader, and what
+each is just taking in it counts itself. What one control plane lets in, another one knows LOOK_S later at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from controlplane.domain.errors import LimitReached, NsmlError
+from controlplane.history.values import KeptBytes, KeptKind
+from nsml.view.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from controlplane.domain.identity import User
+    from controlplane.domain.limits import UserLimits
+    from controlplane.history.interface import History
+    from controlplane.history.values import Item
+    from controlplane.state.live_state import LiveState
+    from nsml.clock import Clock
+
+LOOK_S: Final = 5.0
+"""How often the counts are read, which other control planes change as well."""
+
+LEAST_BLOB_BYTES: Final = 4 << 10
+"""What a blob counts for at least: it takes a file, and with it a block and an inode."""
+
+NEAR: Final = 0.9
+"""Above this part of the limit a new count is asked for: what was sent is at most what is kept."""
+CORRECTED: Final = 0.02
+"""... where so much of the limit was sent since the last one."""
+
+UNKNOWN_BYTES: Final = 10 << 40
+"""The limit where others have accounts, nobody has set one, and nobody knows the store's size: a bucket."""
+
+FULL_BYTES: Final = 16 << 20
+"""Whoever has less than this left, or than an eighth, is at the limit: blobs come in batches."""
+
+WORDS: Final[Mapping[str, str]] = {
+    KeptKind.DATASETS.name: "datasets",
+    KeptKind.CHECKPOINTS.name: "checkpoints",
+    KeptKind.CODE.name: "code",
+    KeptKind.MEDIA.name: "media",
+    KeptKind.LOGS.name: "logs",
+    KeptKind.UNUSED.name: "sent and not used yet",
+}
+
+
+class FindsUsers(Protocol):
+    """Accounts."""
+
+    async def get_user(self, name: str) -> User:
+        """One user; NotFound if there is none."""
+        ...
+
+
+def blob_bytes(sizes: Iterable[int]) -> int:
+    """What blobs of these sizes count for."""
+    return sum(max(one, LEAST_BLOB_BYTES) for one in sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptUse:
+    """What a user keeps and may keep, in bytes; `most` 0: without a limit."""
+
+    user: str
+    kept: KeptBytes
+    used: int
+    most: int
+    is_own_limit: bool
+
+    @property
+    def is_full(self) -> bool:
+        """Whether hardly anything more is taken."""
+        return bool(self.most) and self.used + min(FULL_BYTES, self.most // 8) > self.most
+
+
+class Kept:
+    """Decides whether a user may have more kept.
+
+    Args:
+        capacity: what users may fill of the object store's disk, as large as it is; None: not known.
+        has_others: whether anybody else than a user has an account.
+        own_limit: what an administrator has set for one user: bytes, 0 for no limit; None: nothing.
+    """
+
+    def __init__(
+        self,
+        limits: UserLimits,
+        history: History,
+        clock: Clock,
+        *,
+        capacity: Callable[[], int | None] = lambda: None,
+        has_others: Callable[[str], bool] = lambda _: True,
+        own_limit: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        self._limits = limits
+        self._history = history
+        self._clock = clock
+        self._capacity = capacity
+        self._has_others = has_others
+        self._own_limit = own_limit
+        self._known: Mapping[str, KeptBytes] = {}
+        self._noted: Counter[str] = Counter()
+        """What was noted here since `_known` was read."""
+        self._taking: Counter[str] = Counter()
+        """What is stored, or being stored, and not noted yet."""
+        self._asking: set[str] = set()
+        self._looking = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Read the counts now and then, until cancelled."""
+        while True:
+            with contextlib.suppress(NsmlError):  # what we know goes on
+                await self.look()
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Read the counts, and ask for new ones where users are near their limits."""
+        async with self._looking:
+            noted = Counter(self._noted)
+            self._known = await self._history.kept.all()
+            # What is noted while we read may be in it, and counts once more until the next look.
+            self._noted -= noted
+        asking, self._asking = self._asking, set()
+        near = {user for user in self._known if self._is_worth_a_count(user)}
+        for user in asking | near:
+            await self._history.kept.add(user, asked=1)
+
+    def _is_worth_a_count(self, user: str) -> bool:
+        one = self.use(user)
+        if not one.most or one.kept.asked:
+            return False
+        return one.used > NEAR * one.most and one.kept.sent > CORRECTED * one.most
+
+    def everybody(self) -> list[KeptUse]:
+        """Of all users of whom something is kept, by name."""
+        return [self.use(user) for user in sorted({*self._known, *self._noted, *self._taking})]
+
+    @property
+    def is_count_wanted(self) -> bool:
+        """Whether somebody asked for a new count, or something was sent and there was none."""
+        return any(one.asked for one in self._known.values()) or bool(
+            self._known and not self.counted_at
+        )
+
+    @property
+    def counted_at(self) -> float:
+        """Since when the newest count stands, Unix seconds; 0: there was none."""
+        return max((one.counted_at for one in self._known.values()), default=0.0)
+
+    def use(self, user: str) -> KeptUse:
+        """Of one user."""
+        known, own = self._known.get(user, KeptBytes()), self._own_limit(user)
+        kept = known._replace(sent=known.sent + self._noted[user])
+        return KeptUse(
+            user=user,
+            kept=kept,
+            used=kept.bytes + max(self._taking[user], 0),
+            most=self._most(user) if own is None else own,
+            is_own_limit=own is not None,
+        )
+
+    def _most(self, user: str) -> int:
+        if self._limits.kept_bytes is not None:
+            return self._limits.kept_bytes
+        share = self._limits.kept_share
+        if not share or not self._has_others(user):
+            return 0
+        capacity = self._capacity()
+        return UNKNOWN_BYTES if capacity is None else max(int(share * capacity), 1)
+
+    def words(self, user: str, *, is_own: bool) -> str:
+        """For the sessions of a user who is at the limit: that checkpoints wait, and why; "" for all others.
+
+        `is_own`: for the user and administrators; what is kept is nobody else's business.
+        """
+        one = self.use(user)
+        if not one.is_full:
+            return ""
+        text = "new checkpoints are not durable: they wait on their node, since "
+        if not is_own:
+            return f"{text}its owner may have no more kept"
+        kept = f"{size_text(one.used)} of {size_text(one.most)}"
+        return f"{text}the object store keeps {kept} for {user} (nsml usage)"
+
+    def check(self, user: str, size: int) -> None:
+        """Raise LimitReached where a user may not have so much more kept."""
+        one = self.use(user)
+        if not user or not one.most or one.used + size <= one.most:
+            return
+        if one.kept.sent and not one.kept.asked:
+            self._asking.add(user)  # what was sent is an upper bound
+        more = f"takes no {size_text(size)} more" if size < one.most else "takes nothing more"
+        raise LimitReached(
+            f"the object store keeps {size_text(one.used)} for {user}, and {more}",
+            why=f"one user may keep {size_text(one.most)} (user_kept_bytes): {kinds_text(one.kept)}",
+            attempt="nsml usage    shows what takes most, and what removes it",
+        )
+
+    def take(self, user: str, size: int) -> None:
+        """So much is being stored for a user; negative: it was noted, or was not stored."""
+        if user:
+            self._taking[user] += size
+            if not self._taking[user]:
+                del self._taking[user]
+
+    def noted(self, user: str, size: int) -> None:
+        """So much of what was stored is in the history's figure."""
+        if user:
+            self._noted[user] += size
+
+    async def borrow(self, user: str, size: int) -> None:
+        """Count what a user refers to without having sent it.
+
+        Raises:
+            LimitReached: it is more than the user may keep.
+        """
+        self.check(user, size)
+        await self._history.kept.add(user, sent=size)
+        self.noted(user, size)
+
+
+def kinds_text(kept: KeptBytes) -> str:
+    """What is kept by kind, the most first."""
+    kinds = sorted(kept.counted.items(), key=lambda one: -one[1])
+    words = [f"{WORDS.get(kind, kind.lower())} {size_text(size)}" for kind, size in kinds if size]
+    if kept.sent:
+        words.append(f"sent since the last count {size_text(kept.sent)}")
+    return ", ".join(words) or "nothing"
+
+
+class KeptUsages:
+    """What users keep, as they and administrators look at it."""
+
+    def __init__(
+        self, *, kept: Kept, history: History, state: LiveState, users: FindsUsers
+    ) -> None:
+        self._kept = kept
+        self._history = history
+        self._state = state
+        self._users = users
+
+    async def of(self, user: str) -> tuple[KeptUse, tuple[Item, ...]]:
+        """What a user keeps as of now, and their largest datasets and sessions.
+
+        Raises:
+            NotFound: there is no such user, and nothing is kept under the name.
+        """
+        await self._kept.look()
+        use = self._kept.use(user)
+        if not use.used:
+            await self._users.get_user(user)
+        live = {
+            one.value.id: one.value.name
+            for one in self._state.sessions.values()
+            if one.value.owner == user
+        }
+        return use, await self._history.kept.largest(user, live)
+
+    async def all(self) -> list[KeptUse]:
+        """Of all users of whom something is kept, the most first."""
+        await self._kept.look()
+        return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.user))

@@ -1,1 +1,0 @@
-"""The leader's loops: what goes on by itself."""

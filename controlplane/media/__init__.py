@@ -1,0 +1,1 @@
+"""Media: what sessions show beside their numbers."""

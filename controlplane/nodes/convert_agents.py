@@ -1,0 +1,448 @@
+"""What agents and the control plane tell one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from controlplane.codec import encoder
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import (
+    HOST_NETWORK,
+    Cause,
+    Device,
+    Exit,
+    Node,
+    PlacedAs,
+    Resources,
+    Stock,
+)
+from controlplane.history.rollup import MOST_KEYS, sound
+from controlplane.history.values import (
+    Channel,
+    Chunk,
+    DeviceSample,
+    NodeSample,
+    ReplicaSample,
+    StreamKey,
+)
+from controlplane.nodes.registration import ChangedOffer, Registration
+from controlplane.secrets.user_secrets import OpenedSecret
+from controlplane.sessions.convert import CAUSES, spec_message
+from controlplane.state.agent_connections import Ability, ImageAction
+from controlplane.state.progress import ProgressReport
+from controlplane.state.replica_reports import Report
+from controlplane.wire.chunking import parts_of
+from controlplane.wire.resources import to_device, to_isolation, to_kept, to_networks
+from controlplane.wire.times import duration, seconds_of, time_of
+from nsml.content.digests import is_digest
+from nsml.images import is_reference, whole_reference
+from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from controlplane.state.agent_connections import ImageOrder, TunnelOrder
+    from controlplane.state.desired_replicas import Assignment, Orders
+
+Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
+"""By session, attempt and rank."""
+
+MOST_NOTE_CHARS: Final = 4096
+"""Of what a node says for people to read; the rest is cut off."""
+MOST_WAITING_CHARS: Final = 256
+MOST_IMAGE_CHARS: Final = 512
+MOST_NODE_DEVICES: Final = 256
+MOST_STOCKED: Final = 256
+"""Things that a node may say that it has."""
+MOST_FACT_BYTES: Final = 256
+"""In each text that a node says of itself: sessions keep those of their devices, in one record."""
+
+# The contract's names of our values, by value; messages take them as they are.
+_CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
+_CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
+_ABILITIES: Final = {
+    agents_pb2.AgentAbility.Value(f"AGENT_ABILITY_{one.name}"): one for one in Ability
+}
+_REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
+_PHASES: Final = {phase: f"REPLICA_PHASE_{phase.value}" for phase in ReplicaPhase}
+_PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one in _REPORTED}
+
+
+_SECRET: Final = encoder(OpenedSecret, agents_pb2.SecretValue)
+
+
+def to_registration(message: agents_pb2.Register, now: float) -> Registration:
+    """What an agent says first."""
+    devices = to_devices(message.devices)
+    texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
+    _check_facts([*texts, message.gang_network])
+    node = Node(
+        name=message.node,
+        boot_id=message.boot_id,
+        capacity=Resources(
+            gpu_thousandths=len(devices) * 1000,
+            cpu_thousandths=message.capacity.cpu_thousandths,
+            memory_bytes=message.capacity.memory_bytes,
+        ),
+        devices=devices,
+        isolation=to_isolation(message.isolation),
+        agent_version=message.agent_version,
+        pod=message.pod,
+        host=message.host,
+        owner=message.owner,
+        device_note=message.device_note[:MOST_NOTE_CHARS],
+        only_owner=message.only_owner[:MOST_NOTE_CHARS],
+        gang_network=message.gang_network or HOST_NETWORK,
+        networks=to_networks(message.networks),
+        isolation_note=message.isolation_note[:MOST_NOTE_CHARS],
+        setting_note=message.setting_note[:MOST_NOTE_CHARS],
+        not_ready=message.not_ready[:MOST_NOTE_CHARS],
+        engine_note=message.engine_note[:MOST_NOTE_CHARS],
+        registered_at=now,
+        limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
+    )
+    return Registration(
+        node=node,
+        cluster_id=message.cluster_id,
+        highest_term=message.highest_term,
+        highest_revision=message.highest_revision,
+        replicas=tuple(to_report(one, message.node, now) for one in message.replicas),
+    )
+
+
+def to_abilities(given: Iterable[int]) -> frozenset[Ability]:
+    """What an agent can be asked; what we do not know ourselves is passed over."""
+    return frozenset(_ABILITIES[one] for one in given if one in _ABILITIES)
+
+
+def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
+    """All devices of a node."""
+    devices = tuple(map(to_device, messages))
+    if len({device.uuid for device in devices}) != len(devices):
+        raise InvalidRequest("two devices have one uuid")
+    if len(devices) > MOST_NODE_DEVICES:
+        raise InvalidRequest(f"{len(devices)} devices: a node has at most {MOST_NODE_DEVICES}")
+    for device in devices:
+        _check_facts([device.uuid, device.model, device.withheld, device.parent_uuid])
+    return devices
+
+
+def to_changed_offer(message: agents_pb2.DevicesChanged) -> ChangedOffer:
+    """What a node offers from now on."""
+    return ChangedOffer(
+        devices=to_devices(message.devices),
+        note=message.device_note[:MOST_NOTE_CHARS],
+        not_ready=message.not_ready[:MOST_NOTE_CHARS],
+        engine_note=message.engine_note[:MOST_NOTE_CHARS],
+    )
+
+
+def _check_facts(texts: list[str]) -> None:
+    longest = max(texts, key=lambda text: len(text.encode()))
+    if len(longest.encode()) > MOST_FACT_BYTES:
+        raise InvalidRequest(
+            f"{longest[:40]!r}... is no fact of a node", why=f"over {MOST_FACT_BYTES} bytes"
+        )
+
+
+def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Report:
+    """A step of a replica of `node`."""
+    phase = _PHASES_BACK.get(message.phase)
+    if phase is None:
+        raise InvalidRequest(f"there is no replica phase {message.phase}")
+    ended = None
+    if message.HasField("exit"):
+        cause = _CAUSES_BACK.get(message.exit.cause)
+        if cause is None:
+            raise InvalidRequest(f"there is no cause {message.exit.cause}")
+        if message.exit.node_refused:
+            cause = Cause.NODE_REFUSED
+        ended = Exit(
+            cause=cause,
+            exit_code=message.exit.exit_code,
+            message=message.exit.message[:MOST_NOTE_CHARS],
+            started_at=time_of(message.exit.started_at),
+            ended_at=time_of(message.exit.ended_at),
+            ran_for_s=seconds_of(message.exit.ran_for),
+            memory_peak_bytes=message.exit.memory_peak_bytes,
+        )
+    return Report(
+        node=node,
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        phase=phase,
+        at=time_of(message.at) or now,
+        exit=ended,
+        placed_as=_to_placed_as(message.placed_as) if message.HasField("placed_as") else None,
+        waiting=message.waiting[:MOST_WAITING_CHARS],
+        image=message.image[:MOST_IMAGE_CHARS],
+    )
+
+
+def to_progress(message: agents_pb2.ProgressReport, node: str) -> ProgressReport:
+    """What a session would lose by being moved."""
+    has_saved = message.HasField("since_saved")
+    return ProgressReport(
+        node=node,
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        is_resumable=message.resumable,
+        since_saved_s=seconds_of(message.since_saved) if has_saved else None,
+    )
+
+
+def to_stock(message: agents_pb2.StockReport) -> Stock:
+    """What a node has of what sessions need."""
+    if len(message.things) > MOST_STOCKED:
+        raise InvalidRequest(
+            f"{len(message.things)} things in stock: a node tells of at most {MOST_STOCKED}"
+        )
+    things = {_stocked(one): one.bytes for one in message.things}
+    return Stock(things=things, bytes_per_s=float(message.bytes_per_second))
+
+
+def _stocked(thing: agents_pb2.StockedThing) -> str:
+    if is_digest(thing.dataset_digest):
+        return thing.dataset_digest
+    if is_reference(thing.image):
+        return whole_reference(thing.image)
+    named = thing.dataset_digest or thing.image
+    raise InvalidRequest(f"{named[:80]!r} is neither the digest of a dataset nor an image")
+
+
+def _to_placed_as(message: agents_pb2.PlacedAs) -> PlacedAs:
+    return PlacedAs(
+        session_name=message.session_name[:MOST_FACT_BYTES],
+        device_uuids=tuple(message.device_uuids[:MOST_NODE_DEVICES]),
+        started_at=time_of(message.started_at),
+    )
+
+
+def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlResponse:
+    """Reports that need not be repeated."""
+    return agents_pb2.ControlResponse(
+        acknowledged=agents_pb2.ReportsAcknowledged(
+            reports=[
+                agents_pb2.ReplicaReport(
+                    replica=agents_pb2.ReplicaId(
+                        session_id=one.session_id, attempt=one.attempt, rank=one.rank
+                    ),
+                    phase=_PHASES[one.phase],
+                )
+                for one in reports
+            ]
+        )
+    )
+
+
+class OrdersMessages:
+    """The orders of one stream as messages; those that are as they were are not made again.
+
+    A node is told all that it is to run whenever something is added.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, int, int], _Said] = {}
+
+    def of(
+        self, orders: Orders, term: int, secrets: Secrets, *, now: float
+    ) -> Iterator[agents_pb2.ControlResponse]:
+        """What a node is to run; `secrets` are for its programs that are still to be started, `now` in Unix seconds."""
+        before, self._said = self._said, {}
+        parts = parts_of(self._assignment(one, before, secrets) for one in orders.assignments)
+        part = next(parts)
+        for following in parts:  # made one at a time: together they may be very many bytes
+            yield _orders_message(orders, term, part, more=True)
+            part = following
+        message = _orders_message(orders, term, part, more=False)
+        message.orders.sent_at.FromNanoseconds(round(now * 1e9))
+        yield message
+
+    def _assignment(
+        self,
+        assignment: Assignment,
+        before: Mapping[tuple[str, int, int], _Said],
+        secrets: Secrets,
+    ) -> agents_pb2.Assignment:
+        held = assignment.held
+        key = (held.session_id, held.attempt, held.rank)
+        if key in secrets:
+            return _assignment(assignment, secrets)  # and kept nowhere
+        said = before.get(key)
+        if said is None or not said.is_of(assignment):
+            said = _Said(assignment, _assignment(assignment, secrets))
+        self._said[key] = said
+        return said.message
+
+
+class _Said(NamedTuple):
+    """What a message was made of, and the message."""
+
+    assignment: Assignment
+    message: agents_pb2.Assignment
+
+    def is_of(self, other: Assignment) -> bool:
+        """Whether it would be made of the same records again."""
+        mine = self.assignment
+        return (
+            mine.session is other.session and mine.held is other.held and mine.hosts == other.hosts
+        )
+
+
+def _orders_message(
+    orders: Orders, term: int, assignments: list[agents_pb2.Assignment], *, more: bool
+) -> agents_pb2.ControlResponse:
+    return agents_pb2.ControlResponse(
+        orders=agents_pb2.Orders(
+            term=term, revision=orders.revision, assignments=assignments, more=more
+        )
+    )
+
+
+def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
+    """A tunnel that an agent is to dial."""
+    return agents_pb2.ControlResponse(
+        open_tunnel=agents_pb2.OpenTunnel(
+            tunnel_id=order.tunnel_id,
+            replica=agents_pb2.ReplicaId(
+                session_id=order.session_id, attempt=order.attempt, rank=order.rank
+            ),
+            service=order.service,
+            only_checks=order.only_checks,
+        )
+    )
+
+
+_IMAGE_ACTIONS: Final = {
+    ImageAction.PULL: agents_pb2.IMAGE_ACTION_PULL,
+    ImageAction.LOOK: agents_pb2.IMAGE_ACTION_LOOK,
+    ImageAction.REMOVE: agents_pb2.IMAGE_ACTION_REMOVE,
+}
+
+
+def image_message(order: ImageOrder) -> agents_pb2.ControlResponse:
+    """What an agent is asked about an image."""
+    return agents_pb2.ControlResponse(
+        image_order=agents_pb2.ImageOrder(
+            order_id=order.order_id,
+            action=_IMAGE_ACTIONS[order.action],
+            image=order.image,
+            owner_id=order.owner_id,
+        )
+    )
+
+
+def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
+    held, session = assignment.held, assignment.session
+    message = agents_pb2.Assignment(
+        replica=agents_pb2.ReplicaId(
+            session_id=held.session_id, attempt=held.attempt, rank=held.rank
+        ),
+        session_name=session.name,
+        owner=session.owner,
+        owner_id=session.owner_id,
+        spec=spec_message(session.spec, session.owner),
+        device_uuids=[share.uuid for share in held.devices],
+        resources=resources_pb2.Resources(
+            gpu_thousandths=held.gpu_thousandths,
+            cpu_thousandths=held.cpu_thousandths,
+            memory_bytes=held.memory_bytes,
+        ),
+        hosts=assignment.hosts,
+        secrets=[
+            _SECRET.to_message(one)
+            for one in secrets.get((held.session_id, held.attempt, held.rank), ())
+        ],
+    )
+    if session.spec.refresh_environment:
+        message.built_after.FromNanoseconds(round(session.created_at * 1e9))
+    if session.stop is not None:
+        message.stop.CopyFrom(
+            agents_pb2.StopOrder(
+                grace=duration(session.stop.grace_s),
+                cause=CAUSES[session.stop.cause],
+                reason=session.stop.reason,
+            )
+        )
+        if session.stop.notice_s:
+            message.stop.notice.CopyFrom(duration(session.stop.notice_s))
+    return message
+
+
+def to_chunk(message: agents_pb2.Chunk) -> Chunk:
+    """A run of records or bytes."""
+    try:
+        return Chunk(
+            stream=to_stream(message.stream),
+            first=message.first,
+            last=message.last,
+            records=tuple(message.records),
+            data=message.data,
+            is_gap=message.gap,
+        )
+    except ValueError as error:
+        raise InvalidRequest("a chunk does not hold what it says", why=str(error)) from None
+
+
+def to_stream(message: agents_pb2.StreamKey) -> StreamKey:
+    """The name of a stream."""
+    return StreamKey(
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        channel=Channel(message.channel),
+        writer=message.writer,
+    )
+
+
+def stream_message(key: StreamKey) -> agents_pb2.StreamKey:
+    """The name of a stream."""
+    return agents_pb2.StreamKey(
+        replica=agents_pb2.ReplicaId(session_id=key.session_id, attempt=key.attempt, rank=key.rank),
+        channel=_CHANNELS[key.channel],
+        writer=key.writer,
+    )
+
+
+def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
+    """Readings of a node."""
+    return NodeSample(
+        node=node,
+        boot_id=message.boot_id,
+        sequence=message.sequence,
+        at=time_of(message.at),
+        devices=tuple(
+            DeviceSample(
+                uuid=one.uuid,
+                utilization_percent=sound(one.utilization_percent),
+                memory_used_bytes=sound(one.memory_used_bytes),
+                power_watts=sound(one.power_watts),
+                temperature_celsius=sound(one.temperature_celsius),
+                clock_mhz=one.clock_mhz,
+                memory_clock_mhz=one.memory_clock_mhz,
+                ecc_corrected=one.ecc_corrected,
+                ecc_uncorrected=one.ecc_uncorrected,
+                last_xid=one.last_xid,
+                process_count=one.process_count,
+                throttled=one.throttled[:MOST_FACT_BYTES],
+            )
+            for one in message.devices
+        ),
+        cpu_percent=sound(message.cpu_percent),
+        memory_used_bytes=sound(message.memory_used_bytes),
+        disk_note=message.disk_note[:MOST_FACT_BYTES],
+        replicas=tuple(
+            ReplicaSample(
+                session_id=one.replica.session_id,
+                attempt=one.replica.attempt,
+                rank=one.replica.rank,
+                cpu_cores=sound(one.cpu_cores),
+                memory_used_bytes=sound(one.memory_used_bytes),
+                process_count=one.process_count,
+            )
+            for one in message.replicas[:MOST_KEYS]
+        ),
+    )

@@ -1,0 +1,72 @@
+"""Tells the agents that are connected when their orders have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.changes import AllocationChanged, SessionChanged
+from controlplane.state.desired_replicas import replicas_of
+
+if TYPE_CHECKING:
+    from controlplane.domain.changes import Change
+    from controlplane.state.agent_connections import AgentConnections
+    from controlplane.state.live_state import LiveState
+    from controlplane.state.subscriptions import Subscription
+
+REMOVALS_WAIT_S: Final = 0.05
+"""An agent knows what has ended there: to be told so can wait for the next thing to start."""
+
+
+class Ordering:
+    """Wakes the Control streams of the nodes that a change concerns."""
+
+    def __init__(self, *, state: LiveState, contacts: AgentConnections) -> None:
+        self._state = state
+        self._contacts = contacts
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        time = asyncio.get_running_loop().time
+        later: set[str] = set()
+        due: float | None = None
+        with self._state.subscribed() as changes:
+            for connected in self._contacts.links():
+                connected.order()
+            while True:
+                taken = await self._take(changes, until=due)
+                now = {node for change in taken for node in self._urgent(change)}
+                later = (later | {node for one in taken for node in _concerned(one)}) - now
+                if due is not None and time() >= due:
+                    now, later = now | later, set()
+                    due = None
+                if later and due is None:
+                    due = time() + REMOVALS_WAIT_S
+                for node in sorted(now):
+                    link = self._contacts.link(node)
+                    if link is not None:
+                        link.order()
+
+    @staticmethod
+    async def _take(changes: Subscription, *, until: float | None) -> list[Change]:
+        """Changes; none when the event loop's time is over."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await changes.take()
+        except TimeoutError:
+            return []
+
+    def _urgent(self, change: Change) -> set[str]:
+        """Nodes that have something to start or to stop."""
+        match change:
+            case AllocationChanged(allocation=allocation):
+                link = self._contacts.link(allocation.node)
+                known = link.ordered if link else frozenset()
+                return set() if replicas_of(allocation.replicas) <= known else {allocation.node}
+            case SessionChanged(session=session) if session.stop is not None:
+                return {one.node for one in session.replicas}
+        return set()
+
+
+def _concerned(change: Change) -> set[str]:
+    return {change.allocation.node} if isinstance(change, AllocationChanged) else set()

@@ -1,0 +1,159 @@
+"""What silence of a node means for its sessions, and which proof ends it.
+
+Each decision is about one session, because a node may run more of them than fit into a
+transaction. What is interrupted between two of them is made up for at the next registration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import Cause, Exit, Node
+from controlplane.state.replica_reports import Report, apply_report, follow_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from controlplane.domain.values import Replica, Session
+    from controlplane.state.live_state import LiveState
+    from controlplane.state.pending_writes import Draft
+
+LOST_AFTER_MARGIN_S: Final = 30.0
+"""Added to lost_after and grace: the shim counts from the agent's own last contact, which may have
+been a little later than ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Why replicas are known to be gone, and since when.
+
+    `last_word_at` is when their node was last heard, as far as it is known, else `now`: who was
+    never heard here may have run them until a moment ago.
+    """
+
+    cause: Cause
+    message: str
+    now: float
+    last_word_at: float
+
+
+def sessions_of(state: LiveState, node: str) -> list[str]:
+    """Ids of those with a replica there that is not finalized, whether it holds anything or not."""
+    return [
+        session.id
+        for session in state.sessions_on(node)
+        if any(
+            one.node == node and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
+        )
+    ]
+
+
+def contact_changed(draft: Draft, session_id: str, unheard: frozenset[str], now: float) -> None:
+    """A node of the session fell silent, or was heard again: it is UNKNOWN, or no longer."""
+    session = draft.session(session_id)
+    if session is None:
+        return
+    followed = follow_replicas(session, unheard, started_at=now)
+    if followed is not session:
+        draft.put_session(followed)
+
+
+def lose(draft: Draft, session_id: str, node: str, proof: Proof, unheard: frozenset[str]) -> None:
+    """The session's replicas on the node are gone."""
+    session = draft.session(session_id)
+    for one in session.replicas if session else ():
+        if session and one.node == node:
+            apply_report(draft, _loss(session, one, proof), unheard, proof.now)
+
+
+def settle(
+    draft: Draft,
+    session_id: str,
+    node: str,
+    *,
+    reports: Sequence[Report],
+    proof: Proof,
+    unheard: frozenset[str],
+    is_held: bool = False,
+) -> None:
+    """A node has said all that it has: what it had of the session and no longer has is lost.
+
+    A replica that was placed and of which the node never spoke has not begun: its order stands.
+    Of a node that is held nothing is lost: what it lacks may have ended in the history that is no more.
+    """
+    for report in reports:
+        apply_report(draft, _since_last_word(report, proof), unheard, proof.now)
+    if is_held:
+        contact_changed(draft, session_id, unheard, proof.now)
+        return
+    has = {(report.attempt, report.rank) for report in reports}
+    session = draft.session(session_id)
+    for one in session.replicas if session else ():
+        if session is None or one.node != node or one.phase is ReplicaPhase.PLACED:
+            continue
+        if (session.attempt, one.rank) not in has:
+            apply_report(draft, _loss(session, one, proof), unheard, proof.now)
+    contact_changed(draft, session_id, unheard, proof.now)
+
+
+def put_node(draft: Draft, node: Node) -> None:
+    """Write what a node is, its hold included; drain and fence stay as they were decided here."""
+    known = draft.node(node.name)
+    if known is not None:
+        fence = known.fence if is_fenced(known, node.boot_id) else None
+        node = replace(node, drain=known.drain, fence=fence)
+    if known is None or replace(known, registered_at=node.registered_at) != node:
+        draft.put_node(node)
+
+
+def _since_last_word(report: Report, proof: Proof) -> Report:
+    """The report, as heard when its replica ended: somewhere between the node's last word and now.
+
+    What its node did in its silence may be why others of the gang failed, of whom was heard at once.
+    """
+    if report.exit is None:
+        return report
+    if report.exit.cause is Cause.NODE_LOST:  # found gone: nobody saw when it ended
+        return replace(report, heard_at=proof.last_word_at)
+    ended_at = min(max(report.exit.ended_at, proof.last_word_at), proof.now)
+    return replace(report, heard_at=ended_at)
+
+
+def open_node(draft: Draft, name: str, boot_id: str) -> None:
+    """Its agent has ended all that it should not run: fence and hold have served their end."""
+    node = draft.node(name)
+    if node is None:
+        return
+    fence = None if is_fenced(node, boot_id) else node.fence
+    is_served = node.hold is None or node.hold.lifted_by or not node.hold.is_of_orders
+    opened = replace(node, fence=fence, hold=None if is_served else node.hold)
+    if opened != node:
+        draft.put_node(opened)
+
+
+def is_fenced(node: Node, boot_id: str) -> bool:
+    """Whether what the node ran in this boot of its machine was said to be gone."""
+    return node.fence is not None and node.fence.boot_id == boot_id
+
+
+def given_up(node: Node, boot_id: str) -> frozenset[tuple[str, int, int]]:
+    """What the node had in this boot and was said to be gone: session id, attempt, rank of each."""
+    if node.fence is None or not is_fenced(node, boot_id):
+        return frozenset()
+    return node.fence.replicas
+
+
+def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
+    ran = max(proof.last_word_at - replica.started_at, 0.0) if replica.started_at else 0.0
+    return Report(
+        node=replica.node,
+        session_id=session.id,
+        attempt=session.attempt,
+        rank=replica.rank,
+        phase=ReplicaPhase.FINALIZED,
+        at=proof.now,
+        exit=Exit(cause=proof.cause, message=proof.message, ended_at=proof.now, ran_for_s=ran),
+        heard_at=proof.last_word_at,
+    )

@@ -1,0 +1,1 @@
+"""Users' webhooks, and the notices that wait for them."""

@@ -1,0 +1,117 @@
+"""Users' webhooks: one sealed URL each, and what is sent there."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from controlplane.core.webhook_targets import target_of
+from controlplane.domain.errors import NotFound, StateConflict
+from controlplane.domain.notices import DEFAULT_EVENTS, WebhookEvent, is_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from controlplane.core.webhook_targets import Post
+    from controlplane.secrets.user_secrets import UserSecrets
+
+
+class WebhookFacts(NamedTuple):
+    """What is told of one; `set_at` in Unix seconds."""
+
+    origin: str
+    set_at: float
+    events: tuple[WebhookEvent, ...]
+
+
+def is_taken(status: int) -> bool:
+    """Whether an HTTP status says that a message has arrived."""
+    return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+
+
+def is_final(status: int) -> bool:
+    """Whether another try can change nothing: it has arrived, or is refused for what it is."""
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+class Webhooks:
+    """Webhooks of all users.
+
+    Args:
+        post: None: this control plane calls nobody.
+    """
+
+    def __init__(self, secrets: UserSecrets, post: Post | None) -> None:
+        self._secrets = secrets
+        self._post = post
+
+    async def put(
+        self, owner: str, url: str, events: Collection[WebhookEvent] = DEFAULT_EVENTS
+    ) -> WebhookFacts:
+        """Set a user's.
+
+        Raises:
+            InvalidRequest: no such URL is called.
+            NotFound: the user was removed.
+        """
+        target = target_of(url, allows_private=self._poster().allows_private)
+        chosen = tuple(one for one in WebhookEvent if one in events)
+        set_at = await self._secrets.put_webhook(owner, url, chosen)
+        return WebhookFacts(target.origin, set_at, chosen)
+
+    async def told(self, owner: str) -> WebhookFacts | None:
+        """What is set; NotFound if there is no such user."""
+        found = await self._secrets.webhook(owner)
+        if found is None:
+            return None
+        origin = target_of(found.url, allows_private=True).origin
+        return WebhookFacts(origin, found.set_at, found.events)
+
+    async def wanted(self, owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
+        """For what those of these users are called, without users that have none.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        return {} if self._post is None else await self._secrets.webhook_events(owners)
+
+    async def remove(self, owner: str) -> None:
+        """Remove a user's, if there is one."""
+        await self._secrets.remove_webhook(owner)
+
+    async def send(
+        self,
+        owner: str,
+        message: Mapping[str, object],
+        event: WebhookEvent | None = None,
+        *,
+        owner_id: str = "",
+    ) -> int:
+        """Send a message to a user's, once, and give the HTTP status.
+
+        Args:
+            owner: the user.
+            message: what is sent, as JSON.
+            event: what it tells; None: what is told whatever the webhook is called for.
+            owner_id: that the user must have; "": any.
+
+        Raises:
+            NotFound: there is no such user, none is set, or it is not called for that.
+            InvalidRequest: it is not to be called, by what the operator allows now.
+            StateConflict: it cannot be reached, or does not answer in time.
+        """
+        post, found = self._poster(), await self._secrets.webhook(owner)
+        if found is None:
+            raise NotFound("no webhook is set", attempt="nsml webhook set < FILE")
+        if owner_id and found.owner_id != owner_id:
+            raise NotFound(f"{owner} is another user than the one of then")
+        if event is not None and not is_wanted(event, found.events):
+            raise NotFound(f"the webhook is not called for {event.value.lower()}")
+        target = target_of(found.url, allows_private=post.allows_private)
+        return await post(target, json.dumps(message).encode(), owner=owner)
+
+    def _poster(self) -> Post:
+        if self._post is None:
+            raise StateConflict("this control plane calls no webhooks")
+        return self._post

@@ -1,1 +1,0 @@
-"""The use cases: what users and agents may want, decided and written. The only writers of etcd."""

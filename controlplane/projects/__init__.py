@@ -1,0 +1,1 @@
+"""Projects: members, quotas and budgets, and who may submit what in them."""

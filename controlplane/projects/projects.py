@@ -1,0 +1,537 @@
+"""Projects: made, changed, removed; and who may submit what in them.
+
+Any control plane does this, leader or not: every change is one transaction that compares what it was
+decided on; a lost race is decided anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from controlplane.core.compare_and_swap import TRIES, commit_at
+from controlplane.domain.errors import (
+    AlreadyExists,
+    Denied,
+    InvalidRequest,
+    NotFound,
+    OverQuota,
+    StateConflict,
+    StillLive,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.identity import UserCaller
+from controlplane.domain.names import check_project, check_user
+from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, HIDE, PLATFORM, SEE, may
+from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
+from controlplane.limits.reserved_names import check_not_reserved
+from controlplane.scheduler import request_of
+from controlplane.scheduler.entitlement import claim_of, never
+from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
+from controlplane.store.interface import (
+    Delete,
+    Put,
+    absent,
+    unchanged,
+)
+from controlplane.stored import etcd_codec
+from nsml.view.units import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from controlplane.core.infeasible import Alternatives
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import SessionSpec
+    from controlplane.scheduler import Request
+    from controlplane.state.live_state import LiveState
+    from controlplane.store.interface import Compare, KeyValueStore
+    from nsml.clock import Clock
+
+MOST_PROJECTS: Final = 1_000
+MOST_MEMBERS: Final = 1_000
+MOST_AT_ONCE: Final = 50
+"""Members in one change: each is compared in its transaction."""
+MOST_GPU_SECONDS: Final = 1e6 * 365 * 86_400
+MOST_PERIOD_DAYS: Final = 3_660
+DEFAULT_PERIOD_DAYS: Final = 30
+MOST_WEIGHT: Final = 1_000.0
+MOST_COUNT: Final = 1 << 62
+LATEST_S: Final = 1e11
+
+_log = structlog.get_logger("operations.projects")
+
+
+class Users(Protocol):
+    """Who there is."""
+
+    async def there(self, name: str) -> Compare:
+        """The condition that this user is still there; NotFound if there is none."""
+        ...
+
+    async def nobody(self, name: str) -> Compare:
+        """The condition that there is no such user; AlreadyExists if there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetWish:
+    """A budget as it is asked for; None: as it is, or the default."""
+
+    gpu_seconds: float | None = None
+    period_days: int | None = None
+    anchor: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectWish:
+    """Settings as they are asked for; None, and measures of quotas that are left out: as they are."""
+
+    owner: str | None = None
+    quota: dict[str, int] = field(default_factory=dict)
+    member_quota: dict[str, int] = field(default_factory=dict)
+    budget: BudgetWish | None = None
+    without_budget: bool = False
+    weight: float | None = None
+    most_priority: Priority | None = None
+
+
+class Projects:
+    """The projects that have a record."""
+
+    def __init__(
+        self, *, store: KeyValueStore, state: LiveState, users: Users, clock: Clock
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._users = users
+        self._clock = clock
+
+    async def create(self, name: str, wish: ProjectWish, members: Collection[str]) -> Project:
+        """Make a project.
+
+        Raises:
+            InvalidRequest: the name or a setting.
+            NotFound: a member is no user.
+            AlreadyExists: there is one, or a user of that name who is not its owner.
+            TooLarge: too many projects, or members.
+        """
+        check_not_reserved(check_project(name), "project")
+        _check_members(members)
+        if len(self._state.projects) >= MOST_PROJECTS:
+            raise TooLarge(f"there are {MOST_PROJECTS} projects", attempt="nsml project rm NAME")
+        now = self._clock.time()
+        bare = Project(name=name, members=frozenset(members), created_at=now)
+        made = changed(bare, wish, now)
+        for _ in range(TRIES):
+            if self._state.project(name) is not None:
+                raise AlreadyExists(f"project {name} exists", attempt=f"nsml project show {name}")
+            compares = [await self._users.there(one) for one in sorted(made.members)]
+            if made.owner != name:
+                compares.append(await self._users.nobody(name))
+            if await self._write(made, [absent(etcd_codec.project_key(name)), *compares]):
+                _log.info("project.created", project=name, owner=made.owner)
+                return made
+        raise _busy(name)
+
+    async def update(self, name: str, wish: ProjectWish) -> Project:
+        """Change settings.
+
+        Raises:
+            NotFound: there is no such project, or the owner is no user.
+            InvalidRequest: a setting.
+        """
+        now = self._clock.time()
+        new = [wish.owner] if wish.owner else []
+        return await self._change(name, lambda known: changed(known, wish, now), new)
+
+    async def change_members(
+        self, name: str, *, add: Collection[str], remove: Collection[str], asked_by: UserCaller
+    ) -> tuple[Project, frozenset[str]]:
+        """Add and remove members; also who of them was one, or none, already.
+
+        Raises:
+            NotFound: there is no such project that the caller sees, or a new member is no user.
+            Denied: the caller is neither its owner nor an administrator.
+            StateConflict: the owner is to be removed.
+            TooLarge: too many at once, or in all.
+        """
+        _check_members({*add, *remove})
+        before: frozenset[str] = frozenset()
+
+        def decide(known: Project) -> Project:
+            nonlocal before
+            answer = may(asked_by, CHANGE, known)
+            if answer is HIDE:  # they were taken out meanwhile
+                raise self._unseen(name, asked_by)
+            if answer is not ALLOW:
+                raise Denied(
+                    f"you are not the owner of project {name}",
+                    why=f"{known.owner or 'nobody'} is",
+                    attempt="ask them, or an administrator",
+                )
+            if known.owner in remove:
+                raise StateConflict(
+                    f"{known.owner} owns project {name}",
+                    why="its owner is one of its members",
+                    attempt=f"nsml project set {name} --owner USER    first"
+                    if may(asked_by, ADMINISTER, PLATFORM) is ALLOW
+                    else "an administrator names another owner first",
+                )
+            before = known.members
+            members = (before | set(add)) - set(remove)
+            if len(members) > MOST_MEMBERS:
+                raise TooLarge(f"a project has at most {MOST_MEMBERS} members")
+            return replace(known, members=members)
+
+        self.visible(name, asked_by)
+        made = await self._change(name, decide, add, asked_by)
+        return made, frozenset({*add, *remove} - (before ^ made.members))
+
+    async def delete(self, name: str) -> None:
+        """Remove a project.
+
+        Raises:
+            NotFound: there is none.
+            StillLive: it has sessions that wait or run.
+            StoreError: the store does not answer.
+        """
+        # Who submits compares the project's record alone: what was submitted before is to be seen here.
+        await self._state.catch_up((await self._store.list(etcd_codec.CLUSTER)).revision)
+        for _ in range(TRIES):
+            known, revision = self._stored(name)
+            live = [
+                one.value
+                for one in self._state.sessions.values()
+                if one.value.project == name and not one.value.state.is_ended
+            ]
+            if live and known.name != known.owner:
+                raise StillLive(
+                    f"project {name} has sessions that wait or run: {len(live)}",
+                    attempt=f"nsml project show {name}\nnsml stop SESSION",
+                )
+            key = etcd_codec.project_key(name)
+            if await self._commit([unchanged(key, revision)], Delete(key=key), key):
+                _log.info("project.deleted", project=name)
+                return
+        raise _busy(name)
+
+    async def forget_user(self, name: str) -> None:
+        """Take a user who is no more out of all projects; their own goes with them.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        # From the store: who was made a member a moment ago is one, whether the watch told or not.
+        for item in (await self._store.list(etcd_codec.PROJECTS)).items:
+            self._state.put(item.key, item.value, item.mod_revision)
+        for project in list(self._state.projects):
+            await self._forget(project, name)
+
+    async def _forget(self, project: str, user: str) -> None:
+        key = etcd_codec.project_key(project)
+        for _ in range(TRIES):
+            stored = self._state.projects.get(project)
+            if stored is None or user not in stored.value.members:
+                return
+            known = stored.value
+            owner = "" if known.owner == user else known.owner
+            left = replace(known, members=known.members - {user}, owner=owner)
+            is_theirs = project == user and not left.members
+            write = (
+                Delete(key=key)
+                if is_theirs
+                else Put(key=key, value=etcd_codec.encode_project(left))
+            )
+            if await self._commit([unchanged(key, stored.revision)], write, key):
+                _log.info("project.changed", project=project)
+                return
+        raise _busy(project)
+
+    def visible(self, name: str, who: UserCaller) -> Project:
+        """A project that the caller may see, their own also without a record; NotFound for any other."""
+        known = self._state.project(name)
+        if known is None and name == who.user.name:
+            return Project(name=name, owner=name, members=frozenset({name}))
+        if known is None or may(who, SEE, known) is not ALLOW:
+            raise self._unseen(name, who)
+        return known
+
+    def _unseen(self, name: str, who: UserCaller) -> NotFound:
+        return _no_project(name, _usable(self._state, who.user), "nsml project ls")
+
+    async def check_known(self, name: str, who: UserCaller) -> None:
+        """Raise NotFound for a project that the caller may not see, as for one that is not there.
+
+        Administrators see all users, and so also the projects of those that have no record.
+        """
+        try:
+            self.visible(name, who)
+        except NotFound as unknown:
+            if may(who, ADMINISTER, PLATFORM) is not ALLOW:
+                raise
+            try:
+                await self._users.there(name)
+            except NotFound:
+                raise unknown from None
+
+    def every(self, who: UserCaller) -> list[Project]:
+        """Those that the caller may see, by name."""
+        known = (self._state.projects[name].value for name in sorted(self._state.projects))
+        return [one for one in known if may(who, SEE, one) is ALLOW]
+
+    def _stored(self, name: str) -> tuple[Project, int]:
+        stored = self._state.projects.get(name)
+        if stored is None:
+            raise NotFound(f"there is no project {name[:80]!r}", attempt="nsml project ls")
+        return stored.value, stored.revision
+
+    async def _change(
+        self,
+        name: str,
+        decide: Callable[[Project], Project],
+        new: Collection[str] = (),
+        asked_by: UserCaller | None = None,
+    ) -> Project:
+        """Write what `decide` makes of a project, of which `new` are members from then on.
+
+        `asked_by`: None for an administrator.
+        """
+        for _ in range(TRIES):
+            known, revision = self._stored(name)
+            made = decide(known)
+            if made == known:
+                return made
+            strangers = sorted({*new} - known.members)
+            there = [await there_for(asked_by, self._users, one) for one in strangers]
+            if await self._write(made, [unchanged(etcd_codec.project_key(name), revision), *there]):
+                _log.info("project.changed", project=name)
+                return made
+        raise _busy(name)
+
+    async def _write(self, project: Project, compares: Sequence[Compare]) -> bool:
+        key = etcd_codec.project_key(project.name)
+        put = Put(key=key, value=etcd_codec.encode_project(project))
+        return await self._commit(compares, put, key)
+
+    async def _commit(self, compares: Sequence[Compare], write: Put | Delete, key: str) -> bool:
+        return await commit_at(self._store, self._state, key, compares, write)
+
+
+async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
+    """The condition that a user is still there; NotFound, without a command that the caller may not run.
+
+    `who`: None for an administrator.
+    """
+    try:
+        return await users.there(name)
+    except NotFound as unknown:
+        if who is None or may(who, ADMINISTER, PLATFORM) is ALLOW:
+            raise
+        raise NotFound(
+            unknown.message,
+            why="names are those that administrators gave",
+            attempt="ask them, or an administrator, for the name",
+        ) from None
+
+
+def changed(known: Project, wish: ProjectWish, now: float) -> Project:
+    """A project with other settings.
+
+    Raises:
+        InvalidRequest: a setting that cannot be.
+        StateConflict: the owner of a user's own project.
+    """
+    owner = known.owner if wish.owner is None else wish.owner
+    if known.owner == known.name and owner != known.owner and known.owner:
+        raise StateConflict(
+            f"project {known.name} is {known.name}'s own", why="a user's name is that of their own"
+        )
+    budget = None if wish.without_budget else _budget(known.budget, wish.budget, now)
+    weight = known.weight if wish.weight is None else wish.weight
+    if not 0 < weight <= MOST_WEIGHT:
+        raise InvalidRequest(
+            f"a weight of {weight:g}",
+            why=f"it is over 0, at most {MOST_WEIGHT:g}",
+            attempt=f"--weight {MOST_WEIGHT if weight > MOST_WEIGHT else 1:g}",
+        )
+    return replace(
+        known,
+        owner=owner,
+        members=known.members | ({owner} if owner else set()),
+        quota=_quota(known.quota, wish.quota),
+        member_quota=_quota(known.member_quota, wish.member_quota),
+        budget=budget,
+        weight=weight,
+        most_priority=wish.most_priority or known.most_priority,
+    )
+
+
+def _quota(known: Quota, wish: dict[str, int]) -> Quota:
+    for one in fields(Quota):
+        if not 0 <= wish.get(one.name, 0) <= MOST_COUNT:
+            raise InvalidRequest(f"a quota of {wish[one.name]}", why=f"it is 0 to {MOST_COUNT}")
+    return replace(known, **wish)
+
+
+def _budget(known: Budget | None, wish: BudgetWish | None, now: float) -> Budget | None:
+    if wish is None:
+        return known
+    seconds = wish.gpu_seconds
+    if seconds is None and known is not None:
+        seconds = known.gpu_seconds
+    if seconds is None:
+        raise InvalidRequest(
+            "a period without a budget",
+            attempt="--gpu-hours 500 --period 30d",
+        )
+    days, anchor = wish.period_days, wish.anchor
+    if days is None:
+        days = known.period_days if known else DEFAULT_PERIOD_DAYS
+    if anchor is None:
+        anchor = known.anchor if known else now
+    if seconds == 0:
+        raise InvalidRequest(
+            "a budget of zero",
+            why="it could mean that nothing may run, or that there is no bound",
+            attempt="nsml project set NAME --gpu-hours none    no bound\n"
+            "nsml project set NAME --gpu-hours 0.01    hardly anything",
+        )
+    if not 0 < seconds <= MOST_GPU_SECONDS:  # NaN, too
+        raise InvalidRequest(
+            f"a budget of {seconds / 3600:,.12g} GPU-hours",
+            why=f"it is over 0, at most {MOST_GPU_SECONDS / 3600:,.0f}",
+            attempt="--gpu-hours 500\n--gpu-hours none    without a budget",
+        )
+    if not 1 <= days <= MOST_PERIOD_DAYS:
+        raise InvalidRequest(
+            f"a period of {days} days",
+            why=f"it is 1 to {MOST_PERIOD_DAYS} days",
+            attempt=f"--period {MOST_PERIOD_DAYS if days > MOST_PERIOD_DAYS else 1}d",
+        )
+    if not (math.isfinite(anchor) and 0 <= anchor <= LATEST_S):
+        first, last = (moment(one)[:10] for one in (0, LATEST_S))
+        raise InvalidRequest(
+            f"a period that begins {'before ' + first if anchor < 0 else 'after ' + last}",
+            why=f"periods are counted from {first} to {last}",
+            attempt=f"--from {moment(now)[:10]}",
+        )
+    return Budget(gpu_seconds=seconds, period_days=days, anchor=anchor)
+
+
+def _check_members(members: Collection[str]) -> None:
+    if len(members) > MOST_AT_ONCE:
+        raise TooLarge(f"at most {MOST_AT_ONCE} members at a time", attempt="several calls")
+    for name in members:
+        check_user(name)
+
+
+def check_entitled(
+    state: LiveState, owner: User, project: str, spec: SessionSpec, nearest: Alternatives
+) -> Compare | None:
+    """Raise unless this user may submit this into a project; the condition that it stays so.
+
+    Args:
+        state: what is known.
+        owner: who submits it.
+        project: "" for the user's own.
+        spec: what is asked for.
+        nearest: says what to ask for instead.
+
+    Raises:
+        NotFound: there is no such project, or the user is no member.
+        OverQuota: it is larger than the quota, or of a higher class than the project may ask for.
+    """
+    name = project or owner.name
+    stored = state.projects.get(name)
+    if stored is None and name == owner.name:
+        return None
+    if stored is None or owner.name not in stored.value.members:
+        usable = _usable(state, owner)
+        if stored and may(UserCaller(user=owner), ADMINISTER, PLATFORM) is ALLOW:
+            raise _no_project(name, usable, f"nsml project add {name} {owner.name}")
+        attempt = "\n".join(f"nsml run --project {one}" for one in usable[:3])
+        raise _no_project(name, usable, attempt)
+    known = stored.value
+    if spec.priority > known.most_priority:
+        highest = known.most_priority.name.lower()
+        raise OverQuota(
+            f"project {name} may not ask for priority {spec.priority.name.lower()}",
+            why=f"{highest} is its highest",
+            attempt=nearest.flag("--priority", highest),
+        )
+    request = request_of(owner.name, spec)
+    if refusal := never(known, claim_of(request)):
+        raise OverQuota(
+            "this can never start in its project", why=refusal, attempt=nearest.words(request)
+        )
+    return unchanged(etcd_codec.project_key(name), stored.revision)
+
+
+def within_quota(state: LiveState, name: str, request: Request) -> Request:
+    """The most of a request that the quota of a project allows at once."""
+    stored = state.projects.get(name)
+    if stored is None or not never(stored.value, claim_of(request)):
+        return request
+    project, gpu, count = stored.value, request.gpu_thousandths, request.replica_count
+    cpu, memory = request.cpu_thousandths, request.memory_bytes
+    most = _bound(project, "gpu_thousandths")
+    if most and gpu * count > most:
+        gpu, count = _sized(most, gpu, count)
+    most = _bound(project, "cpu_thousandths")
+    if most and (cpu or DEFAULT_CPU_THOUSANDTHS) * count > most:
+        cpu = most // count
+    most = _bound(project, "memory_bytes")
+    if most and (memory or DEFAULT_MEMORY_BYTES) * count > most:
+        memory = most // count
+    return request._replace(
+        gpu_thousandths=gpu, replica_count=count, cpu_thousandths=cpu, memory_bytes=memory
+    )
+
+
+def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
+    """Thousandths of each replica, and how many: the most GPUs in all, of equal ones the largest replicas.
+
+    Args:
+        most: thousandths of all replicas.
+        gpu: thousandths of one, as it is asked for.
+        count: of the replicas that are asked for.
+    """
+    if gpu < WHOLE_DEVICE and gpu <= most:
+        return gpu, min(count, most // gpu)
+    if most < WHOLE_DEVICE:
+        return most, 1
+    sizes = (
+        (min(gpu, most // replicas // WHOLE_DEVICE * WHOLE_DEVICE), replicas)
+        for replicas in range(1, count + 1)
+    )
+    return max(sizes, key=lambda one: (one[0] * one[1], one[0]))
+
+
+def _bound(project: Project, measure: str) -> int:
+    """The smaller of the bounds of all and of one member; 0: none."""
+    bounds = (getattr(project.quota, measure), getattr(project.member_quota, measure))
+    return min(filter(None, bounds), default=0)
+
+
+def _usable(state: LiveState, user: User) -> list[str]:
+    """The projects in which a user may submit."""
+    names = {one.value.name for one in state.projects.values() if user.name in one.value.members}
+    return sorted(names | {user.name})
+
+
+def _no_project(name: str, usable: Sequence[str], attempt: str) -> NotFound:
+    """There is none that the user may use."""
+    return NotFound(
+        f"there is no project {name[:80]!r} of which you are a member",
+        why=f"yours: {', '.join(usable[:10])}{', ...' if len(usable) > 10 else ''}",
+        attempt=attempt,
+    )
+
+
+def _busy(name: str) -> Unavailable:
+    return Unavailable(f"project {name} changes all the time", attempt="the same again")

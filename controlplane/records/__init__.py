@@ -1,0 +1,1 @@
+"""Records of sessions: logs and metrics taken in, downsampled, archived, let go, summed up."""

@@ -1,0 +1,34 @@
+"""Folds what programs report into coarser levels, behind its commit, so that plots are read at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.records.rounds import Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from controlplane.history.interface import History
+    from nsml.clock import Clock
+
+
+class Folding(Rounds[str]):
+    """Runs on every control plane. Two that fold one session do no harm: see History.series."""
+
+    name = "folding"
+    look_every_s = 2.0
+    retry_s = 5.0
+    avoided_s = 600.0
+    most_turns = 8
+    enough = Rounds.at_once
+
+    def __init__(self, *, history: History, clock: Clock) -> None:
+        super().__init__(clock)
+        self._history = history
+
+    async def _due(self, limit: int) -> Sequence[str]:
+        return await self._history.series.unfolded(limit=limit)
+
+    async def _turn(self, key: str) -> bool:
+        return await self._history.series.fold(key)

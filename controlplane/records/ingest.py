@@ -1,0 +1,194 @@
+"""Records and telemetry from nodes: stored, then acknowledged."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+import structlog
+
+from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
+from controlplane.domain.errors import NotFound
+from controlplane.domain.names import MOST_CHECKPOINT_NAME
+from controlplane.history.records import LATEST_TIME, is_deep
+from controlplane.history.values import (
+    Channel,
+    Checkpoint,
+    CheckpointState,
+    Chunk,
+    NodeSample,
+    StreamKey,
+)
+from controlplane.media.media import media_in
+from controlplane.state.lru import LruDict
+from nsml._frames import REPORT
+from nsml._path_text import recorded_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.records.report_limits import Rationing
+    from controlplane.state.replica_rights import Rights
+
+_log = structlog.get_logger("operations.ingest")
+
+_MOST_TOLD: Final = 1_000
+MOST_FOLDER_CHARS: Final = 2_048
+MOST_REASON_CHARS: Final = 2_048
+MOST_SUMMARY_BYTES: Final = 16 << 10
+"""What a checkpoint says of the reports before it; a listing of thousands has to stay readable."""
+
+
+class Ingestor:
+    """Takes what agents read from spools."""
+
+    def __init__(
+        self, *, history: History, rights: Rights, rationing: Rationing | None = None
+    ) -> None:
+        self._rationing = rationing
+        self._history = history
+        self._rights = rights
+        self._told: LruDict[str, None] = LruDict(_MOST_TOLD)
+        """Sessions of which it was said that they show more than is kept."""
+
+    async def ingest(
+        self, caller: NodeCaller, chunks: Sequence[Chunk], sample: NodeSample | None
+    ) -> dict[StreamKey, int]:
+        """Store chunks and give the first position that is wanted of each stream; on disk then.
+
+        Chunks of replicas that are not the node's, or of sessions that were removed, are answered
+        as stored and dropped, so that a node does not send them for ever.
+
+        Raises:
+            Unavailable: the history has no room for them now.
+        """
+        if sample is not None:
+            await self._history.telemetry.record([self._own(sample)])
+        if chunks and self._rationing is not None:
+            self._rationing.check_room()
+        wanted, owned = await self._owned(caller, chunks)
+        chunks = [chunk for chunk, _ in owned]
+        for chunk in chunks:
+            await self._note_checkpoints(chunk, caller.node)
+        if shown := [one for chunk in chunks for one in media_in(chunk)]:
+            self._say_left_out(await self._history.media.tell(shown))
+        if self._rationing is not None:
+            # What was saved is known all the same: it is counted by itself.
+            chunks = self._rationing.rationed(owned)
+        if chunks:
+            wanted |= await self._history.streams.append(chunks)
+        return wanted
+
+    async def _note_checkpoints(self, chunk: Chunk, node: str) -> None:
+        for checkpoint in checkpoints_in(chunk, node):
+            if self._rationing is None or self._rationing.notes(checkpoint):
+                await self._history.catalogue.put_checkpoint(checkpoint)
+
+    async def _owned(
+        self, caller: NodeCaller, chunks: Sequence[Chunk]
+    ) -> tuple[dict[StreamKey, int], list[tuple[Chunk, Session]]]:
+        """What is wanted next of streams that are not the node's; the other chunks with their sessions."""
+        refused: dict[StreamKey, int] = {}
+        owned = []
+        for chunk in chunks:
+            key = chunk.stream
+            try:
+                session = await self._rights.check(
+                    caller.node,
+                    key.session_id,
+                    key.attempt,
+                    key.rank,
+                    joined_at=caller.joined_at,
+                )
+            except NotFound as error:
+                _log.warning("chunk.refused", node=caller.node, reason=error.message)
+                refused[key] = chunk.last + 1
+            else:
+                owned.append((chunk, session))
+        return refused, owned
+
+    def _own(self, sample: NodeSample) -> NodeSample:
+        """Without what it says of replicas that are not the node's."""
+        if not sample.replicas:
+            return sample
+        placed = self._rights.placed(sample.node)
+        own = [one for one in sample.replicas if (one.session_id, one.attempt, one.rank) in placed]
+        return sample if len(own) == len(sample.replicas) else replace(sample, replicas=tuple(own))
+
+    def _say_left_out(self, left_out: Mapping[str, int]) -> None:
+        """Once a session; whoever looks for what is not there, `nsml media` says it to."""
+        for session_id, files in left_out.items():
+            if session_id not in self._told:
+                self._told.keep(session_id, None)
+                _log.warning("media.left_out", session=session_id, files=files)
+
+
+class _Told(msgspec.Struct):
+    """A checkpoint record: written by a program, which may lie in every field."""
+
+    kind: Literal["checkpoint"]
+    time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHECKPOINT_NAME)]
+    folder: Annotated[str, msgspec.Meta(max_length=MOST_FOLDER_CHARS)]
+    files: list[msgspec.Raw]
+    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    elapsed: float | str | None = None
+    summary: dict[str, Any] | None = None
+    step: float | str | None = None
+    lost: Annotated[str, msgspec.Meta(max_length=MOST_REASON_CHARS)] = ""
+
+
+_DECODER = msgspec.json.Decoder(_Told)
+
+
+def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
+    """The checkpoints that a chunk's records tell of."""
+    if chunk.stream.channel is not Channel.METRIC:
+        return
+    for record in chunk.records:
+        if record.startswith(REPORT) or b'"checkpoint"' not in record:
+            continue
+        try:
+            told = _DECODER.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # Records are user data: a broken one is kept as it is and means nothing.
+            _log.debug(
+                "record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200]
+            )
+        else:
+            yield _checkpoint(chunk.stream, told, node)
+
+
+def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
+    return Checkpoint(
+        session_id=stream.session_id,
+        name=recorded_name(told.name),
+        saved_at=told.time,
+        size_bytes=told.size,
+        file_count=len(told.files),
+        elapsed_s=_finite(told.elapsed) or 0.0,
+        summary=_summary(told.summary or {}),
+        step=_finite(told.step),
+        attempt=stream.attempt,
+        rank=stream.rank,
+        node=node,
+        folder=told.folder,
+        state=CheckpointState.LOST if told.lost else CheckpointState.SAVED,
+        why_lost=plain(told.lost)[:MOST_WORDS],
+    )
+
+
+def _summary(values: dict[str, Any]) -> str:
+    text = "{}" if is_deep(values) else json.dumps(values)
+    return text if len(text) <= MOST_SUMMARY_BYTES else "{}"
+
+
+def _finite(number: float | str | None) -> float | None:
+    """The number; None for none, and for those that JSON has as text."""
+    return number if isinstance(number, float) and math.isfinite(number) else None

@@ -1,0 +1,99 @@
+"""What is kept of reports that are over the limits of their session or user: a notice, and a gap that readers see.
+
+A program is never stopped or slowed for what it reports: it writes to files of its own, and never waits. So
+what is over a limit is left out here, where everybody sees that it is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
+from controlplane.history.values import Channel, Chunk
+from controlplane.limits.free_space import HISTORY
+from controlplane.state.lru import LruDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from controlplane.domain.values import Session
+    from controlplane.history.values import Checkpoint, StreamKey
+    from controlplane.limits.admission import Admission
+
+_log = structlog.get_logger("operations.report_limits")
+
+REMEMBERED: Final = 10_000
+"""Streams of which it is remembered that they are being cut: each cut has one notice."""
+
+RECORD_BYTES: Final = 32
+"""What a record counts for beside its text."""
+
+CHUNK_BYTES: Final = 128
+"""What a chunk counts for at least, a gap too: each is a row of the history."""
+
+_WORDS: Final = {
+    "session_log_bytes": "this session has printed more than is kept of one session in a day",
+    "reported_bytes": "your sessions have reported more than is kept of one user in a day",
+}
+
+
+class Rationing:
+    """Lets through what sessions may report."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._cut: LruDict[StreamKey, None] = LruDict(REMEMBERED)
+
+    def notes(self, checkpoint: Checkpoint) -> bool:
+        """Whether one more checkpoint of its session is taken note of: each is a row that listings read."""
+        is_noted = self._admission.checkpoint(checkpoint.session_id)
+        if not is_noted:
+            _log.warning(
+                "checkpoint.left_out", session=checkpoint.session_id, name=checkpoint.name[:80]
+            )
+        return is_noted
+
+    def check_room(self) -> None:
+        """Raise Unavailable while the history is at its floor: agents keep what they have, and send it later."""
+        if self._admission.is_low(HISTORY):
+            raise Unavailable(
+                "the platform's history is almost full",
+                why="nodes keep what sessions report until there is room",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def rationed(self, owned: Sequence[tuple[Chunk, Session]]) -> list[Chunk]:
+        """Chunks with what is over a limit replaced by gaps. What the platform itself records is not limited."""
+        kept: list[Chunk] = []
+        for chunk, session in owned:
+            kept += self._rationed(chunk, session)
+        return kept
+
+    def _rationed(self, chunk: Chunk, session: Session) -> Iterator[Chunk]:
+        channel = chunk.stream.channel
+        if channel is Channel.STATE:
+            yield chunk
+            return
+        size = len(chunk.data) + sum(map(len, chunk.records)) + RECORD_BYTES * len(chunk.records)
+        size = max(size, CHUNK_BYTES)
+        is_log = channel is Channel.LOG
+        limit = self._admission.report(session.owner, session.id, size, is_log=is_log)
+        if not limit or chunk.is_gap:
+            yield chunk
+            return
+        yield from _cut(chunk, "" if chunk.stream in self._cut else _WORDS.get(limit, ""))
+        self._cut.keep(chunk.stream, None)
+
+
+def _cut(chunk: Chunk, words: str) -> Iterator[Chunk]:
+    """A gap in place of a chunk; of a log with a notice where it begins, in the place of what is left out."""
+    first = chunk.first
+    if words and chunk.stream.channel is Channel.LOG:
+        notice = f"\n[nsml: {words}; what follows is left out until there is room again]\n".encode()
+        notice = notice[: chunk.last - first + 1]
+        yield Chunk(stream=chunk.stream, first=first, last=first + len(notice) - 1, data=notice)
+        first += len(notice)
+    if first <= chunk.last:
+        yield Chunk(stream=chunk.stream, first=first, last=chunk.last, is_gap=True)

@@ -1,0 +1,1 @@
+"""Users' secrets: set, listed, removed, and opened for the programs of their owner alone."""

@@ -1,1 +1,0 @@
-"""gRPC servicers: unpack, call an operation, convert, map errors."""

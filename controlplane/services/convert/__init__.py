@@ -1,1 +1,0 @@
-"""Domain values to the contract, and back: the one place that knows both. A module a noun."""

@@ -1,0 +1,1 @@
+"""The life of sessions: submission, scheduling, queue, listings, followers, and their end."""

@@ -1,0 +1,303 @@
+"""Sessions."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from controlplane.codec import codec, encoder
+from controlplane.datasets.datasets import parse_dataset
+from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import (
+    Cause,
+    EndedAttempt,
+    EpisodeKind,
+    Limits,
+    Progress,
+    Replica,
+    SecretUse,
+    Session,
+    SessionSpec,
+    Usage,
+    Visibility,
+)
+from controlplane.history.summaries import MOST_NAMES
+from controlplane.sessions.session_listing import Filter
+from controlplane.sessions.validation import Submission
+from controlplane.wire.resources import (
+    to_network,
+    to_priority,
+    to_resources,
+    to_visibility,
+)
+from controlplane.wire.times import duration, seconds_of, timestamp
+from nsml import variables
+from nsml.v1 import sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableSequence, Sequence
+
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import Stop
+
+# The contract's names of our values, by value; messages take them as they are.
+_STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
+_STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
+_EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
+CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
+
+
+def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Submission:
+    """What a user wants."""
+    return Submission(
+        owner=owner,
+        request_id=request.request_id,
+        digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+        spec=_to_spec(request.spec),
+        datasets=tuple(parse_dataset(one.name, one.version) for one in request.spec.datasets),
+        no_queue=request.spec.no_queue,
+        memo=request.memo,
+        visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
+        project=request.project,
+        command=tuple(variables.without_values(request.command)),
+    )
+
+
+def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
+    """What is asked for, its datasets left out."""
+    asked = SessionSpec(
+        entry=spec.entry,
+        args=tuple(spec.args),
+        argv=tuple(spec.argv),
+        bundle_digest=spec.bundle_digest,
+        resources=to_resources(spec.resources),
+        replica_count=spec.replica_count,
+        environment=MappingProxyType(dict(spec.environment)),
+        secrets=tuple(
+            SecretUse(name=one.name, variable=one.variable or one.name) for one in spec.secrets
+        ),
+        image=spec.image,
+        time_limit_s=_named_span(spec, "time_limit", "time limit", "leave it out for no limit"),
+        retry_count=spec.retry_count,
+        lost_after_s=_named_span(
+            spec, "lost_after", "lost_after", "leave it out, or name a longer time"
+        ),
+        priority=to_priority(spec.priority),
+        preemptible=spec.preemptible,
+        gpu_model=spec.gpu_model,
+        pod=spec.pod,
+        network=to_network(spec.network),
+        refresh_environment=spec.refresh_environment,
+        labels=MappingProxyType(dict(spec.labels)),
+        limits=_LIMITS.from_message(spec.limits),
+    )
+    return replace(asked, grace_s=seconds_of(spec.grace)) if spec.HasField("grace") else asked
+
+
+def _named_span(spec: sessions_pb2.SessionSpec, field: str, what: str, attempt: str) -> float:
+    """Seconds, where 0 is that none was named: so 0 that was named is refused."""
+    if not spec.HasField(field):
+        return 0.0
+    seconds = seconds_of(getattr(spec, field))
+    if not seconds:
+        raise InvalidRequest(f"a {what} of 0 s", attempt=attempt)
+    return seconds
+
+
+def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
+    """Which sessions."""
+    try:
+        states = tuple(_STATES_BACK[number] for number in message.states)
+    except KeyError as error:
+        raise InvalidRequest(f"there is no session state {error}") from None
+    return Filter(
+        owners=tuple(message.owners),
+        states=states,
+        dataset=message.dataset,
+        project=message.project,
+        name_glob=message.name_glob,
+        text=message.text,
+        include_ended=message.include_ended,
+    )
+
+
+def to_summary_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Which values of summaries a list carries beside the first ones."""
+    if len(names) > MOST_NAMES:
+        raise TooLarge(f"at most {MOST_NAMES} values of summaries by name")
+    return tuple(dict.fromkeys(names))
+
+
+_LIMITS: Final = codec(Limits, sessions_pb2.Limits)
+_SPEC: Final = encoder(
+    SessionSpec,
+    sessions_pb2.SessionSpec,
+    extra=("datasets", "grace", "time_limit", "lost_after", "preemptible", "no_queue"),
+    omit=("datasets", "grace_s", "time_limit_s", "lost_after_s", "preemptible"),
+)
+
+
+def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
+    """A spec with its defaults filled in; somebody else's datasets are named OWNER/NAME."""
+    message = sessions_pb2.SessionSpec()
+    _fill_spec(spec, owner, message)
+    return message
+
+
+def _fill_spec(spec: SessionSpec, owner: str, message: sessions_pb2.SessionSpec) -> None:
+    _SPEC.fill(spec, message)
+    for one in spec.datasets:
+        message.datasets.add(
+            name=one.name if one.owner == owner else f"{one.owner}/{one.name}",
+            version=one.version,
+            digest=one.digest,
+        )
+    message.preemptible = spec.may_be_preempted
+    message.grace.CopyFrom(duration(spec.grace_s))
+    if spec.time_limit_s:
+        message.time_limit.CopyFrom(duration(spec.time_limit_s))
+    if spec.lost_after_s:
+        message.lost_after.CopyFrom(duration(spec.lost_after_s))
+
+
+SHORT_BYTES: Final = 4 << 10
+"""Of a command, and of an environment, in a message that is short."""
+
+
+def shorten(message: sessions_pb2.Session) -> None:
+    """Leave out the end of what is long in what was asked for, and say how much that is."""
+    spec = message.spec
+    entry, left_out = _beginning(spec.entry, SHORT_BYTES)
+    if left_out:  # assigned, it would be a spec where there is none
+        spec.entry = entry
+    for words in (spec.args, spec.argv, message.command):
+        left_out += _shorten(words)
+    room = SHORT_BYTES
+    for name, value in sorted(spec.environment.items()):
+        size = len(name.encode()) + len(value.encode())
+        room -= size
+        if room < 0:
+            del spec.environment[name]
+            left_out += size
+    message.left_out_bytes = left_out
+
+
+def _shorten(words: MutableSequence[str]) -> int:
+    """Leave out words from the one on that has no room, of which the beginning stays; how many bytes are left out."""
+    room = SHORT_BYTES
+    for place, word in enumerate(words):
+        size = len(word.encode())
+        if size > room:
+            words[place], missing = _beginning(word, room)
+            missing += sum(len(one.encode()) for one in words[place + 1 :])
+            del words[place + 1 :]
+            return missing
+        room -= size
+    return 0
+
+
+def _beginning(text: str, size: int) -> tuple[str, int]:
+    """As many whole characters of a text as fit into so many bytes, and how many bytes are missing."""
+    data = text.encode()
+    if len(data) <= size:
+        return text, 0
+    kept = data[:size].decode(errors="ignore")
+    return kept, len(data) - len(kept.encode())
+
+
+encoder(
+    Replica,
+    sessions_pb2.Replica,
+    rename={"is_near_data": "near_data"},
+    extra=("use",),
+    omit=("phase", "started_at", "exit", "heard_at", "waiting"),
+)
+encoder(
+    EndedAttempt,
+    sessions_pb2.EndedAttempt,
+    convert={"nodes": dict.fromkeys},  # each once
+    omit=("gpu_thousandths", "held_s", "devices", "simulated"),
+)
+_PROGRESS: Final = encoder(Progress, sessions_pb2.Progress, rename={"is_resumable": "resumable"})
+_USAGE: Final = encoder(
+    Usage,
+    sessions_pb2.SessionUsage,
+    rename={
+        "utilization": "utilization_percent",
+        "utilization_peak": "utilization_peak_percent",
+        "memory_peak": "memory_peak_bytes",
+    },
+    convert={"memory_peak": round},
+    extra=("idle_since", "forgotten_attempts"),
+)
+_SESSION: Final = encoder(
+    Session,
+    sessions_pb2.Session,
+    extra=(
+        *("spec", "stop", "command", "usage", "episodes", "progress", "simulated"),
+        # What is known of it beside its record.
+        *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
+        *("summary", "summary_names", "summary_left_out", "left_out_bytes"),
+    ),
+    omit=(
+        *("spec", "stop", "command", "usage", "episodes", "progress"),
+        *("request_id", "request_digest", "owner_id", "bad_attempts"),
+        *("not_before", "settling", "resume"),
+    ),
+)
+
+
+def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Session:
+    """What a session's record says, as its viewers see it.
+
+    `shows_values`: with the values of its environment, which are its owner's to see.
+    """
+    spec, environment = session.spec, session.spec.environment
+    if not shows_values:
+        # Before there is a message: a message's map that is changed while it is read skips names.
+        spec = replace(spec, environment=dict.fromkeys(environment, variables.HIDDEN))
+        environment = {}
+    message = _SESSION.to_message(session)
+    _fill_spec(spec, session.owner, message.spec)
+    message.simulated = session.is_simulated
+    message.command.extend(variables.with_values(session.command, environment))
+    if session.stop is not None and session.state is SessionState.STOPPING:
+        message.stop.CopyFrom(_stop_message(session.stop))
+    if session.usage is not None:
+        message.usage.CopyFrom(usage_message(session.usage, session.attempts))
+    for one in session.episodes:
+        message.episodes.add(
+            kind=_EPISODES[one.kind],
+            since=timestamp(one.since),
+            until=timestamp(one.until or session.ended_at),
+            reason=one.reason,
+        )
+    if session.progress != Progress():
+        _PROGRESS.fill(session.progress, message.progress)
+    return message
+
+
+def usage_message(
+    usage: Usage, attempts: Iterable[EndedAttempt], idle_since: float = 0.0
+) -> sessions_pb2.SessionUsage:
+    """What was measured of a session's devices, and of how many of its attempts nothing is known."""
+    message = _USAGE.to_message(usage)
+    since = timestamp(idle_since)
+    if since is not None:
+        message.idle_since.CopyFrom(since)
+    message.forgotten_attempts = sum(
+        bool(one.gpu_thousandths and not one.devices) for one in attempts
+    )
+    return message
+
+
+def _stop_message(stop: Stop) -> sessions_pb2.SessionStop:
+    return sessions_pb2.SessionStop(
+        cause=CAUSES[stop.cause],
+        reason=stop.reason,
+        asked_by=stop.asked_by,
+        until=timestamp(stop.ends_by),
+    )

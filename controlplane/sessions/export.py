@@ -1,0 +1,141 @@
+"""An ended session goes to the catalogue, and then leaves the store; in its place comes a notice, if its owner wants one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+from controlplane.history.errors import HistoryFenced
+from controlplane.history.values import AttemptCharge, SessionRecord
+from controlplane.sessions.session_listing import searched_text
+from controlplane.state.committer import Deposed
+from controlplane.store.interface import StoreError
+from controlplane.stored import etcd_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from controlplane.domain.notices import Notice
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.notices.notices import Outbox
+    from controlplane.state.committer import Committer
+    from controlplane.state.pending_writes import Draft
+    from controlplane.usage.usage import Usages
+
+_log = structlog.get_logger("operations.export")
+
+
+class Exporter:
+    """Moves ended sessions; each step may be repeated.
+
+    Args:
+        term: of our leadership, in which everything is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        committer: Committer,
+        usages: Usages,
+        outbox: Outbox,
+        term: Callable[[], int],
+    ) -> None:
+        self._history = history
+        self._outbox = outbox
+        self._usages = usages
+        self._committer = committer
+        self._term = term
+
+    async def export(self, sessions: Sequence[Session]) -> set[str]:
+        """Put them into the catalogue, then delete their keys together; ids of those done.
+
+        Raises:
+            Deposed: a later leader has written to the catalogue.
+        """
+        term = self._term()
+        notices, put = await asyncio.gather(
+            self._notices(sessions),
+            asyncio.gather(*[self._put(session, term) for session in sessions]),
+        )
+        if notices is None:
+            return set()
+        done = [session for session, is_put in zip(sessions, put, strict=True) if is_put]
+        await asyncio.gather(*[self._remove(session, notices.get(session.id)) for session in done])
+        return {session.id for session in done}
+
+    async def _notices(self, sessions: Sequence[Session]) -> dict[str, Notice] | None:
+        """What is to be told of them, by id; None: the store does not answer."""
+        try:
+            return await self._outbox.of_ends(sessions)
+        except StoreError as error:
+            _log.warning("export.failed", reason=str(error))
+            return None
+
+    async def _remove(self, session: Session, notice: Notice | None) -> None:
+        await self._committer.decide(_removal(session, notice), soft=True)
+        if notice is not None:
+            self._outbox.recorded(notice)
+
+    async def _put(self, session: Session, term: int) -> bool:
+        try:
+            usage = session.usage or await self._usages.whole(session)
+            await self._history.catalogue.put_session(
+                row_of(replace(session, usage=usage)), charges_of(session), term=term
+            )
+        except HistoryFenced as error:
+            _log.warning("export.fenced", session=session.name, reason=str(error))
+            raise Deposed from error
+        except NsmlError as error:
+            _log.warning("export.failed", session=session.name, reason=error.message)
+            return False
+        return True
+
+
+def _removal(session: Session, notice: Notice | None) -> Callable[[Draft], None]:
+    def decide(draft: Draft) -> None:
+        # A memo may have changed since: then it is exported again first.
+        if draft.session(session.id) == session:
+            draft.remove_session(session, notice)
+
+    return decide
+
+
+def row_of(session: Session) -> SessionRecord:
+    """An ended session as the catalogue keeps it."""
+    return SessionRecord(
+        id=session.id,
+        name=session.name,
+        owner=session.owner,
+        state=session.state.value,
+        created_at=session.created_at,
+        ended_at=session.ended_at,
+        record=etcd_codec.encode_session(session),
+        project=session.project,
+        team=session.team,
+        visibility=session.visibility,
+        dataset=session.dataset,
+        searched=searched_text(session),
+        request_id=session.request_id,
+    )
+
+
+def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
+    """One row an ended attempt."""
+    return tuple(
+        AttemptCharge(
+            session_id=session.id,
+            attempt=attempt.number,
+            owner=session.owner,
+            project=session.project,
+            gpu_thousandths=attempt.gpu_thousandths,
+            seconds=attempt.held_s,
+            ended_at=attempt.ended_at,
+        )
+        for attempt in session.attempts
+    )

@@ -1,0 +1,137 @@
+"""The life of sessions: submission, scheduling, what is shown of them, their end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.content.feature import content
+from controlplane.core.compare_and_swap import SessionWriter
+from controlplane.core.core import WAIT_TO_READ
+from controlplane.core.feature import Feature
+from controlplane.core.ids import new_id
+from controlplane.datasets.feature import datasets
+from controlplane.leadership.feature import relay
+from controlplane.limits.concurrency_limits import Turns
+from controlplane.notices.feature import outbox
+from controlplane.projects.feature import projects
+from controlplane.records.feature import last_reports, logs
+from controlplane.secrets.feature import user_secrets
+from controlplane.sessions.export import Exporter
+from controlplane.sessions.export_loop import Exporting
+from controlplane.sessions.log_search import Searches
+from controlplane.sessions.preempt import Requeuer
+from controlplane.sessions.queue import QueueView
+from controlplane.sessions.readers import Readers
+from controlplane.sessions.remove import Remover
+from controlplane.sessions.scheduling_loop import Scheduling
+from controlplane.sessions.service import SessionOperations, SessionServicer
+from controlplane.sessions.session_listing import Listings
+from controlplane.sessions.session_views import Presenter
+from controlplane.sessions.stop import Stopper
+from controlplane.sessions.submit import Submitter
+from controlplane.sessions.update import Updater
+from controlplane.tunnels.shared import tunnels
+from controlplane.usage.feature import usages
+from nsml.v1 import sessions_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+_READING_LOGS: Final = 8
+"""Pages of logs that are read at one time. They may come from the object store: waiting for that holds up nothing
+else,"""
+_READING_LOGS_EACH: Final = 4
+"""and how many of these for one user."""
+
+
+def scheduling(core: Core) -> Scheduling:
+    """The scheduling loop, which knows why what waits waits."""
+    return Scheduling(
+        state=core.state,
+        committer=core.committer,
+        clock=core.clock,
+        rules=replace(core.config.rules, notice_s=core.config.notice_s),
+    )
+
+
+def wire(core: Core) -> Feature:
+    """Offer SessionService; the leader schedules, and moves what has ended to the history."""
+    submitter = _submitter(core)
+    exporter = Exporter(
+        history=core.history,
+        committer=core.committer,
+        usages=core.shared(usages),
+        outbox=core.shared(outbox),
+        term=core.term,
+    )
+    exporting = Exporting(state=core.state, exporter=exporter, clock=core.clock)
+    presenter = Presenter(
+        state=core.state,
+        history=core.history,
+        reports=core.shared(last_reports),
+        waiting=core.shared(scheduling).waiting,
+        usages=core.shared(usages),
+        kept=core.kept,
+        clock=core.clock,
+    )
+    servicer = SessionServicer(core, _operations(core, submitter), presenter)
+    return Feature(
+        services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
+        leader_loops=(core.shared(scheduling).run, exporting.run),
+        member_loops={"submit": submitter.run},
+    )
+
+
+def _submitter(core: Core) -> Submitter:
+    return Submitter(
+        store=core.store,
+        state=core.state,
+        history=core.history,
+        datasets=core.shared(datasets),
+        content=core.shared(content),
+        secrets=core.shared(user_secrets),
+        clock=core.clock,
+        new_id=lambda: "s" + new_id(core.random_bytes),
+        answers=core.shared(scheduling).known,
+        time_limits=core.config.time_limits,
+        admission=core.admission,
+    )
+
+
+def _operations(core: Core, submitter: Submitter) -> SessionOperations:
+    writer = SessionWriter(store=core.store, state=core.state, admission=core.admission)
+    followers = Readers(
+        state=core.state,
+        history=core.history,
+        logs=core.shared(logs),
+        reading=core.reading,
+        reading_logs=Turns(
+            "to read logs",
+            slots=_READING_LOGS,
+            each=_READING_LOGS_EACH,
+            most_waiting=WAIT_TO_READ,
+        ),
+    )
+    return SessionOperations(
+        submitter=submitter,
+        listings=Listings(state=core.state, history=core.history, run=core.offload),
+        stopper=Stopper(writer=writer, clock=core.clock),
+        requeuer=Requeuer(writer, core.clock, notice_s=core.config.notice_s),
+        remover=Remover(state=core.state, history=core.history),
+        updater=Updater(writer=writer, references=core.references, history=core.history),
+        followers=followers,
+        reports=core.shared(last_reports),
+        searches=Searches(followers=followers, run=core.offload),
+        tunnels=core.shared(tunnels),
+        relay=core.shared(relay),
+        queue=QueueView(
+            state=core.state,
+            clock=core.clock,
+            answers=core.shared(scheduling).known,
+            projects=core.shared(projects),
+            users=core.accounts,
+            time_limits=core.config.time_limits,
+        ),
+        content=core.shared(content),
+    )

@@ -1,0 +1,110 @@
+"""Giving way: a running session saves, leaves what it holds, and goes on later from what it saved.
+
+It is told to stop with the cause PREEMPTED: its program is given notice, then SIGTERM, then its grace.
+`replica_reports.py` queues it again once its replicas are gone, whatever its `--retry` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import AlreadyEnded, StateConflict
+from controlplane.domain.lifecycle import SessionEvent, SessionState, advance
+from controlplane.domain.values import Cause, Session, Stop
+from controlplane.scheduler import NOTICE_S, may_give_way
+from controlplane.scheduler.explain import REQUEUED_BY
+from controlplane.sessions.validation import check_reason
+
+if TYPE_CHECKING:
+    from controlplane.core.compare_and_swap import SessionWriter
+    from controlplane.domain.plan import Preemption
+    from controlplane.state.pending_writes import Draft
+    from nsml.clock import Clock
+
+_CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
+"""Where a session can be told to go: it holds something, is not being stopped, and its nodes are heard."""
+
+
+def give_way(draft: Draft, preemption: Preemption, now: float, *, notice_s: float) -> bool:
+    """Have the session of a plan give way.
+
+    False when that no longer holds: it ended, it is another attempt's, it is being stopped, it may no
+    longer be preempted, or nobody waits for what it holds any more.
+    """
+    session = draft.session(preemption.session_id)
+    if session is None or session.attempt != preemption.attempt:
+        return False
+    if session.state not in _CAN_LEAVE or not may_give_way(session):
+        return False
+    if preemption.for_session_id:
+        waiting = draft.session(preemption.for_session_id)
+        if waiting is None or waiting.state is not SessionState.QUEUED:
+            return False
+    draft.put_session(leaving(session, preemption.why, now, notice_s=notice_s))
+    return True
+
+
+def leaving(
+    session: Session, reason: str, now: float, *, notice_s: float, asked_by: str = ""
+) -> Session:
+    """The session, told to save and go; it must be one that can be told to stop."""
+    wish = Stop(
+        grace_s=session.spec.grace_s,
+        notice_s=notice_s,
+        cause=Cause.PREEMPTED,
+        reason=reason,
+        asked_by=asked_by,
+        asked_at=now,
+    )
+    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+
+
+@dataclass(frozen=True, slots=True)
+class Requeuer:
+    """Has sessions give way on people's word."""
+
+    writer: SessionWriter
+    clock: Clock
+    notice_s: float = NOTICE_S
+
+    async def requeue(
+        self, session: Session, *, asked_by: str, reason: str = "", force: bool = False
+    ) -> Session:
+        """Have it save and queue it again: it goes on from what it saved, where there is room then.
+
+        `force`: though it could not be resumed, and begins anew.
+
+        Raises:
+            AlreadyEnded: it has ended.
+            StateConflict: it does not run, is being stopped, or could not be resumed and is not forced.
+            TooLarge: too long a reason.
+        """
+        given = check_reason(reason)
+        why = f"{REQUEUED_BY}{asked_by}" + (f": {given}" if given else "")
+
+        def decide(current: Session) -> Session:
+            _check_can_leave(current, is_forced=force)
+            now = self.clock.time()
+            return leaving(current, why, now, notice_s=self.notice_s, asked_by=asked_by)
+
+        requeued = await self.writer.change(session.id, decide)
+        if requeued is None:
+            raise AlreadyEnded(f"{session.name} has ended", attempt=f"nsml logs {session.name}")
+        return requeued
+
+
+def _check_can_leave(session: Session, *, is_forced: bool) -> None:
+    name = session.name
+    if session.state.is_ended or session.state is SessionState.FINALIZING:
+        raise AlreadyEnded(f"{name} has ended", attempt=f"nsml logs {name}")
+    if session.state not in _CAN_LEAVE:
+        raise StateConflict(
+            f"{name} is {session.state.value}", why="only what runs can be queued again"
+        )
+    if not is_forced and not may_give_way(session):
+        raise StateConflict(
+            f"{name} could not be resumed",
+            why="its program has bound nothing yet that saves and loads (nsml.bind)",
+            attempt=f"nsml requeue --force {name}   to have it begin anew",
+        )

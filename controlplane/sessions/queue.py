@@ -1,0 +1,240 @@
+"""The queue as its viewers see it: who waits, why, until when, and what would be if."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from controlplane.core.infeasible import Alternatives, refusal_of
+from controlplane.core.paging import page_size
+from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
+from controlplane.domain.identity import User
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
+from controlplane.domain.values import Cause
+from controlplane.projects.projects import check_entitled, there_for, within_quota
+from controlplane.scheduler import MaxCapacity, request_of
+from controlplane.sessions.convert_queue import queued_message, to_supposed, waiting_message
+from controlplane.sessions.validation import check_supposed
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.plan import Deferral
+    from controlplane.domain.values import Session
+    from controlplane.projects.projects import Projects, Users
+    from controlplane.scheduler import Found, QueueQueries
+    from controlplane.state.live_state import LiveState
+    from nsml.clock import Clock
+
+AT_ONCE: Final = 20
+"""Rows that are made before others have a turn: on a large cluster each looks at many nodes."""
+ORDER_SHARE: Final = 0.1
+"""How much of the leader's time the order of a long queue takes at most, however many look at it."""
+LONG: Final = 5_000
+"""So many sort in no time."""
+_MOST_DIGITS: Final = 9
+_DOING: Final = {
+    SessionState.PREPARING: "is placed, and being prepared",
+    SessionState.RUNNING: "runs",
+    SessionState.PAUSED: "is paused, and keeps what it holds",
+    SessionState.UNKNOWN: "may run: its node is silent",
+    SessionState.STOPPING: "is being stopped",
+    SessionState.FINALIZING: "has ended, and what it saved is being made safe",
+    SessionState.HELD: "is held after too many bad attempts",
+}
+
+
+class QueueView:
+    """Answers from the very index that the scheduler plans with; only the leader has one.
+
+    Args:
+        answers: None where another control plane leads.
+        projects: which of them a caller may ask for.
+        users: whom one may ask for.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: LiveState,
+        clock: Clock,
+        answers: Callable[[], QueueQueries | None],
+        projects: Projects,
+        users: Users,
+        time_limits: TimeLimits = NO_TIME_LIMITS,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._answers = answers
+        self._projects = projects
+        self._users = users
+        self._time_limits = time_limits
+        self._order: tuple[Session, ...] = ()
+        self._order_of: QueueQueries | None = None
+        self._order_until = 0.0
+
+    def check_leads(self) -> QueueQueries:
+        """What the index knows, here and now.
+
+        Raises:
+            NotLeader: another control plane has it, or none has yet.
+        """
+        answers = self._answers()
+        if answers is None:
+            raise NotLeader("")
+        return answers
+
+    def waiting(self, session_id: str, viewer: UserCaller) -> pb.Waiting | None:
+        """Why a session waits, as the viewer may know it; None when it does not."""
+        answers = self.check_leads()
+        deferral = answers.outlook(session_id, self._clock.time())
+        if deferral is None:
+            return None
+        return self._message(deferral, answers, viewer)
+
+    def what_if(self, session: Session, change: pb.WhatIf, viewer: UserCaller) -> pb.WhatIfAnswer:
+        """What would come of a session that waits if it asked for something else.
+
+        Raises:
+            InvalidRequest, CannotEverFit, OverQuota: it could not be submitted so.
+            NotWaiting: it is not in the queue.
+        """
+        answers = self.check_leads()
+        if session.state is not SessionState.QUEUED:
+            doing = _DOING.get(session.state, "has ended")
+            if session.stop is not None and session.stop.cause is Cause.PREEMPTED:
+                doing = "is leaving, and will be queued again"
+            raise NotWaiting(f"session {session.name} does not wait: it {doing}")
+        spec = check_supposed(to_supposed(change, answers.counted(session).spec), self._time_limits)
+        extent = MaxCapacity(stored.value for stored in self._state.nodes.values())
+        name = session.project or session.owner
+        nearest = Alternatives(
+            extent,
+            partial(within_quota, self._state, name),
+            session=session.name,
+            own=request_of(session.owner, session.spec),
+        )
+        if refusal := refusal_of(nearest, request_of(session.owner, spec), spec.image):
+            raise refusal
+        owner = User(name=session.owner, team=session.team)
+        check_entitled(self._state, owner, session.project, spec, nearest)
+        supposed = answers.what_if(session.id, spec, self._clock.time())
+        if supposed is None:
+            raise NotWaiting(f"session {session.name} does not wait: it is being placed")
+        if supposed.placement is not None:
+            nodes = [replica.node for replica in supposed.placement.replicas]
+            return pb.WhatIfAnswer(starts=True, nodes=nodes)
+        if supposed.deferral is None:
+            raise NotWaiting(f"session {session.name} does not wait any more")
+        return pb.WhatIfAnswer(waiting=self._message(supposed.deferral, answers, viewer))
+
+    def _message(self, deferral: Deferral, answers: QueueQueries, viewer: UserCaller) -> pb.Waiting:
+        return waiting_message(
+            deferral, queued=answers.queue_length, viewer=viewer, accounts=self._state.accounts
+        )
+
+    async def page(self, request: pb.ListQueueRequest, viewer: UserCaller) -> pb.ListQueueResponse:
+        """A page of the queue in its order, with what is free.
+
+        Raises:
+            NotFound: there is no such user, or no such project that the viewer may see.
+        """
+        answers, now, after = self.check_leads(), self._clock.time(), _after(request.cursor)
+        owners = {viewer.user.name if one == "@me" else one for one in request.owners}
+        size = page_size(request.page_size)
+        order, chosen, free = self._in_order(answers), 0, answers.free()
+        rows: list[tuple[int, Session]] = []
+        has_more, hidden = False, 0
+        project = request.project
+        counts_hidden = bool(project) and not owners and self._may_manage(project, viewer)
+        for place, session in enumerate(order, 1):
+            if not _is_chosen(session, owners, project, viewer):
+                hidden += counts_hidden and _project_of(session) == project
+                continue
+            chosen += 1
+            if place > after:
+                has_more = len(rows) == size
+                if not has_more:
+                    rows.append((place, session))
+        for owner in _unseen(owners - {viewer.user.name}, order):
+            await there_for(viewer, self._users, owner)
+        if project and not chosen:
+            await self._projects.check_known(project, viewer)
+        answer = pb.ListQueueResponse(
+            next_cursor=str(rows[-1][0]) if has_more else "",
+            queued=len(order),
+            chosen=chosen,
+            asked_gpu_thousandths=sum(_asked(session) for session in order),
+            free_gpu_thousandths=free.gpu_thousandths,
+            largest_hole=free.largest_hole,
+            largest_hole_node=free.node,
+            hidden=hidden,
+        )
+        starts: Found = {}
+        for count, (place, session) in enumerate(rows, 1):
+            why = answers.explanation(session.id, now)
+            if why is not None:  # it has not left since
+                message = queued_message(
+                    session,
+                    place=place,
+                    viewer=viewer,
+                    reason=why.reason,
+                    start=answers.start(session.id, now, starts),
+                    share=answers.fair_share(session).value,
+                )
+                answer.sessions.append(message)
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return answer
+
+    def _may_manage(self, project: str, viewer: UserCaller) -> bool:
+        """Whether the viewer says who the members of a project are."""
+        known = self._state.project(project)
+        return known is not None and may(viewer, CHANGE, known) is ALLOW
+
+    def _in_order(self, answers: QueueQueries) -> tuple[Session, ...]:
+        """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
+        began = self._clock.monotonic()
+        if answers is not self._order_of or began >= self._order_until:
+            self._order, self._order_of = tuple(answers.in_order(self._clock.time())), answers
+            ended = self._clock.monotonic()
+            is_long = len(self._order) > LONG
+            self._order_until = ended + (ended - began) / ORDER_SHARE if is_long else ended
+        return self._order
+
+
+def _unseen(owners: set[str], order: Iterable[Session]) -> list[str]:
+    """Those of whom nothing waits."""
+    return sorted(owners - {session.owner for session in order}) if owners else []
+
+
+def _asked(session: Session) -> int:
+    return session.spec.resources.gpu_thousandths * session.spec.replica_count
+
+
+def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCaller) -> bool:
+    """Whether it was asked for. Which project a session is of is only for those who see it."""
+    if owners and session.owner not in owners:
+        return False
+    if not project:
+        return True
+    return _project_of(session) == project and may(viewer, SEE, session) is ALLOW
+
+
+def _project_of(session: Session) -> str:
+    """What it counts for."""
+    return session.project or session.owner
+
+
+def _after(cursor: str) -> int:
+    """The place behind which a page begins."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _MOST_DIGITS):
+        raise InvalidRequest("the cursor is not one of this platform's")
+    return int(cursor)

@@ -1,0 +1,297 @@
+"""Sessions with what viewers see beside their record: why they wait, summaries, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.policy import ALLOW, CHANGE, may
+from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.values import CheckpointCount
+from controlplane.records.session_summaries import EVERY_S
+from controlplane.sessions.convert import session_message, shorten, usage_message
+from controlplane.state.lru import LruDict
+from controlplane.wire.chunking import beside, entries_of
+from controlplane.wire.reported import struct
+from controlplane.wire.times import timestamp
+from nsml.v1 import sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.plan import Explanation
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.history.values import NodeSample, Summary
+    from controlplane.limits.user_storage import Kept
+    from controlplane.records.session_summaries import LastReport, LastReports
+    from controlplane.state.live_state import LiveState
+    from controlplane.usage.usage import Live, Usages
+    from nsml.clock import Clock
+
+_log = structlog.get_logger("services.session_views")
+
+AT_ONCE: Final = 100
+"""Sessions in one turn of the event loop: a few milliseconds."""
+
+
+KEPT: Final = 4_096
+"""Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
+
+
+_SAVES: Final = frozenset({SessionState.RUNNING, SessionState.PAUSED, SessionState.FINALIZING})
+"""States in which checkpoints may wait on their nodes."""
+
+
+class Presenter:
+    """Makes messages of sessions, as a viewer may see them.
+
+    The one place where sessions become messages for users, and so where values are hidden.
+    Of many who watch the same sessions each costs little more than the bytes: a session is made
+    a message once, and what it reported is.
+
+    Args:
+        reports: asks the history what they reported.
+        waiting: why a queued session waits, where that is known.
+        usages: what was measured of the devices of live sessions.
+        kept: whether checkpoints of a user's sessions find room.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: LiveState,
+        history: History,
+        reports: LastReports,
+        waiting: Callable[[str], Explanation | None],
+        usages: Usages,
+        kept: Kept,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._kept = kept
+        self._usages = usages
+        self._state = state
+        self._history = history
+        self._reports = reports
+        self._waiting = waiting
+        self._made: LruDict[tuple[str, bool, bool], tuple[Session, sessions_pb2.Session]] = LruDict(
+            KEPT
+        )
+        self._told: LruDict[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = LruDict(
+            KEPT
+        )
+
+    async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
+        """One session, with its whole summary."""
+        revisions = [self._revision(session)]
+        if session.state.holds_devices:
+            await self._history.telemetry.newest()
+        begun = [session.id] if session.attempt else []
+        summaries, counts = await self._reports.of(begun, whole=True)
+        [message] = self._messages([session], revisions, viewer, ({}, counts))
+        if (summary := summaries.get(session.id)) is not None:
+            made = partial(_add_summary, message, summary)
+            await beside(made, of=entries_of(summary.values))
+        return message
+
+    async def sessions(
+        self,
+        sessions: Sequence[Session],
+        viewer: UserCaller,
+        names: Sequence[str] = (),
+        *,
+        is_short: bool = False,
+    ) -> AsyncGenerator[sessions_pb2.Session, None]:
+        """Many, in the same order; others run in between.
+
+        Of each summary the first values, and those of `names`. Where `is_short`, commands and environments without
+        the end of what is long.
+        """
+        # Taken at once: no revision may be newer than what is told of its session.
+        revisions = [self._revision(session) for session in sessions]
+        for start in range(0, len(sessions), AT_ONCE):
+            some = sessions[start : start + AT_ONCE]
+            summaries, counts = await self._reports.of([one.id for one in some if one.attempt])
+            summaries = await self._with_names(summaries, names)
+            known = revisions[start : start + AT_ONCE]
+            reported = summaries, counts
+            for message in self._messages(some, known, viewer, reported, is_short=is_short):
+                yield message
+            await asyncio.sleep(0)
+
+    def _revision(self, session: Session) -> int:
+        stored = self._state.sessions.get(session.id)
+        return stored.revision if stored else 0
+
+    async def _with_names(
+        self, summaries: Mapping[str, Summary], names: Sequence[str]
+    ) -> Mapping[str, Summary]:
+        """Read again, with the values of `names`, the summaries that have left some out."""
+        cut = [one for one, summary in summaries.items() if summary.left_out]
+        if not names or not cut:
+            return summaries
+        try:
+            return {**summaries, **await self._history.streams.listed_summaries(cut, names)}
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return summaries
+
+    def _messages(
+        self,
+        sessions: Sequence[Session],
+        revisions: Sequence[int],
+        viewer: UserCaller,
+        reported: tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]],
+        *,
+        is_short: bool = False,
+    ) -> list[sessions_pb2.Session]:
+        summaries, counts = reported
+        samples = self._history.telemetry.known()
+        messages = []
+        for session, revision in zip(sessions, revisions, strict=True):
+            # Who may see a session need not know what its owner has set for the program.
+            is_own = may(viewer, CHANGE, session) is ALLOW
+            message = self._message(session, is_own, is_short)
+            message.revision = revision
+            count = counts.get(session.id, CheckpointCount())
+            message.checkpoint_count, message.lost_checkpoint_count = count.there, count.lost
+            _add_saved(message, count.saved_at, self._clock.time())
+            explanation = self._waiting(session.id)
+            if explanation is not None and session.state is SessionState.QUEUED:
+                message.waiting = explanation.reason
+            elif session.state is SessionState.PREPARING:
+                message.waiting = next((one.waiting for one in session.replicas if one.waiting), "")
+            elif session.state in _SAVES:
+                message.waiting = self._kept.words(session.owner, is_own=is_own)
+            _add_summary(message, summaries.get(session.id))
+            _add_usage(message, session, self._usages.live(session.id))
+            uses = self._uses(session, samples)
+            for replica in message.replicas:
+                if (use := uses.get(replica.rank)) is not None:
+                    replica.use.CopyFrom(use)
+            messages.append(message)
+        return messages
+
+    async def reports(
+        self, session_ids: Collection[str], names: Sequence[str] = ()
+    ) -> list[sessions_pb2.SessionReport]:
+        """What live sessions reported last, as it is known to those who watch; with the values of `names`."""
+        made = {one.session_id: one for one in self._known_reports(session_ids)}
+        cut = [one for one, report in made.items() if report.summary_left_out]
+        if not names or not cut:
+            return list(made.values())
+        known = {one: last.summary for one in cut if (last := self._reports.last(one))}
+        short = {one: summary for one, summary in known.items() if summary is not None}
+        for session_id, summary in (await self._with_names(short, names)).items():
+            report = sessions_pb2.SessionReport()
+            report.CopyFrom(made[session_id])
+            _add_summary(report, summary)
+            made[session_id] = report
+        return list(made.values())
+
+    def _known_reports(self, session_ids: Iterable[str]) -> Iterator[sessions_pb2.SessionReport]:
+        now = self._clock.monotonic()
+        for session_id in session_ids:
+            session, last = self._state.session(session_id), self._reports.last(session_id)
+            if session is None or last is None:
+                continue
+            told = self._told.get(session_id)
+            # Of many who watch most are told at the same time.
+            if told is None or told[0] is not last or now - told[1] >= EVERY_S:
+                told = last, now, self._report(session, last)
+                self._told.keep(session_id, told)
+            yield told[2]
+
+    def _report(self, session: Session, last: LastReport) -> sessions_pb2.SessionReport:
+        message = sessions_pb2.SessionReport(
+            session_id=session.id,
+            checkpoint_count=last.checkpoints.there,
+            lost_checkpoint_count=last.checkpoints.lost,
+            saved_at=timestamp(min(last.checkpoints.saved_at, self._clock.time())),
+        )
+        _add_summary(message, last.summary)
+        _add_usage(message, session, last.usage)
+        for rank, use in self._uses(session, self._history.telemetry.known()).items():
+            message.uses[rank].CopyFrom(use)
+        return message
+
+    def _uses(
+        self, session: Session, samples: Mapping[str, NodeSample]
+    ) -> dict[int, sessions_pb2.ReplicaUse]:
+        """What the processes of each replica take, by rank, as its node said lately."""
+        if not session.state.holds_devices:
+            return {}
+        found = {}
+        for replica in session.replicas:
+            sample = samples.get(replica.node)
+            if sample is None:
+                continue
+            which = session.id, session.attempt, replica.rank
+            for one in sample.replicas:
+                if (one.session_id, one.attempt, one.rank) == which:
+                    found[replica.rank] = sessions_pb2.ReplicaUse(
+                        cpu_cores=one.cpu_cores,
+                        memory_used_bytes=one.memory_used_bytes,
+                        process_count=one.process_count,
+                    )
+        return found
+
+    def _message(
+        self, session: Session, shows_values: bool, is_short: bool
+    ) -> sessions_pb2.Session:
+        """What its record alone says; the caller's own to change."""
+        key = session.id, shows_values, is_short
+        kept = self._made.get(key)
+        if kept is None or kept[0] is not session:
+            kept = session, session_message(session, shows_values=shows_values)
+            if is_short:
+                shorten(kept[1])
+            self._made.keep(key, kept)
+        message = sessions_pb2.Session()
+        message.CopyFrom(kept[1])
+        return message
+
+
+def _add_saved(message: sessions_pb2.Session, saved_at: float, now: float) -> None:
+    """Take the time of its newest checkpoint where that is newer than what its node said: that is said seldom."""
+    at = timestamp(min(saved_at, now))  # a node's clock may be ahead
+    if at is not None and message.HasField("progress"):
+        known = message.progress.saved_at
+        if at.ToNanoseconds() > known.ToNanoseconds():
+            known.CopyFrom(at)
+
+
+def _add_summary(
+    message: sessions_pb2.Session | sessions_pb2.SessionReport, summary: Summary | None
+) -> None:
+    if summary is not None:
+        values = _values(summary.step, summary.values)
+        message.summary.CopyFrom(struct(values))
+        message.summary_names[:] = values
+        message.summary_left_out = summary.left_out
+
+
+def _add_usage(
+    message: sessions_pb2.Session | sessions_pb2.SessionReport, session: Session, live: Live | None
+) -> None:
+    """What is known of a live one, where its record does not say what there was in the end."""
+    if live is not None and session.usage is None:
+        message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
+
+
+def _values(step: float | None, values: dict[str, object]) -> dict[str, object]:
+    return values if step is None or "step" in values else {"step": step, **values}

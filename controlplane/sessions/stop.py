@@ -1,0 +1,82 @@
+"""Stop: a durable wish. What waits ends at once; what runs is told by its node's orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import AlreadyEnded
+from controlplane.domain.lifecycle import SessionEvent, SessionState, advance, can
+from controlplane.domain.values import Cause, End, Session, Stop
+from controlplane.sessions.validation import check_grace, check_reason
+
+if TYPE_CHECKING:
+    from controlplane.core.compare_and_swap import SessionWriter
+    from nsml.clock import Clock
+
+
+class Stopper:
+    """Notes wishes that sessions end."""
+
+    def __init__(self, *, writer: SessionWriter, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    async def stop(
+        self, session: Session, *, asked_by: str, grace_s: float | None, reason: str
+    ) -> Session:
+        """Make the wish durable and return the session with it.
+
+        Raises:
+            AlreadyEnded: there is nothing to stop.
+            TooLarge: too long a reason.
+        """
+        check_reason(reason)
+        grace = session.spec.grace_s
+        if grace_s is not None:
+            grace = check_grace(grace_s, f"nsml stop {session.name} --grace {{}}")
+        wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
+        # The first stop frees what it holds, and is never refused; a further one only changes a record.
+        stopped = await self._writer.change(
+            session.id,
+            lambda now: stopped_by(now, wish, self._clock.time()),
+            is_counted=session.state is SessionState.STOPPING,
+        )
+        if stopped is None:
+            raise _already_ended(session)
+        return stopped
+
+
+def stopped_by(session: Session, wish: Stop, now: float) -> Session:
+    """The session with a user's wish that it ends; a later wish replaces an earlier one."""
+    if session.state.is_ended or session.state is SessionState.FINALIZING:
+        raise _already_ended(session)
+    if can(session.state, SessionEvent.STOPPED):
+        message = wish.text("while it was queued" if session.attempt else "before it ran")
+        return replace(
+            session,
+            state=advance(session.state, SessionEvent.STOPPED),
+            stop=wish.since(now),
+            ended_at=now,
+            end=End(cause=Cause.STOP_REQUESTED, message=message),
+        )
+    wish = replace(wish.since(now, session.stop), came_first=_came_first(session))
+    if session.state is SessionState.STOPPING:
+        return replace(session, stop=wish)
+    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+
+
+def _came_first(session: Session) -> bool:
+    if session.stop is not None:
+        return session.stop.came_first
+    return all(one.exit is None or one.exit.cause is Cause.COMPLETED for one in session.replicas)
+
+
+def _already_ended(session: Session) -> AlreadyEnded:
+    """There is nothing to stop: also where what it saved is being sent, which is never given up."""
+    is_sending = session.state is SessionState.FINALIZING
+    return AlreadyEnded(
+        f"{session.name} has ended",
+        why="what it saved is being sent, and it holds no device" if is_sending else "",
+        attempt=f"nsml logs {session.name}",
+    )

@@ -1,0 +1,436 @@
+"""Submit: session, name, number and request id in one transaction, once for each request id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from controlplane.content.content import SEND_IT
+from controlplane.core.infeasible import Alternatives, refusal_of
+from controlplane.domain.errors import (
+    RETRY_AFTER_S,
+    AlreadyExists,
+    InvalidRequest,
+    MissingBlobs,
+    NoCapacity,
+    NotLeader,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.identity import UserCaller
+from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
+from controlplane.domain.names import NO_DATASET
+from controlplane.domain.values import Session, SessionSpec
+from controlplane.limits.admission import Batch
+from controlplane.projects.projects import check_entitled, within_quota
+from controlplane.scheduler import MaxCapacity, request_of
+from controlplane.sessions.validation import Submission, validated
+from controlplane.state.live_usage import record_size
+from controlplane.store.interface import (
+    MAX_OPERATIONS,
+    CommitUnknown,
+    Get,
+    InvalidTransaction,
+    Put,
+    StoreUnavailable,
+    Transaction,
+    absent,
+    unchanged,
+)
+from controlplane.stored import etcd_codec
+from nsml.request_limits import LEAST_FILE_BYTES
+from nsml.view.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from controlplane.content.content import Content
+    from controlplane.datasets.datasets import Datasets
+    from controlplane.domain.errors import NsmlError
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
+    from controlplane.history.interface import History
+    from controlplane.limits.admission import Admission
+    from controlplane.scheduler import QueueQueries
+    from controlplane.state.live_state import LiveState
+    from controlplane.store.interface import Compare, KeyValueStore
+    from nsml.clock import Clock
+
+MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
+"""Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
+
+TRIES: Final = 8
+"""How often a submission is decided again when others wrote in between."""
+
+
+class Secrets(Protocol):
+    """Which secrets there are."""
+
+    async def check(self, owner: User, uses: Iterable[SecretUse]) -> None:
+        """Raise NotFound unless the owner has all of them."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A submission that waits to be written; at revision `checked` its request had no session.
+
+    `entitled`: the condition that its project still takes it. `size`: of its record, about.
+    """
+
+    wish: Submission
+    spec: SessionSpec
+    size: int
+    entitled: Compare | None
+    checked: int
+    done: asyncio.Future[Session | None]
+
+
+class Submitter:
+    """Takes submissions and writes those that wait together in one transaction.
+
+    Any control plane does this, leader or not: a transaction compares the numbers' counters and
+    the absence of the request ids.
+
+    Args:
+        new_id: gives a fresh session id.
+        index: what is free and who waits; None where another control plane leads.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: KeyValueStore,
+        state: LiveState,
+        history: History,
+        datasets: Datasets,
+        content: Content,
+        secrets: Secrets,
+        clock: Clock,
+        new_id: Callable[[], str],
+        answers: Callable[[], QueueQueries | None],
+        time_limits: TimeLimits = NO_TIME_LIMITS,
+        admission: Admission | None = None,
+    ) -> None:
+        self._store = store
+        self._admission = admission
+        self._state = state
+        self._history = history
+        self._datasets = datasets
+        self._content = content
+        self._secrets = secrets
+        self._clock = clock
+        self._new_id = new_id
+        self._answers = answers
+        self._time_limits = time_limits
+        self._log = structlog.get_logger("operations.submit")
+        self._queue: deque[_Pending] = deque()
+        self._wake = asyncio.Event()
+        self._known_extent: tuple[int, MaxCapacity] | None = None
+
+    async def submit(self, wish: Submission) -> Session:
+        """Make the session that is wished for, or give the one that this request made before.
+
+        Raises:
+            InvalidRequest, TooLarge: the wish is malformed.
+            NotFound: a dataset that is not there or not visible, a secret that is not there, a project
+                that is not there or not the caller's.
+            OverQuota: more than the project may have.
+            LimitReached, LowOnRoom: the user or the project has as many sessions as it may have, or
+                the store has no room.
+            MissingBlobs: the code has not been sent.
+            AlreadyExists: the request id was used with another content.
+            CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
+            NotLeader: with no_queue, where another control plane decides.
+            Unavailable: the store does not answer; repeat with the same request id.
+        """
+        spec = validated(wish, self._time_limits)
+        is_counted = False
+        for _ in range(TRIES):
+            checked = self._state.revision
+            earlier = await self._earlier(wish)
+            if earlier is not None:
+                return earlier
+            size = self._admitted(wish, spec)
+            spec = replace(spec, datasets=await self._found(wish))
+            await self._secrets.check(wish.owner, spec.secrets)
+            await self._check_content(wish.owner, spec)
+            entitled = check_entitled(
+                self._state, wish.owner, wish.project, spec, self._nearest(wish)
+            )
+            self._check_fit(wish, spec)
+            if self._admission is not None and not is_counted:
+                self._admission.write(wish.owner.name, size)
+                is_counted = True
+            done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
+            self._queue.append(_Pending(wish, spec, size, entitled, checked, done))
+            self._wake.set()
+            session = await done
+            if session is not None:
+                return session
+        raise Unavailable("too many submissions at the same moment", attempt="the same again")
+
+    async def check(self, wish: Submission) -> None:
+        """Raise what `submit` would raise now, except for an earlier request and missing code."""
+        spec = validated(wish, self._time_limits)
+        self._admitted(wish, spec)
+        found = await self._found(wish)
+        await self._secrets.check(wish.owner, spec.secrets)
+        check_entitled(self._state, wish.owner, wish.project, spec, self._nearest(wish))
+        self._check_fit(wish, replace(spec, datasets=found))
+
+    def _admitted(self, wish: Submission, spec: SessionSpec) -> int:
+        """The size of its record, if its user and project may have one more such session."""
+        owner = wish.owner.name
+        size = record_size(_session(wish, spec, id="", number=0, now=0.0))
+        if self._admission is not None:
+            self._admission.check_session(owner, wish.project or owner, size)
+        return size
+
+    async def _earlier(self, wish: Submission) -> Session | None:
+        session = self._state.by_request(wish.owner.name, wish.request_id)
+        if session is None:
+            row = await self._history.catalogue.session_by_request(wish.owner.name, wish.request_id)
+            session = etcd_codec.decode_session(row.record) if row else None
+        if session is not None and session.request_digest != wish.digest:
+            raise AlreadyExists(
+                f"request id {wish.request_id} was used for {session.name}",
+                why="with another content",
+                attempt="a fresh request id",
+            )
+        return session
+
+    async def _found(self, wish: Submission) -> tuple[DatasetVersion, ...]:
+        return tuple([await self._datasets.resolve(wish.owner, one) for one in wish.datasets])
+
+    async def _check_content(self, owner: User, spec: SessionSpec) -> None:
+        root = spec.bundle_digest
+        if not root:
+            return
+        caller = UserCaller(user=owner)
+        if not await self._content.may_use(caller, root) or await self._content.is_incomplete(
+            caller, root
+        ):
+            raise MissingBlobs(
+                "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
+            )
+        await self._content.borrow(caller, root)
+        if not (most := spec.limits.disk_bytes):
+            return
+        listing = await self._content.listing(caller, root)
+        if (takes := max(listing.size, listing.file_count * LEAST_FILE_BYTES)) > most:
+            raise InvalidRequest(
+                f"the code takes {size_text(takes)} on disk, and the session may use {size_text(most)}",
+                why=f"{listing.file_count:,} files, each of at least {LEAST_FILE_BYTES >> 10} KiB",
+                attempt="more with --disk, or leave files out with a line in .nsmlignore",
+            )
+
+    def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
+        request = request_of(wish.owner.name, spec)
+        if error := refusal_of(self._nearest(wish), request, spec.image):
+            raise error
+        if wish.no_queue:
+            self._check_free(wish, spec)
+
+    def _nearest(self, wish: Submission) -> Alternatives:
+        name = wish.project or wish.owner.name
+        return Alternatives(self._extent(), partial(within_quota, self._state, name))
+
+    def _extent(self) -> MaxCapacity:
+        """What the nodes could hold: worked out again when one of them is another one."""
+        changes = self._state.node_changes
+        if self._known_extent is None or self._known_extent[0] != changes:
+            nodes = (stored.value for stored in self._state.nodes.values())
+            self._known_extent = (changes, MaxCapacity(nodes))
+        return self._known_extent[1]
+
+    def _check_free(self, wish: Submission, spec: SessionSpec) -> None:
+        """Raise NoCapacity if the session would wait in the queue; only the leader knows."""
+        answers, now = self._answers(), self._clock.time()
+        if answers is None:
+            raise NotLeader("")
+        session = _session(wish, spec, id=self._new_id(), number=0, now=now)
+        waits = answers.would_start(session, now).deferral
+        if waits is not None:
+            raise NoCapacity(
+                "nothing is free now",
+                why=waits.explanation.reason,
+                attempt="nsml run --queue ...    to wait for it",
+            )
+
+    async def run(self) -> None:
+        """Write what was submitted, until cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    count = min(len(self._queue), MOST_AT_ONCE)
+                    await self._write([self._queue.popleft() for _ in range(count)])
+        finally:
+            for pending in self._queue:
+                _fail(pending, _silent())
+
+    async def _write(self, batch: list[_Pending]) -> None:
+        """Resolve each with its session, or with None when it must be looked at again."""
+        made: dict[tuple[str, str], Session] = {}
+        try:
+            made = await self._made(self._fresh(batch))
+        except InvalidTransaction:
+            # Together they are too many bytes; one alone should be far below the bound.
+            half = len(batch) // 2
+            if not half:
+                self._log.error("submission.too_large", request=batch[0].wish.request_id)
+                _fail(batch[0], TooLarge("the session is larger than any record may be"))
+                return
+            await self._write(batch[:half])
+            await self._write(batch[half:])
+        except (CommitUnknown, StoreUnavailable) as error:
+            self._log.warning("submission.unavailable", error=str(error))
+            for pending in batch:
+                _fail(pending, _silent())
+        finally:
+            for pending in batch:
+                if not pending.done.done():
+                    key = (pending.wish.owner.name, pending.wish.request_id)
+                    session = made.get(key)
+                    is_its = session and session.request_digest == pending.wish.digest
+                    pending.done.set_result(session if is_its else None)
+
+    def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
+        """Those that may be written: each request once, none whose session came (and left) since.
+
+        What their users may have is decided here once more, one after the other: many come at once.
+        """
+        fresh: dict[tuple[str, str], _Pending] = {}
+        admitted = Batch()
+        for pending in batch:
+            key = (pending.wish.owner.name, pending.wish.request_id)
+            has_come = self._state.by_request(*key) is not None
+            if has_come or self._state.has_left_since(*key, pending.checked) or key in fresh:
+                continue
+            if self._admission is not None:
+                owner = pending.wish.owner.name
+                whose = owner, pending.wish.project or owner, pending.size
+                try:
+                    self._admission.check_session(*whose, admitted)
+                except TooLarge as error:
+                    _fail(pending, error)
+                    continue
+                admitted.add(*whose)
+            fresh[key] = pending
+        return fresh
+
+    async def _made(self, fresh: dict[tuple[str, str], _Pending]) -> dict[tuple[str, str], Session]:
+        """Write them all in one transaction; nothing is made when somebody wrote in between."""
+        if not fresh:
+            return {}
+        last: dict[str, int] = {}
+        sessions: dict[tuple[str, str], Session] = {}
+        for key, pending in fresh.items():
+            counter = etcd_codec.counter_key(pending.wish.owner.name, _dataset(pending.spec))
+            if counter not in last:
+                known = self._state.counters.get(counter)
+                last[counter] = known.value if known else 0
+            last[counter] += 1
+            sessions[key] = _session(
+                pending.wish,
+                pending.spec,
+                id=self._new_id(),
+                number=last[counter],
+                now=self._clock.time(),
+            )
+        entitled = {one.entitled for one in fresh.values() if one.entitled is not None}
+        result = await self._commit(sessions, last, entitled)
+        return sessions if result else {}
+
+    async def _commit(
+        self,
+        sessions: dict[tuple[str, str], Session],
+        last: dict[str, int],
+        entitled: Collection[Compare],
+    ) -> bool:
+        counters = {key: self._state.counters.get(key) for key in last}
+        compares = [
+            unchanged(key, known.revision if known else 0) for key, known in counters.items()
+        ]
+        compares += [absent(etcd_codec.request_key(*key)) for key in sessions]
+        compares += sorted(entitled, key=lambda one: (one.key, str(one.operand)))
+        puts = [
+            Put(key=key, value=etcd_codec.encode_counter(number)) for key, number in last.items()
+        ]
+        written: dict[bytes, Session | Allocation] = {}
+        for key, session in sessions.items():
+            pointer = etcd_codec.encode_pointer(session.id)
+            value = etcd_codec.encode_session(session)
+            written[value] = session
+            puts += [
+                Put(key=etcd_codec.session_key(session.id), value=value),
+                Put(key=etcd_codec.name_key(session.name), value=pointer),
+                Put(key=etcd_codec.request_key(*key), value=pointer),
+            ]
+        transaction = Transaction(
+            compares=tuple(compares),
+            success=tuple(puts),
+            failure=tuple(Get(key=compare.key) for compare in compares),
+        )
+        with self._state.expecting(written):
+            result = await self._store.commit(transaction)
+        if not result.succeeded:
+            for compare, response in zip(compares, result.responses, strict=True):
+                if response.item is None:
+                    self._state.delete(compare.key, result.revision)
+                else:
+                    item = response.item
+                    self._state.put(item.key, item.value, item.mod_revision)
+            # A request that exists is looked for again: its session is known by then.
+            await self._state.reached(result.revision)
+            return False
+        for counter, number in last.items():
+            self._state.put_counter(counter, number, result.revision)
+        for session in sessions.values():
+            self._state.put_session(session, result.revision)
+        self._log.info("submission.committed", sessions=len(sessions), revision=result.revision)
+        return True
+
+
+def _fail(pending: _Pending, error: NsmlError) -> None:
+    if not pending.done.done():
+        pending.done.set_exception(error)
+
+
+def _silent() -> NsmlError:
+    """Nobody may repeat it under another request id: it may have been taken all the same."""
+    return Unavailable(
+        "the platform's store does not answer",
+        attempt="the same request id again",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def _dataset(spec: SessionSpec) -> str:
+    return spec.datasets[0].name if spec.datasets else NO_DATASET
+
+
+def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002
+    owner: User = wish.owner
+    return Session(
+        id=id,
+        name=f"{owner.name}/{_dataset(spec)}/{number}",
+        owner=owner.name,
+        owner_id="" if owner.id == owner.name else owner.id,
+        spec=spec,
+        created_at=now,
+        project=wish.project or owner.name,
+        team=owner.team,
+        visibility=wish.visibility,
+        memo=wish.memo,
+        command=wish.command,
+        request_id=wish.request_id,
+        request_digest=wish.digest,
+    )

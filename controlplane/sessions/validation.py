@@ -1,0 +1,339 @@
+"""What a submission must look like, whatever the cluster has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from controlplane.datasets.datasets import DatasetWish
+from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.limits import TimeLimits
+from controlplane.domain.models import wishes_of, words_of
+from controlplane.domain.names import check_digest, check_request_id, check_secret
+from controlplane.domain.policy import check_visibility
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Limits,
+    Priority,
+    Resources,
+    SessionSpec,
+    Visibility,
+)
+from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
+from nsml import labels, variables
+from nsml.images import RULE, is_reference, whole_reference, why_never_pulled
+from nsml.request_limits import (
+    LEAST_DISK_BYTES,
+    LEAST_MEMORY_BYTES,
+    LEAST_SHM_BYTES,
+    LONGEST_GRACE_S,
+    LONGEST_S,
+    MOST_PROCESSES,
+    MOST_RETRIES,
+    meant_words,
+)
+from nsml.run_flags import DEFAULT_ENTRY
+from nsml.view.units import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from controlplane.domain.identity import User
+
+RETRIED_LOST_AFTER_S: Final = 600.0
+"""lost_after of a session with retries that names none."""
+
+MOST_DATASETS: Final = 16
+MOST_SECRETS: Final = 32
+MOST_LIMIT_BYTES: Final = 1 << 60
+MOST_WORDS_BYTES: Final = 32 << 10
+MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
+"""With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
+
+MOST_NAME: Final = 80
+"""Characters in the name of a GPU model or a pod."""
+
+MOST_MEMO_BYTES: Final = 4 << 10
+MOST_REASON_BYTES: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A session that a user wants. `digest` is of the request.
+
+    `spec` is as it was asked for: without the datasets, which are still to be found, and with 0 or "" for a default.
+    """
+
+    owner: User
+    request_id: str
+    digest: bytes
+    spec: SessionSpec
+    datasets: tuple[DatasetWish, ...] = ()
+    no_queue: bool = False
+    memo: str = ""
+    visibility: Visibility = Visibility.PRIVATE
+    project: str = ""
+    command: tuple[str, ...] = ()
+
+
+def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
+    """The spec with defaults filled in, its datasets still to be found, and nodes that could hold it.
+
+    Args:
+        wish: what is asked for.
+        limits: of the classes.
+
+    Raises:
+        InvalidRequest, TooLarge: it is malformed, or over a limit.
+    """
+    check_request_id(wish.request_id)
+    check_memo(wish.memo)
+    check_visibility(wish.visibility, wish.owner.team)
+    _check_words(wish.command, "command line")
+    if len(wish.datasets) > MOST_DATASETS:
+        raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
+    if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
+        raise InvalidRequest("two datasets of one name would be mounted at the same place")
+    return _validated(wish.spec, limits)
+
+
+def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
+    _check_program(spec)
+    _check_resources(spec.resources)
+    _check_places(spec)
+    _check_limits(spec.limits)
+    _check_shm(spec.limits.shm_bytes, spec.resources.memory_bytes)
+    _check_environment(spec.environment)
+    _check_secrets(spec)
+    _check_labels(spec.labels)
+    if spec.image and not is_reference(spec.image):
+        raise InvalidRequest(f"{spec.image[:80]!r} is not the name of an image", why=RULE)
+    if spec.image and (why := why_never_pulled(spec.image)):
+        raise InvalidRequest(f"image {spec.image[:80]!r} cannot be used", why=why)
+    if not 0 <= spec.retry_count <= MOST_RETRIES:
+        raise InvalidRequest(
+            f"{spec.retry_count} retries: at most {MOST_RETRIES}",
+            attempt=f"nsml run --retry {MOST_RETRIES} ...",
+        )
+    limit_s = _check_span(
+        spec.time_limit_s, "time limit", LONGEST_S, "nsml run --time-limit {} ..."
+    )
+    lost_after_s = spec.lost_after_s or (RETRIED_LOST_AFTER_S if spec.retry_count else 0.0)
+    return replace(
+        spec,
+        entry=spec.entry if spec.argv else spec.entry or DEFAULT_ENTRY,
+        replica_count=spec.replica_count or 1,
+        image=whole_reference(spec.image) if spec.image else "",
+        time_limit_s=_within_class(limit_s, spec.priority, limits),
+        grace_s=check_grace(spec.grace_s),
+        lost_after_s=_check_span(lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out"),
+        gpu_model=" ".join(spec.gpu_model.split()),
+    )
+
+
+def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
+    """The spec of a session that asks for something else than it was submitted with, if it could be one."""
+    _check_resources(spec.resources)
+    _check_places(spec)
+    limit_s = _check_span(spec.time_limit_s, "time limit", LONGEST_S, "--what-if time-limit={}")
+    return replace(spec, time_limit_s=_within_class(limit_s, spec.priority, limits))
+
+
+def check_grace(seconds: float, attempt: str = "nsml run --grace {} ...") -> float:
+    """The grace period, if it is one; `attempt` is what to try with the longest."""
+    return _check_span(seconds, "grace period", LONGEST_GRACE_S, attempt)
+
+
+def check_reason(reason: str) -> str:
+    """Why something is done, if it is short enough."""
+    if len(reason.encode()) > MOST_REASON_BYTES:
+        raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+    return reason
+
+
+def check_memo(memo: str) -> str:
+    """The memo, if it is short enough and is text."""
+    if len(memo.encode()) > MOST_MEMO_BYTES:
+        raise TooLarge(f"a memo has at most {MOST_MEMO_BYTES} bytes")
+    if "\0" in memo:
+        raise InvalidRequest("a memo has no NUL character")
+    return memo
+
+
+def _check_program(spec: SessionSpec) -> None:
+    if spec.argv and (spec.entry or spec.args):
+        raise InvalidRequest("a session has an entry with arguments, or a plain command line")
+    _check_words((spec.entry, *spec.args), "entry and its arguments")
+    _check_words(spec.argv, "command line")
+    if spec.bundle_digest:
+        check_digest(spec.bundle_digest)
+    if spec.argv:
+        if not spec.argv[0]:
+            raise InvalidRequest("the command line names no program")
+        return
+    entry = PurePosixPath(spec.entry or DEFAULT_ENTRY)
+    if entry.is_absolute() or ".." in entry.parts or "\0" in spec.entry or "\\" in spec.entry:
+        raise InvalidRequest(f"{spec.entry[:80]!r} is not a file inside the code's folder")
+    if not spec.bundle_digest:
+        raise InvalidRequest(
+            "an entry needs code", why="no bundle was named", attempt="a plain command line"
+        )
+
+
+def _check_words(words: Iterable[str], what: str) -> None:
+    words = tuple(words)
+    if sum(len(word.encode()) + 1 for word in words) > MOST_WORDS_BYTES:
+        raise TooLarge(f"the {what} may have at most {MOST_WORDS_BYTES} bytes")
+    if any("\0" in word for word in words):
+        raise InvalidRequest(f"the {what} may not have a NUL character")
+
+
+def _check_resources(resources: Resources) -> None:
+    gpu = resources.gpu_thousandths
+    if gpu > WHOLE_DEVICE and gpu % WHOLE_DEVICE:
+        raise InvalidRequest(
+            f"{gpu / WHOLE_DEVICE:g} GPUs",
+            why="a share is of one device; more than one GPU is a whole number of them",
+            attempt=f"nsml run -g {gpu // WHOLE_DEVICE} ...\nnsml run -g {gpu // WHOLE_DEVICE + 1} ...",
+        )
+    if 0 < resources.memory_bytes < LEAST_MEMORY_BYTES:
+        raise InvalidRequest(
+            f"{resources.memory_bytes} bytes of memory",
+            why=f"no program runs in less than {LEAST_MEMORY_BYTES >> 20} MiB",
+            attempt=meant_words(resources.memory_bytes),
+        )
+
+
+def _check_places(spec: SessionSpec) -> None:
+    """The names that keep it to some devices and nodes: words that can be shown, and mean something."""
+    for name, what in ((spec.gpu_model, "GPU model"), (spec.pod, "pod")):
+        if len(name) > MOST_NAME or not name.isprintable():
+            raise InvalidRequest(f"{name[:80]!r} is not the name of a {what}")
+    if not spec.gpu_model:
+        return
+    if not all(words_of(one) for one in wishes_of(spec.gpu_model)):
+        raise InvalidRequest(
+            f"{spec.gpu_model!r} is not the name of a GPU model",
+            why="it, or one of those that it names, has no word that a model could have",
+            attempt="nsml node ls -o wide",
+        )
+    if not spec.resources.gpu_thousandths:
+        raise InvalidRequest(
+            f"GPU model {spec.gpu_model}, and no GPU",
+            attempt="-g 1, or no GPU model",
+        )
+
+
+def _check_limits(limits: Limits) -> None:
+    if limits.disk_bytes and not LEAST_DISK_BYTES <= limits.disk_bytes <= MOST_LIMIT_BYTES:
+        raise InvalidRequest(
+            f"a disk limit of {limits.disk_bytes} bytes",
+            why=f"it is {LEAST_DISK_BYTES >> 20} MiB to {MOST_LIMIT_BYTES >> 60} EiB",
+            attempt=_meant(limits.disk_bytes, LEAST_DISK_BYTES),
+        )
+    if limits.shm_bytes and not LEAST_SHM_BYTES <= limits.shm_bytes <= MOST_LIMIT_BYTES:
+        raise InvalidRequest(
+            f"shared memory of {limits.shm_bytes} bytes",
+            why=f"it is {LEAST_SHM_BYTES >> 20} MiB to {MOST_LIMIT_BYTES >> 60} EiB",
+            attempt=_meant(limits.shm_bytes, LEAST_SHM_BYTES),
+        )
+    if limits.process_count > MOST_PROCESSES:
+        raise InvalidRequest(
+            f"{limits.process_count} processes", why=f"at most {MOST_PROCESSES}: Linux has no more"
+        )
+
+
+def _meant(asked: int, least: int) -> str:
+    return meant_words(asked) if asked < least else "leave it out for the node's default"
+
+
+def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
+    """Shared memory counts as memory: more of it than there may be of all could never be used."""
+    most = memory_bytes or DEFAULT_MEMORY_BYTES
+    if shm_bytes <= most:
+        return
+    asked = f"{shm_bytes / 1e9:.12g} GB of shared memory"
+    if memory_bytes:
+        raise InvalidRequest(
+            f"{asked} in {most / 1e9:.12g} GB of memory",
+            why="shared memory is a part of the memory",
+            attempt="more memory, or less shared memory",
+        )
+    raise InvalidRequest(
+        f"{asked}, and no word of memory",
+        why=f"shared memory is a part of it, and who names none gets {most / 1e9:.12g} GB at most",
+        attempt="nsml run --memory SIZE",
+    )
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        _check_variable(name)
+        if "\0" in value:
+            raise InvalidRequest(f"the value of {name[:80]} has a NUL character")
+    if variables.size_of(environment) > MOST_ENVIRONMENT_BYTES:
+        raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_secrets(spec: SessionSpec) -> None:
+    if len(spec.secrets) > MOST_SECRETS:
+        raise TooLarge(f"a session has at most {MOST_SECRETS} secrets")
+    taken = set(spec.environment)
+    for use in spec.secrets:
+        check_secret(use.name)
+        _check_variable(use.variable)
+        if use.variable in variables.JOINED:
+            raise InvalidRequest(f"{use.variable} cannot be a secret", attempt="another variable")
+        if use.variable in taken:
+            raise InvalidRequest(
+                f"the variable {use.variable[:80]} is given twice",
+                why="as a plain one and as a secret, or as two secrets",
+                attempt="another variable for the secret: NAME=VARIABLE",
+            )
+        taken.add(use.variable)
+
+
+def _check_labels(given: Mapping[str, str]) -> None:
+    if len(given) > labels.MOST_LABELS:
+        raise TooLarge(f"{len(given)} labels: at most {labels.MOST_LABELS}")
+    for key, value in given.items():
+        if not labels.is_key(key):
+            raise InvalidRequest(f"{key[:80]!r} is not the key of a label", why=labels.RULE)
+        if not labels.is_value(value):
+            raise InvalidRequest(f"{value[:80]!r} is not the value of a label", why=labels.RULE)
+
+
+def _check_variable(name: str) -> None:
+    if not variables.is_name(name):
+        raise InvalidRequest(f"{name[:80]!r} is not the name of an environment variable")
+    if variables.is_reserved(name):
+        raise InvalidRequest(f"{name[:80]} is set by the platform", attempt="another name")
+
+
+def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> float:
+    """The limit of a session of this class that asks for so much; 0 is none."""
+    most = limits.get(priority, 0.0)
+    if not most:
+        return seconds
+    if seconds > most:
+        name, longest = priority.name.lower(), duration_text(most)
+        raise InvalidRequest(
+            f"a time limit of {duration_text(seconds)}",
+            why=f"a session of the class {name} runs for {longest} at most",
+            attempt=f"nsml run --time-limit {longest} ...",
+        )
+    return seconds or most
+
+
+def _check_span(seconds: float, what: str, most: float, attempt: str) -> float:
+    if 0 <= seconds <= most:
+        return seconds
+    is_too_long = most < seconds < math.inf
+    longest = duration_text(most)
+    raise InvalidRequest(
+        f"a {what} of {duration_text(seconds) if is_too_long else f'{seconds:g} s'}",
+        why=f"{longest} is the longest" if is_too_long else f"it is 0s to {longest}",
+        attempt=attempt.format(longest),
+    )

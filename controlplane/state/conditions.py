@@ -1,0 +1,89 @@
+"""The conditions that stand, as this control plane has found them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.conditions import Condition, ConditionName, gravest_first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from controlplane.state.members import Member
+    from nsml.clock import Clock
+
+_OF_ONE: Final = frozenset({ConditionName.CERTIFICATE_ENDING, ConditionName.JOIN_REFUSED})
+MOST_EVIDENCE: Final = 300
+"""Characters of what a failing part said."""
+
+_log = structlog.get_logger("operations.conditions")
+
+
+def own_findings(standing: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Those that the control plane which found them may be the only one to see, in a fixed order."""
+    return tuple(one for one in standing if one.name in _OF_ONE)
+
+
+def found_elsewhere(
+    standing: Iterable[Condition], others: Iterable[Member]
+) -> tuple[Condition, ...]:
+    """What other control planes alone have found, with the name of each in the evidence."""
+    known = {(one.name, one.subject) for one in standing}
+    found: dict[tuple[ConditionName, str], Condition] = {}
+    for member in others:
+        for one in member.findings:
+            key = (one.name, one.subject)
+            if key not in known:
+                found.setdefault(key, replace(one, evidence=f"{member.name}: {one.evidence}"))
+    return tuple(found.values())
+
+
+class Conditions:
+    """What is wrong, since when, by name and subject."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._standing: dict[tuple[ConditionName, str], Condition] = {}
+
+    def set(
+        self, name: ConditionName, subject: str = "", *, stands: bool, evidence: str = ""
+    ) -> None:
+        """Say whether it stands. One that stood already keeps its beginning."""
+        key = (name, subject)
+        known = self._standing.get(key)
+        if not stands:
+            if self._standing.pop(key, None) is not None:
+                _log.warning("condition.ended", condition=name.value, subject=subject)
+            return
+        evidence = evidence[:MOST_EVIDENCE]
+        if known is not None:
+            self._standing[key] = replace(known, evidence=evidence or known.evidence)
+            return
+        _log.warning("condition.began", condition=name.value, subject=subject, evidence=evidence)
+        self._standing[key] = Condition(
+            name=name, subject=subject, since=self._clock.time(), evidence=evidence
+        )
+
+    def set_all(self, name: ConditionName, found: Mapping[str, str]) -> None:
+        """Have it stand of exactly these subjects, with the evidence for each."""
+        for _, subject in [key for key in self._standing if key[0] is name and key[1] not in found]:
+            self.set(name, subject, stands=False)
+        for subject, evidence in found.items():
+            self.set(name, subject, stands=True, evidence=evidence)
+
+    def remark(self, name: ConditionName, text: str, subject: str = "") -> None:
+        """Say what was done about one that stands; the newest word is shown to administrators."""
+        known = self._standing.get((name, subject))
+        if known is not None:
+            self._standing[name, subject] = replace(known, remark=text)
+
+    def stands(self, name: ConditionName, subject: str = "") -> bool:
+        """Whether it stands now."""
+        return (name, subject) in self._standing
+
+    def standing(self) -> tuple[Condition, ...]:
+        """All of them, the gravest first."""
+        return gravest_first(self._standing.values())

@@ -1,0 +1,181 @@
+"""What lives, as this control plane knows it: fed by one watch, ahead of it by its own writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.changes import SessionChanged
+from controlplane.scheduler.fair_share import HALF_LIFE_S
+from controlplane.state.state_cache import StateCache
+from controlplane.state.subscriptions import EVERYTHING, VIEWED
+from controlplane.store.interface import Compacted, NoSpace, StoreUnavailable
+from controlplane.stored import etcd_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
+
+    from controlplane.domain.values import Session
+    from controlplane.state.subscriptions import Subscription, Wanted
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+RELIST_EVERY_S: Final = 60.0
+"""How often the whole store is listed, against events that a watch lost."""
+
+RETRY_S: Final = 0.5
+"""Pause after the store did not answer a listing."""
+
+ON_ITS_WAY_S: Final = 0.1
+"""How long to wait for the watch to reach a revision before asking the store whether it exists."""
+
+
+class LiveState(StateCache):
+    """What is known, kept up by following the store.
+
+    Attributes:
+        repaired: values that a listing had to correct because the watch had missed a change.
+    """
+
+    def __init__(
+        self, store: KeyValueStore, clock: Clock, *, half_life_s: float = HALF_LIFE_S
+    ) -> None:
+        super().__init__(clock.monotonic, half_life_s=half_life_s)
+        self._store = store
+        self._clock = clock
+        self._log = structlog.get_logger("operations.live_state")
+        self.repaired = 0
+        self._advanced = asyncio.Event()
+
+    def subscribed(
+        self, *keys: str, wants: Wanted | None = None
+    ) -> AbstractContextManager[Subscription]:
+        """Changes from now on: of everything, or of these keys; VIEWED adds what is announced."""
+        return self.subscriptions.subscribed(*(keys or (EVERYTHING,)), wants=wants)
+
+    @property
+    def has_viewers(self) -> bool:
+        """Whether anybody wants to know what is announced."""
+        return self.subscriptions.has(VIEWED)
+
+    def announce(self, session_id: str) -> None:
+        """Something that viewers see beside a session's record changed."""
+        session = self.session(session_id)
+        if session is not None:
+            change = SessionChanged(session=session)
+            self.subscriptions.tell_only(VIEWED, etcd_codec.session_key(session_id), change)
+
+    def reach(self, revision: int) -> None:
+        """Note that the watch has reported everything up to a revision."""
+        super().reach(revision)
+        self._advanced.set()
+
+    async def reached(self, revision: int) -> None:
+        """Wait until everything up to a revision has been seen."""
+        while self.revision < revision:
+            self._advanced.clear()
+            await self._advanced.wait()
+
+    async def catch_up(self, revision: int) -> bool:
+        """Wait until everything up to a revision has been seen; False when it never happened.
+
+        It never happened where the store went back in time, or is another one.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        try:
+            async with asyncio.timeout(ON_ITS_WAY_S):
+                await self.reached(revision)
+        except TimeoutError:
+            if revision > (await self._store.list(etcd_codec.CLUSTER)).revision:
+                return False
+            # Others may write to the same etcd, and our watch does not report their revisions.
+            # It reports what we write now after them.
+            with contextlib.suppress(NoSpace):
+                await self._store.commit(etcd_codec.PROBE)
+            await self.reached(revision)
+        return True
+
+    def users_of(self, digests: Collection[str]) -> int:
+        """How many live sessions use a dataset version of one of these contents."""
+        return sum(
+            any(dataset.digest in digests for dataset in one.value.spec.datasets)
+            for one in self.sessions.values()
+            if not one.value.state.is_ended
+        )
+
+    async def renewed(self, session_id: str) -> Session | None:
+        """The live session as the store has it now, which may be ahead of the watch.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        item = await self._store.get(etcd_codec.session_key(session_id))
+        if item is None:
+            return None
+        self.put(item.key, item.value, item.mod_revision)
+        return self.session(session_id)
+
+    async def renewed_by_name(self, name: str) -> Session | None:
+        """Like `renewed`, by full name."""
+        item = await self._store.get(etcd_codec.name_key(name))
+        return None if item is None else await self.renewed(etcd_codec.decode_pointer(item.value))
+
+    async def follow(self) -> None:
+        """List, then watch, for ever; a listing now and then repairs what a watch lost.
+
+        It lists what has been seen: a session that ended and left between a later listing and what has been
+        seen would leave without its end.
+        """
+        follows = False
+        while True:
+            try:
+                await self._relist(self.revision if follows else 0)
+                follows = True
+                await self._watch()
+            except Compacted:
+                self._log.info("state.compacted", revision=self.revision)
+                self.accounts.read_all_again()
+                follows = False
+            except StoreUnavailable as error:
+                self._log.warning("state.unavailable", error=str(error))
+                await self._clock.sleep(RETRY_S)
+
+    async def _relist(self, revision: int) -> None:
+        """Make it true as of a revision; 0: as of now, with a gap behind what has been seen."""
+        known = self.revision
+        listing = await self._store.list("", revision=revision)
+        for item in listing.items:
+            if self.put(item.key, item.value, item.mod_revision) and item.mod_revision <= known:
+                self._repair(item.key)
+        present = {item.key for item in listing.items}
+        for key, written in list(self.keys()):
+            if key not in present and written <= listing.revision:
+                self.delete(key, listing.revision)
+                if written <= known:
+                    self._repair(key)
+        if not revision:
+            self.begin_anew(listing.revision)
+        self.reach(listing.revision)
+
+    def _repair(self, key: str) -> None:
+        self.repaired += 1
+        self._log.warning("state.repaired", key=key)
+
+    async def _watch(self) -> None:
+        until = self._clock.monotonic() + RELIST_EVERY_S
+        async with contextlib.aclosing(self._store.watch("", self.revision + 1)) as batches:
+            async for batch in batches:
+                for event in batch.events:
+                    if event.item is None:
+                        self.delete(event.key, batch.revision)
+                    else:
+                        self.put(event.key, event.item.value, event.item.mod_revision)
+                self.reach(batch.revision)
+                if self._clock.monotonic() > until:
+                    return

@@ -1,0 +1,192 @@
+"""Which session a reference means, among those that the caller may see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
+from controlplane.domain.identity import NodeCaller, User, UserCaller
+from controlplane.domain.names import SessionReference, parse_reference
+from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
+from controlplane.history.values import SessionQuery, SessionRecord
+from controlplane.stored import etcd_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.domain.policy import Shared
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.state.live_state import LiveState
+
+
+class References:
+    """Finds sessions, live and ended."""
+
+    def __init__(self, *, state: LiveState, history: History) -> None:
+        self._state = state
+        self._history = history
+
+    async def find(self, caller: UserCaller, text: str) -> Session:
+        """The session that a reference means.
+
+        Raises:
+            InvalidRequest: it is no reference.
+            AmbiguousReference: it fits several of the caller's.
+            NotFound: it fits nothing that the caller may see.
+        """
+        return _decoded(await self._found(caller, text))
+
+    async def find_id(self, caller: UserCaller, text: str) -> str:
+        """Like `find`, where only the id is needed: to decode a session takes as long as to look for it."""
+        return (await self._found(caller, text)).id
+
+    async def _found(self, caller: UserCaller, text: str) -> Session | SessionRecord:
+        found = await self._find(caller, parse_reference(text))
+        if found is None:
+            raise _not_found(text)
+        return found
+
+    async def find_own(self, caller: UserCaller, text: str) -> Session:
+        """Like `find`, for a change.
+
+        Raises:
+            Denied: the caller sees it, but it is somebody else's.
+        """
+        session = await self.find(caller, text)
+        if may(caller, CHANGE, session) is not ALLOW:
+            raise Denied(
+                f"session {session.name} is {session.owner}'s",
+                why="only its owner and administrators change it",
+            )
+        return session
+
+    async def find_for_node(self, caller: NodeCaller, text: str, for_session: str) -> Session:
+        """By id or full name, as the session `for_session`, which is placed on the node, sees it.
+
+        Without `for_session` the one that is meant asks for itself. A node runs programs of many
+        users: what one of them may see, another one's program must not get through it.
+        """
+        found = await self._by_key(parse_reference(text))
+        session = None if found is None else _decoded(found)
+        asking = self._state.session(for_session) if for_session else session
+        stored = self._state.allocations.get(caller.node)
+        held = {one.session_id for one in stored.value.replicas} if stored else set()
+        if session is None or asking is None or asking.id not in held:
+            raise _not_found(text)
+        if not self._sees(asking, session):
+            raise _not_found(text)
+        return session
+
+    @staticmethod
+    def _sees(running: Session, other: Session) -> bool:
+        as_user = UserCaller(user=User(name=running.owner, team=running.team))
+        return may(as_user, SEE, other) is ALLOW
+
+    async def by_id(self, session_id: str) -> Session | None:
+        """A live or ended session, visible or not."""
+        found = await self._by_key(SessionReference(id=session_id))
+        return None if found is None else _decoded(found)
+
+    async def newest(self, session_id: str) -> Session | None:
+        """Like `by_id`, as the store has it now: another control plane may have written it."""
+        live = await self._state.renewed(session_id)
+        if live is not None:
+            return live
+        row = await self._recorded(SessionReference(id=session_id))
+        return None if row is None else _decoded(row)
+
+    async def _find(
+        self, caller: UserCaller, reference: SessionReference
+    ) -> Session | SessionRecord | None:
+        owner = caller.user.name
+
+        def sees(one: Shared) -> bool:
+            return may(caller, SEE, one) is ALLOW
+
+        if reference.id or reference.name:
+            return await self._by_key(reference, sees)
+        if reference.recent:
+            return await self._recent(caller, reference.recent)
+        if reference.dataset:
+            name = f"{owner}/{reference.dataset}/{reference.number}"
+            return await self._by_key(SessionReference(name=name), sees)
+        return await self._by_number(caller, reference.number)
+
+    async def _by_key(
+        self, reference: SessionReference, sees: Callable[[Shared], bool] = lambda _: True
+    ) -> Session | SessionRecord | None:
+        """The session of an id or a full name.
+
+        One that is not seen is looked for everywhere, like one that is not there: else the time of an answer would tell
+        which of them it is.
+        """
+        known = self._known(reference)
+        if known is not None and sees(known):
+            return known
+        recorded = await self._recorded(reference, sees)
+        if recorded is not None:
+            return recorded
+        # Another control plane may have made it a moment ago, or, by then, recorded its end.
+        if reference.id:
+            live = await self._state.renewed(reference.id)
+        else:
+            live = await self._state.renewed_by_name(reference.name)
+        seen = live is not None and sees(live)
+        return live if seen else await self._recorded(reference, sees)
+
+    def _known(self, reference: SessionReference) -> Session | None:
+        if reference.id:
+            return self._state.session(reference.id)
+        return self._state.by_name(reference.name)
+
+    async def _recorded(
+        self, reference: SessionReference, sees: Callable[[Shared], bool] = lambda _: True
+    ) -> SessionRecord | None:
+        catalogue = self._history.catalogue
+        if reference.id:
+            row = await catalogue.session(reference.id)
+        else:
+            row = await catalogue.session_by_name(reference.name)
+        return row if row and sees(row) else None
+
+    async def _recent(self, caller: UserCaller, count: int) -> Session | SessionRecord | None:
+        """The count-th last of the caller's own."""
+        live = self._live(lambda session: session.owner == caller.user.name)
+        page = await self._history.catalogue.sessions(
+            SessionQuery(viewer=caller.user, owners=(caller.user.name,)), limit=count
+        )
+        ended = [row for row in page.sessions if row.id not in live]
+        own: list[Session | SessionRecord] = [*live.values(), *ended]
+        own.sort(key=_age, reverse=True)
+        return own[count - 1] if len(own) >= count else None
+
+    async def _by_number(self, caller: UserCaller, number: int) -> Session | SessionRecord | None:
+        owner, end = caller.user.name, f"/{number}"
+        live = self._live(lambda one: one.owner == owner and one.name.endswith(end))
+        page = await self._history.catalogue.sessions(
+            SessionQuery(viewer=caller.user, owners=(owner,), name_glob=f"{owner}/*{end}")
+        )
+        ended = [row for row in page.sessions if row.id not in live]
+        found: list[Session | SessionRecord] = [*live.values(), *ended]
+        if len(found) > 1:
+            names = tuple(sorted(one.name for one in found))
+            raise AmbiguousReference(str(number), names)
+        return found[0] if found else None
+
+    def _live(self, fits: Callable[[Session], bool]) -> dict[str, Session]:
+        sessions = (stored.value for stored in self._state.sessions.values())
+        return {session.id: session for session in sessions if fits(session)}
+
+
+def _age(one: Session | SessionRecord) -> tuple[float, str]:
+    return (one.created_at, one.id)
+
+
+def _decoded(found: Session | SessionRecord) -> Session:
+    """A row is decoded when it is the one that is meant: of a thousand that would keep all waiting."""
+    return etcd_codec.decode_session(found.record) if isinstance(found, SessionRecord) else found
+
+
+def _not_found(text: str) -> NotFound:
+    return NotFound(f"there is no session {text[:80]!r}", attempt="nsml ps -a")

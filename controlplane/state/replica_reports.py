@@ -1,0 +1,401 @@
+"""What agents say about replicas, and what follows for their sessions: starts, ends, retries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
+from controlplane.domain.values import (
+    Cause,
+    End,
+    EndedAttempt,
+    Exit,
+    HeldDevice,
+    PlacedAs,
+    Replica,
+    Session,
+    Stop,
+)
+from controlplane.scheduler import can_ever_fit, request_of
+from controlplane.state.progress import SAVING_RANK
+
+if TYPE_CHECKING:
+    from controlplane.state.pending_writes import Draft
+
+BAD_ATTEMPTS: Final = 3
+"""So many bad attempts in a row make a session HELD."""
+
+BAD_IF_LOST_WITHIN_S: Final = 60.0
+"""An attempt whose node is lost, or silent for its lost_after, sooner after its start than this
+counts as bad: the session may be what kills nodes, or their agents."""
+
+BACKOFF_S: Final = 5.0
+"""Wait before the attempt after the first bad one; doubled for each further one."""
+
+SETTLED_WITHIN_S: Final = 600.0
+"""What an ended attempt saved is waited for so long at most: its node may never be heard again."""
+
+MOST_HELD_DEVICES: Final = 1024
+"""Of all ended attempts, in one record."""
+
+_ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
+
+_RUNNING: Final = frozenset({ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
+
+_MAY_BE_A_DEVICES_FAULT: Final = frozenset(
+    {Cause.PROGRAM_FAILED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.LOST_AFTER}
+)
+_MAY_BE_A_NODES_FAULT: Final = frozenset(
+    {Cause.DATA_FAILED, Cause.NODE_REFUSED, Cause.NODE_LOST, Cause.LOST_AFTER}
+)
+
+_FINAL: Final = {
+    Cause.COMPLETED: SessionEvent.SUCCEEDED,
+    Cause.STOP_REQUESTED: SessionEvent.STOPPED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A step of one replica, said by (or, for a lost one, about) its node.
+
+    `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
+    leader's time at which it counts as heard. `placed_as` is for people, should we not know it; `waiting` says
+    what it waits for while it is prepared; `image` is that of its container, by digest.
+    """
+
+    node: str
+    session_id: str
+    attempt: int
+    rank: int
+    phase: ReplicaPhase
+    at: float
+    exit: Exit | None = None
+    heard_at: float | None = None
+    placed_as: PlacedAs | None = None
+    waiting: str = ""
+    image: str = ""
+
+
+def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
+    """Write what a report means. False when it is no news: repeated, or of an older attempt."""
+    session = draft.session(report.session_id)
+    if session is None or session.attempt != report.attempt:
+        return False
+    if session.settling:
+        return _settled(draft, session, report)
+    known = next((one for one in session.replicas if one.rank == report.rank), None)
+    if known is None or known.node != report.node or not _is_news(report, known):
+        return False
+    # The first word on how it ended stands.
+    ended = known.exit or _as_ordered(session, report.exit)
+    if report.phase.is_gone and ended is None:
+        ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
+    at = _as_known(draft, session, report, now)
+    changed = replace(
+        known,
+        phase=report.phase,
+        started_at=known.started_at or (at if report.phase in _RUNNING else 0.0),
+        exit=ended,
+        heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
+        waiting=report.waiting if report.phase is ReplicaPhase.PREPARING else "",
+        image=report.image or known.image,
+    )
+    replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
+    before, session = session, replace(session, replicas=replicas)
+    if not report.phase.is_gone:
+        draft.put_session(follow_replicas(session, silent, started_at=at))
+        return True
+    if all(one.phase.is_gone for one in replicas):
+        if not all(one.phase.is_gone for one in before.replicas):
+            session = _attempt_ended(draft, session, now)
+        session = _finalized(session, now)
+    else:
+        session = _stop_others(follow_replicas(session, silent, started_at=now), changed, now)
+    draft.put_session(session)
+    return True
+
+
+def _is_news(report: Report, known: Replica) -> bool:
+    waits_anew = report.phase is known.phase is ReplicaPhase.PREPARING and (
+        report.waiting != known.waiting
+    )
+    return waits_anew or is_news(report.phase, known.phase)
+
+
+def _as_known(draft: Draft, session: Session, report: Report, now: float) -> float:
+    """When it was, by our clock: its node's may be another, but it was no sooner than it was placed, nor is it to come.
+
+    When programs end at the latest follows from when they started, and so do the attempts that count as bad.
+    """
+    placed = [
+        one.placed_at
+        for one in draft.allocation(report.node).replicas
+        if (one.session_id, one.attempt) == (session.id, session.attempt)
+    ]
+    return max([min(report.at, now), *placed])
+
+
+def _settled(draft: Draft, session: Session, report: Report) -> bool:
+    """What one replica of the ended attempt saved is safe; after the last nothing is waited for."""
+    if session.state is not SessionState.QUEUED or report.phase is not ReplicaPhase.FINALIZED:
+        return False
+    if report.rank not in session.settling:
+        return False
+    if session.attempts[-1].nodes[report.rank] != report.node:
+        return False
+    settling = session.settling - {report.rank}
+    session = replace(session, settling=settling)
+    draft.put_session(session if settling else replace(session, not_before=_earliest(session)))
+    return True
+
+
+def _as_ordered(session: Session, ended: Exit | None) -> Exit | None:
+    """The exit with the cause of our newest order: its agent may have heard of an older one, or of none."""
+    if ended is None or session.stop is None or ended.cause not in _ORDERED:
+        return ended
+    return replace(ended, cause=session.stop.cause)
+
+
+def follow_replicas(session: Session, silent: frozenset[str], *, started_at: float) -> Session:
+    """The session in the state that its replicas and the silence of their nodes give it."""
+    if session.state not in _FOLLOWING:
+        return session
+    event = _event(session, silent)
+    if _FOLLOWING[session.state] is event:
+        return session
+    session = replace(session, state=advance(session.state, event))
+    if event is SessionEvent.STARTED and not session.started_at:
+        session = replace(session, started_at=started_at)
+    return session
+
+
+_FOLLOWING: Final = {
+    SessionState.PREPARING: SessionEvent.HEARD_PREPARING,
+    SessionState.RUNNING: SessionEvent.STARTED,
+    SessionState.PAUSED: SessionEvent.PAUSED,
+    SessionState.UNKNOWN: SessionEvent.FELL_SILENT,
+}
+
+
+def _event(session: Session, silent: frozenset[str]) -> SessionEvent:
+    phases = {one.phase for one in session.replicas}
+    if any(one.node in silent and not one.phase.is_gone for one in session.replicas):
+        return SessionEvent.FELL_SILENT
+    if phases & {ReplicaPhase.PLACED, ReplicaPhase.PREPARING}:
+        return SessionEvent.HEARD_PREPARING
+    return SessionEvent.PAUSED if ReplicaPhase.PAUSED in phases else SessionEvent.STARTED
+
+
+def _stop_others(session: Session, ended: Replica, now: float) -> Session:
+    """A gang ends together: the first bad exit stops the rest.
+
+    One that gives way ends with the replica that saves: the others need no more notice then.
+    """
+    if session.stop is not None and session.stop.notice_s and ended.rank == SAVING_RANK:
+        stop = replace(session.stop, notice_s=0.0).since(now, session.stop)
+        return replace(session, stop=stop)
+    if session.stop is not None or ended.exit is None or ended.exit.cause is Cause.COMPLETED:
+        return session
+    stop = Stop(
+        grace_s=session.spec.grace_s,
+        cause=Cause.GANG_MEMBER_FAILED,
+        reason=f"replica {ended.rank} ended: {ended.exit.cause.value}",
+        asked_at=now,
+    )
+    return replace(session, stop=stop, state=advance(session.state, SessionEvent.STOP_REQUESTED))
+
+
+def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
+    """Free the devices and record why the attempt ended, in the same draft."""
+    placed_at, gpu, held = _release(draft, session, now)
+    end = end_of(session)
+    attempt = EndedAttempt(
+        number=session.attempt,
+        cause=end.cause,
+        placed_at=placed_at,
+        ended_at=now,
+        gpu_thousandths=gpu,
+        held_s=draft.state.held.held_s(session.id, session.attempt, by_wall_s=now - placed_at),
+        nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
+        reason=_reason(session, end),
+        devices=held,
+        simulated=any(one.simulated for replica in session.replicas for one in replica.devices),
+    )
+    ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
+    devices = _failed_devices(draft, session)
+    session = replace(
+        session,
+        attempts=(*_lighter(session.attempts, len(held)), attempt),
+        bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
+        started_at=session.started_at or min(ran, default=0.0),
+    )
+    if _asked_to_stop(session) or not _is_repeated(session, end, has_failed_device=bool(devices)):
+        return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)
+    if session.bad_attempts >= BAD_ATTEMPTS:
+        return replace(session, state=advance(session.state, SessionEvent.HELD), stop=None, end=end)
+    settling = frozenset(
+        one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
+    )
+    return replace(
+        session,
+        state=advance(session.state, SessionEvent.REQUEUED),
+        replicas=(),
+        stop=None,
+        settling=settling,
+        not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
+        avoids=session.avoids | devices | _failed_nodes(draft, session, end),
+    )
+
+
+def _lighter(attempts: tuple[EndedAttempt, ...], more: int) -> tuple[EndedAttempt, ...]:
+    """Ended attempts, of which the oldest forget what they held where a record would grow too large."""
+    room, kept = MOST_HELD_DEVICES - more, []
+    for attempt in reversed(attempts):
+        room -= len(attempt.devices)
+        kept.append(attempt if room >= 0 else replace(attempt, devices=()))
+    return tuple(reversed(kept))
+
+
+def _reason(session: Session, end: End) -> str:
+    """Why an attempt ended, for people: who told it to go knows more than its program's exit does."""
+    if end.cause is Cause.PREEMPTED and session.stop is not None:
+        return session.stop.reason
+    return end.message
+
+
+def _earliest(session: Session) -> float:
+    """When the next attempt may begin at the earliest; 0: at once."""
+    if not session.bad_attempts:
+        return 0.0
+    return session.attempts[-1].ended_at + BACKOFF_S * 2.0 ** (session.bad_attempts - 1)
+
+
+def _failed_devices(draft: Draft, session: Session) -> frozenset[str]:
+    """Devices, by uuid, that are withheld now that what ran on them ended badly: the fault is theirs."""
+    failed = set()
+    for one in session.replicas:
+        node = draft.node(one.node)
+        if node is not None and one.exit and one.exit.cause in _MAY_BE_A_DEVICES_FAULT:
+            withheld = {device.uuid for device in node.devices if device.withheld}
+            failed |= withheld & {device.uuid for device in one.devices}
+    return frozenset(failed)
+
+
+def _failed_nodes(draft: Draft, session: Session, end: End) -> frozenset[str]:
+    """The node of the replica whose end ended the attempt, where an attempt ended like that before.
+
+    None where the others could not run it, however empty: then there is nothing better to wait for.
+    """
+    if end.cause not in _MAY_BE_A_NODES_FAULT:
+        return frozenset()
+    *before, last = session.attempts
+    name = last.nodes[end.rank]
+    is_again = any(one.cause in _MAY_BE_A_NODES_FAULT and name in one.nodes for one in before)
+    if not is_again:
+        return frozenset()
+    avoids = session.avoids | {name}
+    request = request_of(session.owner, session.spec, avoids=avoids)
+    nodes = [stored.value for stored in draft.state.nodes.values()]
+    return frozenset({name}) if can_ever_fit(nodes, request) else frozenset()
+
+
+def _asked_to_stop(session: Session) -> bool:
+    return session.stop is not None and session.stop.cause is Cause.STOP_REQUESTED
+
+
+def _is_bad(session: Session, end: End) -> bool:
+    """Whether the attempt got nowhere through no fault of its program."""
+    if end.cause.may_not_recur:
+        return True
+    if end.cause not in {Cause.NODE_LOST, Cause.LOST_AFTER}:
+        return False
+    # Of the lost one: the others of its gang run on until there is proof.
+    return any(
+        one.rank == end.rank and one.exit.ran_for_s < BAD_IF_LOST_WITHIN_S
+        for one in session.replicas
+        if one.exit
+    )
+
+
+def _is_repeated(session: Session, end: End, *, has_failed_device: bool) -> bool:
+    """Whether another attempt follows (or a person must look, when too many were bad)."""
+    if end.cause.may_not_recur or end.cause is Cause.PREEMPTED:
+        return True
+    is_to_be = (
+        end.cause.is_platforms_fault
+        or (has_failed_device and end.cause in _MAY_BE_A_DEVICES_FAULT)
+        # From the beginning it would only reach its limit again.
+        or (end.cause is Cause.TIME_LIMIT and session.progress.can_go_on)
+    )
+    # Being moved is no fault of its own, nor does it use up what it may be repeated.
+    repeats = sum(
+        1
+        for one in session.attempts
+        if one.cause is not Cause.PREEMPTED and not one.cause.may_not_recur
+    )
+    return is_to_be and repeats <= session.spec.retry_count
+
+
+def end_of(session: Session) -> End:
+    """The typed cause of an attempt whose replicas are all gone: what came first.
+
+    A user's wish that came before any bad exit: programs of a gang whose others are stopped fail of
+    that, before they are told themselves. Else the bad exit that the leader heard of first: the
+    clocks of nodes may differ by more than what lies between two exits.
+    """
+    bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
+    own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
+    candidates = own or bad
+    if _asked_to_stop(session) and session.stop and session.stop.came_first:
+        stopped = [one for one in own if one.exit and one.exit.cause is Cause.STOP_REQUESTED]
+        candidates = stopped or candidates
+    if not candidates:
+        return End(cause=Cause.COMPLETED)
+    first = min(candidates, key=_when_ended)
+    ended = first.exit or Exit(cause=Cause.NODE_LOST)
+    message = ended.message
+    if ended.cause is Cause.STOP_REQUESTED and session.stop and session.stop.asked_by:
+        # The node says the reason, or how the program ended: `ended by signal 15`.
+        how = message if message != session.stop.reason else ""
+        message = "; ".join(filter(None, (session.stop.text(), how)))
+    return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
+
+
+def _when_ended(replica: Replica) -> tuple[float, float, int]:
+    # A node that was silent tells of all its replicas at once: among those its clock decides.
+    return (replica.heard_at, replica.exit.ended_at if replica.exit else 0.0, replica.rank)
+
+
+def _release(
+    draft: Draft, session: Session, now: float
+) -> tuple[float, int, tuple[HeldDevice, ...]]:
+    """Take the attempt out of all allocations; when it was placed, and what it held."""
+    placed_at, gpu = now, 0
+    devices: list[HeldDevice] = []
+    for name in sorted({one.node for one in session.replicas}):
+        allocation = draft.allocation(name)
+        kept = []
+        for held in allocation.replicas:
+            if held.session_id == session.id and held.attempt == session.attempt:
+                placed_at = min(placed_at, held.placed_at)
+                gpu += held.gpu_thousandths
+                devices += [
+                    HeldDevice(node=name, uuid=one.uuid, thousandths=one.thousandths)
+                    for one in held.devices
+                ]
+            else:
+                kept.append(held)
+        draft.put_allocation(replace(allocation, replicas=tuple(kept)))
+    return placed_at, gpu, tuple(devices)
+
+
+def _finalized(session: Session, now: float) -> Session:
+    """The session ended, if nothing that it left is still being made durable."""
+    if session.state is not SessionState.FINALIZING or session.end is None:
+        return session
+    if any(one.phase is not ReplicaPhase.FINALIZED for one in session.replicas):
+        return session
+    event = _FINAL.get(session.end.cause, SessionEvent.FAILED)
+    return replace(session, state=advance(session.state, event), ended_at=now)

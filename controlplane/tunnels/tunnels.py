@@ -1,0 +1,245 @@
+"""Tunnels: a client's byte stream to a program's socket, by way of the agent that runs it.
+
+The node's agent is asked over its Control stream and dials back with the id that it was given.
+Both calls end here, in the two pipes of one `Tunnel`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.errors import (
+    AlreadyEnded,
+    Denied,
+    InvalidRequest,
+    NoSuchService,
+    NotFound,
+    StateConflict,
+    TooManyTunnels,
+    Unavailable,
+)
+from controlplane.domain.identity import NodeCaller, UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.policy import ALLOW, CHANGE, may
+from controlplane.limits.allowances import Allowance
+from controlplane.state.agent_connections import Ability, TunnelOrder
+from controlplane.tunnels.byte_pipe import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from controlplane.domain.values import Session
+    from controlplane.state.agent_connections import AgentConnections
+    from nsml.clock import Clock
+
+MOST_OPEN: Final = 64
+"""Tunnels of one user at once."""
+OPENED_AT_ONCE: Final = 200
+"""Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
+OPENED_PER_S: Final = 20.0
+"""Each costs the node's agent a few milliseconds, and the page of a program may need dozens."""
+ANSWER_WITHIN_S: Final = 10.0
+"""How long an agent has to dial."""
+
+_SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
+_LAST_PORT: Final = 65_535
+_MOST_ERROR: Final = 500
+_RUNS: Final = frozenset(
+    {SessionState.RUNNING, SessionState.PAUSED, SessionState.UNKNOWN, SessionState.STOPPING}
+)
+_OVER: Final = frozenset({SessionState.FINALIZING, *(one for one in SessionState if one.is_ended)})
+
+_log = structlog.get_logger("operations.tunnels")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Tunnel:
+    """One tunnel: `down` to the program, `up` from it."""
+
+    node: str
+    down: Pipe = field(default_factory=Pipe)
+    up: Pipe = field(default_factory=Pipe)
+    answer: asyncio.Future[str] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """Resolved by the agent's first frame: why it cannot reach the service; "" when it does."""
+
+    def client_left(self) -> None:
+        """The client's call is over."""
+        error = Unavailable("the client has left the tunnel")
+        self.up.leave(error)
+        self.down.drop(error)
+
+    def agent_left(self) -> None:
+        """The agent's call is over; what it ended, the client may still take."""
+        error = Unavailable("the connection to the program broke")
+        self.down.leave(error)
+        self.up.break_off(error)
+
+
+class Tunnels:
+    """The tunnels that pass through this control plane.
+
+    Args:
+        random_bytes: so many unpredictable bytes.
+        clock: by which it is measured how fast a user opens them.
+    """
+
+    def __init__(
+        self,
+        *,
+        contacts: AgentConnections,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        most_open: int = MOST_OPEN,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        self._contacts = contacts
+        self._random_bytes = random_bytes
+        self._most_open = most_open
+        self._answer_within_s = answer_within_s
+        self._asked: dict[str, Tunnel] = {}
+        self._open: Counter[str] = Counter()
+        self._clock = clock
+        self._lately = Allowance(OPENED_AT_ONCE, OPENED_AT_ONCE / OPENED_PER_S, clock.monotonic)
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self,
+        caller: UserCaller,
+        session: Session,
+        *,
+        rank: int,
+        service: str,
+        only_checks: bool = False,
+    ) -> AsyncIterator[Tunnel]:
+        """A tunnel to a session that the caller sees, while the context lasts.
+
+        `only_checks`: nothing is passed on, it is only known that something listens.
+
+        Raises:
+            Denied: the session is somebody else's.
+            InvalidRequest: there is no such rank, or the service has no name.
+            AlreadyEnded, StateConflict: the session does not run.
+            NoSuchService: the agent cannot reach the socket.
+            TooManyTunnels: the caller has too many.
+            Unavailable: the agent is not connected, or does not dial in time.
+        """
+        node = _node_of(caller, session, rank, service)
+        tunnel_id = self._random_bytes(16).hex()
+        order = TunnelOrder(
+            tunnel_id=tunnel_id,
+            session_id=session.id,
+            attempt=session.attempt,
+            rank=rank,
+            service=service,
+            only_checks=only_checks,
+        )
+        with self._counted(caller.user.name):
+            await self._wait_for_turn(caller.user.name)
+            tunnel = self._asked[tunnel_id] = Tunnel(node=node)
+            try:
+                await self._ask(tunnel, order)
+                _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
+                yield tunnel
+            finally:
+                self._asked.pop(tunnel_id, None)
+                tunnel.client_left()
+
+    def is_awaited(self, tunnel_id: str) -> bool:
+        """Whether it was asked for here."""
+        return tunnel_id in self._asked
+
+    def claim(self, agent: NodeCaller, tunnel_id: str, error: str) -> Tunnel:
+        """The tunnel that the agent was asked for; `error` says why its service is out of reach.
+
+        Raises:
+            NotFound: nobody waits for it (any more), or another node was asked.
+        """
+        tunnel = self._asked.get(tunnel_id)
+        if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
+            raise NotFound("nobody waits for this tunnel")
+        tunnel.answer.set_result(error[:_MOST_ERROR])
+        return tunnel
+
+    async def _ask(self, tunnel: Tunnel, order: TunnelOrder) -> None:
+        link = self._contacts.link(tunnel.node)
+        if link is None:
+            raise Unavailable(
+                f"node {tunnel.node} is not connected",
+                why="its agent does not speak to this control plane now",
+            )
+        if order.service.isdigit():
+            link.check(Ability.PORTS)
+        link.open_tunnel(order)
+        try:
+            async with asyncio.timeout(self._answer_within_s):
+                error = await tunnel.answer
+        except TimeoutError as late:
+            raise Unavailable(
+                f"node {tunnel.node} does not answer",
+                why=f"its agent did not dial within {self._answer_within_s:g} s",
+            ) from late
+        if error:
+            if order.service.isdigit():
+                raise NoSuchService(
+                    f"nothing listens on port {order.service} in this session", why=error
+                )
+            raise NoSuchService(
+                f"nothing serves {order.service!r} in this session",
+                why=error,
+                attempt=f"a program serves by listening on $NSML_RUN_DIR/tunnel/{order.service}",
+            )
+
+    async def _wait_for_turn(self, user: str) -> None:
+        """Wait while the user opens tunnels faster than agents should have to dial them."""
+        while not self._lately.has_room(user, 1):
+            await self._clock.sleep(1 / OPENED_PER_S)
+        self._lately.use(user, 1)
+
+    @contextlib.contextmanager
+    def _counted(self, user: str) -> Iterator[None]:
+        if self._open[user] >= self._most_open:
+            raise TooManyTunnels(f"you have {self._most_open} tunnels open, and no more is allowed")
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+
+def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
+    """The node that runs the replica, after everything that can be refused at once."""
+    if may(caller, CHANGE, session) is not ALLOW:
+        raise Denied(
+            f"session {session.name} is {session.owner}'s",
+            why="tunnels lead to one's own sessions; administrators' to all",
+        )
+    if not _SERVICE.fullmatch(service):
+        raise InvalidRequest(
+            f"{service[:80]!r} is no name of a service", why="1 to 32 of a-z, 0-9 and -"
+        )
+    if service.isdigit() and (service.startswith("0") or int(service) > _LAST_PORT):
+        raise InvalidRequest(f"{service} is not a TCP port", why="ports are 1 to 65535")
+    if session.state in _OVER:
+        raise AlreadyEnded(f"session {session.name} has ended")
+    if session.state not in _RUNS:
+        raise StateConflict(
+            f"session {session.name} does not run yet", why=f"it is {session.state}"
+        )
+    node = next((one.node for one in session.replicas if one.rank == rank), "")
+    if not node:
+        raise InvalidRequest(
+            f"session {session.name} has no replica {rank}",
+            why=f"its ranks are 0 to {len(session.replicas) - 1}",
+        )
+    return node

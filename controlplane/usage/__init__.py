@@ -1,0 +1,1 @@
+"""What sessions make of their devices: telemetry, charges, and idle sessions."""

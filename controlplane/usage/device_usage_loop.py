@@ -1,0 +1,46 @@
+"""Measures what sessions make of their devices, in every control plane; the leader keeps what all devices do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+from controlplane.usage.usage import LOOK_EVERY_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.history.interface import History
+    from controlplane.usage.usage import Usages
+    from nsml.clock import Clock
+
+_log = structlog.get_logger("loops.device_usage")
+
+
+class Measuring:
+    """The loop.
+
+    Args:
+        leads: whether this control plane does: one of them is enough for what is of the whole platform.
+    """
+
+    def __init__(
+        self, usages: Usages, history: History, *, leads: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._usages = usages
+        self._history = history
+        self._leads = leads
+        self._clock = clock
+
+    async def run(self) -> NoReturn:
+        """Measure every few seconds, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            try:
+                await self._usages.look()
+                if self._leads() and (load := await self._usages.load()).devices:
+                    await self._history.telemetry.note(load)
+            except NsmlError as error:
+                _log.warning("measuring.failed", reason=error.message)

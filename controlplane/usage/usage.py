@@ -1,0 +1,289 @@
+"""What sessions made of the devices that they held: whose share of which device when, and what was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from controlplane.domain.values import HeldDevice, Usage
+from controlplane.history.errors import HistoryUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from controlplane.domain.values import AllocatedReplica, Session
+    from controlplane.history.interface import History
+    from controlplane.history.rollup import Used
+    from controlplane.history.values import NodeSample
+    from controlplane.state.live_state import LiveState
+    from nsml.clock import Clock
+
+LOOK_EVERY_S: Final = 10.0
+AT_ONCE: Final = 50
+"""Live sessions that are measured in one look, those first of which the oldest is known."""
+SETTLED_S: Final = 10.0
+"""What a node read so long ago is all there, also through another control plane."""
+IDLE_S: Final = 60.0
+"""Nothing is said of a pause that is shorter."""
+BUSY_PERCENT: Final = 80.0
+_JOULES: Final = 3600.0
+_SILENT: Final = "MIG-"
+"""How the uuids of instances begin: drivers do not tell their utilisation."""
+
+_log = structlog.get_logger("operations.usage")
+
+
+class Held(NamedTuple):
+    """A share of a device, in an attempt, between two moments; Unix seconds."""
+
+    device: HeldDevice
+    attempt: int
+    since: float
+    until: float
+
+
+class Ran(NamedTuple):
+    """A replica on a node, between two moments; Unix seconds."""
+
+    node: str
+    attempt: int
+    rank: int
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What is known of a live session; `idle_since` 0: it does something, holds nothing, or nobody knows."""
+
+    usage: Usage
+    idle_since: float = 0.0
+
+
+class Load(NamedTuple):
+    """What all devices do now: history.cells.CLUSTER_FIGURES."""
+
+    devices: int
+    held: int
+    running: int
+    busy: int
+    utilization: float
+    watts: float
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Grows by what was measured; `until` is where that ends, for all that is kept."""
+
+    attempt: int
+    until: float = 0.0
+    seconds: float = 0.0
+    told_seconds: float = 0.0
+    weighted: float = 0.0
+    peak: float = 0.0
+    memory: float = 0.0
+    joules: float = 0.0
+    busy_until: float = -math.inf
+    has_silent: bool = False
+
+    def add(self, held: HeldDevice, used: Used) -> None:
+        share = held.thousandths / 1000
+        self.seconds += used.seconds * share
+        self.joules += used.joules * share
+        self.memory = max(self.memory, used.memory_peak)
+        if held.uuid.startswith(_SILENT) and not used.utilization_peak:
+            self.has_silent = True
+            return
+        self.told_seconds += used.seconds * share
+        self.weighted += used.utilization * used.seconds * share
+        self.peak = max(self.peak, used.utilization_peak)
+        self.busy_until = max(self.busy_until, used.busy_until)
+
+    def usage(self) -> Usage | None:
+        if not self.seconds:
+            return None
+        return Usage(
+            device_seconds=self.seconds,
+            utilization=self.weighted / self.told_seconds if self.told_seconds else None,
+            utilization_peak=self.peak,
+            memory_peak=self.memory,
+            watt_hours=self.joules / _JOULES,
+        )
+
+
+class Usages:
+    """Measures sessions; `look` keeps what is known of live ones fresh.
+
+    Nothing is counted up in memory that could be lost: what an ended session used is measured once, from
+    what the history has of its devices, and of a live one after a start anew.
+
+    Args:
+        idle_percent: a device that does no more than this does nothing.
+    """
+
+    def __init__(
+        self, *, state: LiveState, history: History, clock: Clock, idle_percent: float = 0.0
+    ) -> None:
+        self._idle_percent = idle_percent
+        self._state = state
+        self._history = history
+        self._clock = clock
+        self._sums: dict[str, _Sum] = {}
+        self._live: dict[str, Live] = {}
+
+    def held(self, session: Session) -> tuple[Held, ...]:
+        """All that it held and holds, oldest first."""
+        found = [
+            Held(device, attempt.number, attempt.placed_at, attempt.ended_at)
+            for attempt in session.attempts
+            for device in attempt.devices
+        ]
+        return (*found, *self.holding(session))
+
+    def ran(self, session: Session) -> tuple[Ran, ...]:
+        """Where and when its replicas ran and run, oldest first."""
+        found = [
+            Ran(node, attempt.number, rank, attempt.placed_at, attempt.ended_at)
+            for attempt in session.attempts
+            for rank, node in enumerate(attempt.nodes)
+        ]
+        now = self._clock.time()
+        running = [
+            Ran(name, session.attempt, replica.rank, replica.placed_at, now)
+            for name, replica in self._placed(session)
+        ]
+        return (*found, *sorted(running, key=lambda one: one.rank))
+
+    def live(self, session_id: str) -> Live | None:
+        """What is known of a live session."""
+        return self._live.get(session_id)
+
+    def measured(self) -> Iterable[str]:
+        """The live sessions of which something is known."""
+        return self._live.keys()
+
+    async def whole(self, session: Session) -> Usage | None:
+        """All that was measured of it; None where nothing was."""
+        total = _Sum(session.attempt)
+        await self._measure(total, self.held(session))
+        return total.usage()
+
+    async def load(self) -> Load:
+        """What all devices do now, as their nodes said lately."""
+        return self.load_of(await self._history.telemetry.newest())
+
+    def load_of(self, samples: Mapping[str, NodeSample]) -> Load:
+        """What all devices do now by readings of nodes, each that is of lately."""
+        devices = held = running = busy = 0
+        load = watts = 0.0
+        for name, sample in samples.items():
+            stored = self._state.nodes.get(name)
+            if stored is None:
+                continue
+            offered = {one.uuid for one in stored.value.devices}
+            allocation = self._state.allocations.get(name)
+            shares = allocation.value.held_thousandths() if allocation else {}
+            for one in sample.devices:
+                if one.uuid in offered:
+                    devices += 1
+                    held += one.uuid in shares
+                    running += one.utilization_percent > 0
+                    busy += one.utilization_percent > BUSY_PERCENT
+                    load += min(max(one.utilization_percent, 0.0), 100.0)
+                    watts += max(one.power_watts, 0.0)
+        return Load(devices, held, running, busy, load / devices if devices else 0.0, watts)
+
+    async def look(self) -> None:
+        """Measure the live sessions of which the oldest is known on to this moment, a few of them."""
+        live = {
+            stored.value.id: stored.value
+            for stored in self._state.sessions.values()
+            if stored.value.state.holds_devices or stored.value.attempts
+        }
+        for gone in self._sums.keys() - live.keys():
+            self._sums.pop(gone, None)
+            self._live.pop(gone, None)
+        grows = [one for one in live if not self._is_whole(live[one])]
+        oldest = sorted(grows, key=lambda one: self._sums[one].until if one in self._sums else 0.0)
+        for session_id in oldest[:AT_ONCE]:
+            try:
+                await self._look_at(live[session_id])
+            except HistoryUnavailable as error:
+                _log.debug("usage.unknown", reason=error.message)
+                return
+
+    def _is_whole(self, session: Session) -> bool:
+        """Whether nothing can be added to what is known: it holds nothing, and what it held is measured."""
+        known = self._sums.get(session.id)
+        if known is None or known.attempt != session.attempt or session.state.holds_devices:
+            return False
+        return known.until >= max(one.ended_at for one in session.attempts)
+
+    async def _look_at(self, session: Session) -> None:
+        settled, now = self._sums.get(session.id), self._clock.time()
+        until = now - SETTLED_S
+        if settled is None or settled.attempt != session.attempt:
+            settled = _Sum(session.attempt, until)
+            await self._measure(settled, _within(self.held(session), -math.inf, until))
+        elif settled.until < until:
+            since, settled = settled.until, replace(settled, until=until, has_silent=False)
+            await self._measure(settled, _within(self.held(session), since, until))
+        self._sums[session.id] = settled
+        # What came since is measured again when all of it is there.
+        known = replace(settled)
+        await self._measure(known, _within(self.held(session), settled.until, now))
+        usage = known.usage()
+        if usage is None:
+            return
+        held = self.holding(session)
+        idle_since = max([known.busy_until, *(one.since for one in held)])
+        is_idle = bool(held) and not known.has_silent and now - idle_since >= IDLE_S
+        self._live[session.id] = Live(usage=usage, idle_since=idle_since if is_idle else 0.0)
+
+    def holding(self, session: Session) -> list[Held]:
+        """What it holds now."""
+        now = self._clock.time()
+        return [
+            Held(
+                HeldDevice(node=name, uuid=one.uuid, thousandths=one.thousandths),
+                session.attempt,
+                replica.placed_at,
+                now,
+            )
+            for name, replica in self._placed(session)
+            for one in replica.devices
+        ]
+
+    def _placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
+        """Its replicas that are placed now, and where."""
+        for name in sorted({one.node for one in session.replicas}):
+            stored = self._state.allocations.get(name)
+            for replica in stored.value.replicas if stored else ():
+                if (replica.session_id, replica.attempt) == (session.id, session.attempt):
+                    yield name, replica
+
+    async def _measure(self, total: _Sum, held: Iterable[Held]) -> None:
+        groups: dict[tuple[str, float, float], list[HeldDevice]] = {}
+        for one in held:
+            groups.setdefault((one.device.node, one.since, one.until), []).append(one.device)
+        for (node, since, until), devices in groups.items():
+            told = await self._history.telemetry.used(
+                node,
+                [one.uuid for one in devices],
+                since=since,
+                until=until,
+                above=self._idle_percent,
+            )
+            for device in devices:
+                if device.uuid in told:
+                    total.add(device, told[device.uuid])
+
+
+def _within(held: Iterable[Held], since: float, until: float) -> Iterator[Held]:
+    """What was held in a span of time."""
+    for one in held:
+        if one.since < until and one.until > since:
+            yield one._replace(since=max(one.since, since), until=min(one.until, until))

@@ -1,0 +1,1 @@
+"""Views: TensorBoard, Visdom and the dashboard in a browser, each with its own process, and the way there."""

@@ -1,0 +1,1 @@
+"""What servicers of all areas share: refusals as status codes, parts of large answers, common conversions, interceptors."""

@@ -1,0 +1,100 @@
+"""What programs reported: any JSON values."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.struct_pb2 import Struct
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import SeriesAxis, SeriesColumn, SeriesQuery
+from controlplane.wire.times import timestamp
+from nsml.v1 import sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controlplane.history.values import Point, SeriesView
+
+
+def struct(values: Mapping[str, Any]) -> Struct:
+    """JSON values as a message, which has no NaN in JSON: such floats become text."""
+    message = Struct()
+    message.update(_plain(dict(values)))
+    return message
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {str(key): _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case int() if not isinstance(value, bool):
+            # A Struct has floats only; an integer beyond them stays exact as text.
+            return value if abs(value) <= 1 << 53 else str(value)
+        case _:
+            return value
+
+
+_AXES: Final = {
+    sessions_pb2.SERIES_AXIS_UNSPECIFIED: SeriesAxis.STEP,
+    sessions_pb2.SERIES_AXIS_STEP: SeriesAxis.STEP,
+    sessions_pb2.SERIES_AXIS_RELATIVE: SeriesAxis.RELATIVE,
+    sessions_pb2.SERIES_AXIS_WALL: SeriesAxis.WALL,
+}
+
+
+def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
+    """What is asked of each session."""
+    axis = _AXES.get(request.axis)
+    if axis is None:
+        raise InvalidRequest(f"{request.axis} is no axis", attempt="step, relative or wall")
+    return SeriesQuery(
+        width=request.width,
+        names=tuple(request.names),
+        ranks=frozenset(request.ranks),
+        attempts=frozenset(request.attempts),
+        axis=axis,
+        low=request.low if request.HasField("low") else -math.inf,
+        high=request.high if request.HasField("high") else math.inf,
+        all_attempts=request.all_attempts,
+    )
+
+
+def series_message(view: SeriesView, session_id: str) -> sessions_pb2.Series:
+    """A range of a series, column by column in lists."""
+    columns = view.columns
+    return sessions_pb2.Series(
+        session_id=session_id,
+        name=view.name,
+        attempt=view.attempt,
+        rank=view.rank,
+        start=view.start,
+        grain=view.grain,
+        **{field: getattr(columns, field) for field in SeriesColumn._fields},
+    )
+
+
+def point_message(point: Point) -> sessions_pb2.MetricPoint:
+    """A reported value: numbers as such, everything else as JSON."""
+    message = sessions_pb2.MetricPoint(
+        name=point.name,
+        time=timestamp(point.time),
+        step=point.step,
+        attempt=point.attempt,
+        rank=point.rank,
+    )
+    value = point.value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            message.number = float(value)
+        except OverflowError:
+            message.json = json.dumps(value)
+    else:
+        message.json = json.dumps(value, ensure_ascii=False)
+    return message

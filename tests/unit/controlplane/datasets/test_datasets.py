@@ -1,0 +1,159 @@
+"""Which dataset a name means: one's own before those of others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import pytest
+
+from controlplane.content import manifests
+from controlplane.content.content import Content
+from controlplane.datasets import datasets as operations
+from controlplane.datasets.datasets import Datasets, parse_dataset
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.values import Visibility
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Dataset
+from controlplane.state.live_state import LiveState
+from nsml.clock import inline
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+from tests.memory_objects import MemoryObjects
+from tests.unit.controlplane.workbench import HandClock
+
+KIM = UserCaller(user=User(name="kim"))
+PUSHED = [
+    ("kim", "pub", Visibility.PRIVATE, 2),
+    ("root", "pub", Visibility.PUBLIC, 7),
+    ("root", "secret", Visibility.PRIVATE, 1),
+    ("root", "only", Visibility.PUBLIC, 3),
+    ("root", "both", Visibility.PUBLIC, 1),
+    ("lee", "both", Visibility.PUBLIC, 1),
+]
+
+
+@pytest.fixture
+async def datasets() -> AsyncIterator[Datasets]:
+    clock = HandClock()
+    history = await open_history(":memory:", clock=clock, run=inline)
+    for owner, name, visibility, count in PUSHED:
+        dataset = Dataset(owner=owner, name=name, created_at=1.0, visibility=visibility)
+        for number in range(count):
+            await history.catalogue.put_dataset_version(
+                dataset, digest=f"d{number}", size_bytes=1, file_count=1
+            )
+    state = LiveState(None, clock)  # type: ignore[arg-type]
+    content = Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
+    yield Datasets(history=history, content=content, clock=clock)
+    await history.close()
+
+
+async def offer(datasets: Datasets, chunks: Sequence[bytes]) -> str:
+    """Send a tree of one file with these chunks; its digest."""
+    refs = tuple(ChunkRef(digest_of(chunk), len(chunk)) for chunk in chunks)
+    size = sum(map(len, chunks))
+    manifest = build([Entry(path="file", mode=0o644, size=size, chunks=refs)])
+    blobs = {digest_of(chunk): chunk for chunk in chunks} | {manifest.digest: manifest.encode()}
+
+    async def parts() -> AsyncIterator[tuple[str, bytes, bool]]:
+        for digest, data in blobs.items():
+            yield digest, data, True
+
+    await datasets._content.put(KIM, parts())
+    return manifest.digest
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_taken"),
+    [
+        ([b"x"] * 100, True),  # files of zeros, and copies: small, whatever repeats
+        ([b"x"] * 101, False),
+        ([bytes([n]) * 20 for n in range(8)], True),
+        ([bytes([n]) * 20 for n in range(8)] * 8, True),
+        ([bytes([n]) * 20 for n in range(8)] * 8 + [b"\0" * 20], False),
+    ],
+)
+async def test_a_large_version_does_not_repeat_little_data_too_often(
+    datasets: Datasets, monkeypatch: pytest.MonkeyPatch, chunks: list[bytes], *, is_taken: bool
+) -> None:
+    """A chunk of 3 MiB that a manifest of 6 MB lists 80,000 times is 250 GB on a node."""
+    monkeypatch.setattr(operations, "FREELY_REPEATED_BYTES", 100)
+    digest = await offer(datasets, chunks)
+    push = partial(
+        datasets.create_version, KIM, name="new", digest=digest, visibility=None, message=""
+    )
+    if is_taken:
+        listing, created = await push()
+        assert created
+        assert listing.version.size_bytes == sum(map(len, chunks))
+        return
+    with pytest.raises(TooLarge, match="different data") as refused:
+        await push()
+    assert refused.value.attempt
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "found"),
+    [
+        ("pub", 0, ("kim", 2)),
+        ("pub", 1, ("kim", 1)),
+        ("root/pub", 7, ("root", 7)),
+        ("only", 0, ("root", 3)),
+        ("only", 2, ("root", 2)),
+    ],
+)
+async def test_the_version_that_is_meant(
+    datasets: Datasets, wanted: str, version: int, found: tuple[str, int]
+) -> None:
+    listing = await datasets.find(KIM, parse_dataset(wanted, version))
+    assert (listing.dataset.owner, listing.version.number) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "says"),
+    [
+        ("pub", 7, "there is no version 7 of kim/pub"),
+        ("only", 9, "there is no version 9 of root/only"),
+        ("root/only", 9, "there is no version 9 of root/only"),
+        ("secret", 0, "there is no dataset secret"),
+        ("root/secret", 0, "there is no dataset root/secret"),
+        ("root/secret", 9, "there is no dataset root/secret"),
+        ("lee/none", 0, "there is no dataset lee/none"),
+    ],
+)
+async def test_what_is_not_there(datasets: Datasets, wanted: str, version: int, says: str) -> None:
+    with pytest.raises(NotFound, match=f"^{re.escape(says)}$"):
+        await datasets.find(KIM, parse_dataset(wanted, version))
+
+
+async def test_a_name_of_several_others_is_ambiguous(datasets: Datasets) -> None:
+    for version in (0, 9):
+        with pytest.raises(InvalidRequest, match="2 users have a dataset 'both'") as refused:
+            await datasets.find(KIM, parse_dataset("both", version))
+        assert refused.value.attempt == "lee/both, root/both"
+
+
+async def test_pages_go_on_where_the_last_one_ended(datasets: Datasets) -> None:
+    found: list[str] = []
+    cursor, pages = "", 0
+    while cursor or not pages:
+        page, cursor = await datasets.page(KIM, "", size=2, cursor=cursor)
+        found += [f"{one.dataset.owner}/{one.dataset.name}" for one in page]
+        pages += 1
+    assert (found, pages) == (["lee/both", "root/both", "root/only", "kim/pub", "root/pub"], 3)
+    page, cursor = await datasets.page(KIM, "*o*", size=3, cursor="")
+    assert (len(page), cursor) == (3, "")
+    with pytest.raises(InvalidRequest):
+        await datasets.page(KIM, "", size=2, cursor="not/one/of/ours")
+
+
+async def test_it_is_known_of_manifests_that_are_read_apart(
+    datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "SMALL_BYTES", 10)
+    digest = await offer(datasets, [b"xx"] * 50 + [b"y"])
+    listing = await datasets._content.listing(KIM, digest)
+    assert (listing.size, listing.different) == (101, 3)

@@ -1,0 +1,327 @@
+"""Who gets a tunnel, who may claim it, and when nobody waits any more; on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from controlplane.domain.errors import (
+    AlreadyEnded,
+    Denied,
+    InvalidRequest,
+    NoSuchService,
+    NotFound,
+    NsmlError,
+    StateConflict,
+    TooManyTunnels,
+    Unavailable,
+)
+from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Replica, Session
+from controlplane.state.agent_connections import (
+    Ability,
+    AgentConnection,
+    AgentConnections,
+    TunnelOrder,
+)
+from controlplane.tunnels.tunnels import OPENED_AT_ONCE, OPENED_PER_S, Tunnels
+from nsml.clock import SystemClock
+from tests.simulation.virtual_time import run
+from tests.unit.controlplane import builders
+
+KIM = UserCaller(user=User(name="kim"))
+LEE = UserCaller(user=User(name="lee"))
+ROOT = UserCaller(user=User(name="root", role=Role.ADMIN))
+ASKED, OTHER = NodeCaller(node="a"), NodeCaller(node="b")
+
+
+def session(**facts: Any) -> Session:
+    facts.setdefault("state", SessionState.RUNNING)
+    replicas = (Replica(rank=0, node="a"), Replica(rank=1, node="b"))
+    placed = facts.pop("on", replicas)
+    return replace(builders.session(**facts), attempt=3, replicas=placed)
+
+
+class Nodes:
+    """The agents' streams, as far as tunnels ask for them."""
+
+    def __init__(self, *names: str) -> None:
+        self.links = {name: AgentConnection(name) for name in names}
+        for link in self.links.values():
+            link.abilities = frozenset(Ability)
+
+    def link(self, name: str) -> AgentConnection | None:
+        return self.links.get(name)
+
+    async def order(self, name: str = "a") -> TunnelOrder:
+        while not self.links[name].tunnels:  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.001)
+        return self.links[name].tunnels.pop(0)
+
+
+class VirtualClock(SystemClock):
+    """The loop's."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+Test = Callable[[Tunnels, Nodes], Coroutine[Any, Any, None]]
+
+
+def on_virtual_time(test: Test, *, most_open: int = 64) -> None:
+    async def main() -> None:
+        nodes = Nodes("a", "b")
+        tunnels = Tunnels(
+            contacts=cast("AgentConnections", nodes),
+            random_bytes=random.Random(1).randbytes,
+            clock=VirtualClock(),
+            most_open=most_open,
+        )
+        async with asyncio.timeout(60):
+            await test(tunnels, nodes)
+
+    run(main())
+
+
+@contextlib.contextmanager
+def refused(kind: type[NsmlError], match: str | None = None) -> Iterator[None]:
+    with pytest.raises(NsmlError, match=match) as caught:
+        yield
+    assert type(caught.value) is kind
+
+
+async def held_open(
+    tunnels: Tunnels, caller: UserCaller = KIM, until: asyncio.Event | None = None
+) -> None:
+    async with tunnels.opened(caller, session(), rank=0, service="web"):
+        await (until or asyncio.Event()).wait()
+
+
+def test_the_node_that_was_asked_joins_both_ends() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> bytes:
+            order = await nodes.order("b")
+            assert (order.attempt, order.rank, order.service) == (3, 1, "web")
+            assert len(order.tunnel_id) == 32
+            tunnel = tunnels.claim(OTHER, order.tunnel_id, "")
+            await tunnel.up.put(b"from the program")
+            return await tunnel.down.take()
+
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(agent())
+            async with tunnels.opened(KIM, session(), rank=1, service="web") as tunnel:
+                assert await tunnel.up.take() == b"from the program"
+                await tunnel.down.put(b"from the client")
+                assert await serving == b"from the client"
+
+    on_virtual_time(test)
+
+
+def test_another_node_cannot_claim_nor_spoil_it() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        opening = asyncio.create_task(held_open(tunnels))
+        order = await nodes.order()
+        with refused(NotFound):
+            tunnels.claim(OTHER, order.tunnel_id, "")
+        with refused(NotFound):
+            tunnels.claim(ASKED, "0" * 32, "")
+        tunnels.claim(ASKED, order.tunnel_id, "")
+        with refused(NotFound):
+            tunnels.claim(ASKED, order.tunnel_id, "")
+        opening.cancel()
+
+    on_virtual_time(test)
+
+
+def test_an_agent_that_does_not_dial_is_waited_for_ten_seconds() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with refused(Unavailable, "does not answer"):
+            await held_open(tunnels)
+        assert loop.time() - began == pytest.approx(10)
+        with refused(NotFound):
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+
+    on_virtual_time(test)
+
+
+def test_a_client_that_stops_waiting_is_not_waited_for() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        opening = asyncio.create_task(held_open(tunnels))
+        order = await nodes.order()
+        opening.cancel()
+        await asyncio.wait([opening])
+        with refused(NotFound):
+            tunnels.claim(ASKED, order.tunnel_id, "")
+
+    on_virtual_time(test)
+
+
+def test_a_node_that_is_not_connected_is_said_at_once() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        del nodes.links["a"]
+        with refused(Unavailable, "node a is not connected"):
+            await held_open(tunnels)
+        assert asyncio.get_running_loop().time() == 0
+
+    on_virtual_time(test)
+
+
+def test_what_the_agent_cannot_reach_is_no_service() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async def agent() -> None:
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "it is a link " + "x" * 5000)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            with pytest.raises(NoSuchService, match="'web'") as caught:
+                await held_open(tunnels)
+        assert caught.value.why.startswith("it is a link")
+        assert len(caught.value.why) == 500
+
+    on_virtual_time(test)
+
+
+def test_either_end_that_leaves_ends_the_other() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        leaving = asyncio.Event()
+        opening = asyncio.create_task(held_open(tunnels, until=leaving))
+        tunnel = tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+        await asyncio.sleep(0)
+        leaving.set()
+        await opening
+        with refused(Unavailable, "client has left"):
+            await tunnel.down.take()
+        with refused(Unavailable, "client has left"):
+            await tunnel.up.put(b"x")
+
+        async def agent() -> None:
+            claimed = tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            await claimed.up.put(b"a part")
+            claimed.agent_left()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent())
+            async with tunnels.opened(KIM, session(), rank=0, service="web") as other:
+                assert await other.up.take() == b"a part"
+                with refused(Unavailable, "broke"):
+                    await other.up.take()
+                with refused(Unavailable, "broke"):
+                    await other.down.put(b"x")
+
+    on_virtual_time(test)
+
+
+def test_a_user_has_so_many_and_no_more() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        async with asyncio.TaskGroup() as group:
+            first, second = (group.create_task(held_open(tunnels)) for _ in range(2))
+            for _ in range(2):
+                tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            with refused(TooManyTunnels):
+                await held_open(tunnels)
+            assert not nodes.links["a"].tunnels
+            others = group.create_task(held_open(tunnels, ROOT))
+            await nodes.order()
+            first.cancel()
+            await asyncio.wait([first])
+            again = group.create_task(held_open(tunnels))
+            tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+            for task in (second, others, again):
+                task.cancel()
+
+    on_virtual_time(test, most_open=2)
+
+
+def test_who_opens_them_without_end_waits_and_nobody_else() -> None:
+    """An agent dials each: 190 a second took three quarters of its core, and everybody's sessions started late."""
+
+    async def opened(tunnels: Tunnels, nodes: Nodes, caller: UserCaller) -> None:
+        opening = asyncio.create_task(held_open(tunnels, caller))
+        tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        for _ in range(OPENED_AT_ONCE):
+            await opened(tunnels, nodes, KIM)
+        assert now() - began < 1
+        began = now()
+        for _ in range(100):
+            await opened(tunnels, nodes, KIM)
+        assert now() - began > 100 / OPENED_PER_S - 1
+        began = now()
+        await opened(tunnels, nodes, ROOT)
+        assert now() - began < 1 / OPENED_PER_S
+
+    on_virtual_time(test)
+
+
+@pytest.mark.parametrize(
+    ("caller", "facts", "rank", "service", "kind"),
+    [
+        (LEE, {}, 0, "web", Denied),
+        (KIM, {}, 2, "web", InvalidRequest),
+        (KIM, {}, 0, "", InvalidRequest),
+        (KIM, {}, 0, "x" * 33, InvalidRequest),
+        (KIM, {}, 0, "../socket", InvalidRequest),
+        (KIM, {}, 0, "Web", InvalidRequest),
+        (KIM, {}, 0, "web\n", InvalidRequest),
+        (KIM, {"state": SessionState.QUEUED, "on": ()}, 0, "web", StateConflict),
+        (KIM, {"state": SessionState.PREPARING}, 0, "web", StateConflict),
+        (KIM, {"state": SessionState.HELD, "on": ()}, 0, "web", StateConflict),
+        (KIM, {"state": SessionState.FINALIZING}, 0, "web", AlreadyEnded),
+        (KIM, {"state": SessionState.SUCCEEDED}, 0, "web", AlreadyEnded),
+        (LEE, {"state": SessionState.FAILED}, 0, "web", Denied),
+    ],
+)
+def test_what_is_refused_at_once(
+    caller: UserCaller, facts: dict[str, Any], rank: int, service: str, kind: type[NsmlError]
+) -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        with refused(kind):
+            async with tunnels.opened(caller, session(**facts), rank=rank, service=service):
+                raise AssertionError("it was opened")
+        assert not nodes.links["a"].tunnels
+
+    on_virtual_time(test)
+
+
+def test_administrators_reach_all() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        opening = asyncio.create_task(held_open(tunnels, ROOT))
+        tunnels.claim(ASKED, (await nodes.order()).tunnel_id, "")
+        opening.cancel()
+
+    on_virtual_time(test)
+
+
+def test_an_agent_that_knows_no_ports_is_not_asked_for_one() -> None:
+    async def test(tunnels: Tunnels, nodes: Nodes) -> None:
+        nodes.links["a"].abilities = frozenset()
+        nodes.links["a"].agent_version = "0.1.0"
+        with pytest.raises(StateConflict, match=r"nsml of node a is too old") as refused:
+            async with tunnels.opened(KIM, session(), rank=0, service="8888"):
+                pass
+        assert "0.1.0" in str(refused.value.why)
+        assert nodes.links["a"].tunnels == []
+        opening = asyncio.ensure_future(opened(tunnels, service="web"))
+        assert (await nodes.order()).service == "web", "sockets are what every agent knows"
+        opening.cancel()
+
+    async def opened(tunnels: Tunnels, *, service: str) -> None:
+        async with tunnels.opened(KIM, session(), rank=0, service=service):
+            pass
+
+    on_virtual_time(test)
