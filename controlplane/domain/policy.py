@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from operator import attrgetter, contains, eq
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from controlplane.domain.identity import Role
+from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Project, Visibility
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from controlplane.domain.identity import User, UserCaller
+    from collections.abc import Callable, Iterator
 
 
 class Action(enum.IntEnum):
@@ -175,6 +173,22 @@ def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
         and action in rule.allows
         and (not rule.own or getattr(viewer, rule.own))
     )
+
+
+def viewers_may_see(thing: Shared, other: Shared) -> bool:
+    """Whether everybody who may see `thing` may see `other`, too: a text that they all read may name it."""
+    return all(may(viewer, SEE, other) is ALLOW for viewer in _viewers(thing))
+
+
+def _viewers(thing: Shared) -> Iterator[UserCaller]:
+    """For each rule that lets somebody see a thing, a user of whom nothing else is known."""
+    for rule in RULES:
+        if Kind.SHARED not in rule.of or SEE not in rule.allows:
+            continue
+        if rule.visibility in {None, thing.visibility}:
+            known = {rule.own: getattr(thing, rule.field)} if rule.field else {}
+            if all(known.values()):
+                yield UserCaller(user=User(**{"name": "", **known}))
 
 
 # What the table says of each kind, made ready for `may`.
