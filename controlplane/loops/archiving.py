@@ -10,7 +10,7 @@ from controlplane.loops.rounds import Rounds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.operations.logs import Logs
     from nsml.clock import Clock
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.operations.compare_and_swap import SessionWriter
     from controlplane.operations.content import Content
     from controlplane.operations.replica_rights import Rights

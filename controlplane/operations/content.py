@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
 
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.operations.admission import Admission
     from controlplane.operations.live_state import LiveState

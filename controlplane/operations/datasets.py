@@ -18,7 +18,7 @@ from nsml.view.units import size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.operations.content import Content
     from nsml.clock import Clock
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import NodeCaller
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import Chunk, MediaKey, MediaPage, MediaQuery, StreamKey
     from controlplane.operations.content import Content
     from controlplane.operations.replica_rights import Rights

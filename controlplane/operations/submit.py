@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.operations.admission import Admission
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets

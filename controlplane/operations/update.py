@@ -13,7 +13,7 @@ from controlplane.operations.validation import check_memo, check_visibility
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session, Visibility
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.operations.compare_and_swap import SessionWriter
     from controlplane.operations.references import References
 

@@ -18,7 +18,7 @@ from nsml.v1 import audit_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from controlplane.history.interface import Ledger
+    from controlplane.history.sql.ledger import SqlLedger
     from controlplane.operations.auditing import Audit
     from controlplane.operations.concurrency_limits import Turns
 
@@ -30,7 +30,7 @@ _LONGEST_CURSOR: Final = 18
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     """Rows, the newest first."""
 
-    def __init__(self, audit: Audit, ledger: Ledger, reading: Turns) -> None:
+    def __init__(self, audit: Audit, ledger: SqlLedger, reading: Turns) -> None:
         self._reading = reading
         self._audit = audit
         self._ledger = ledger

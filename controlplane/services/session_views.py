@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample, Summary
     from controlplane.operations.live_state import LiveState
     from controlplane.operations.session_summaries import LastReport, LastReports

@@ -25,7 +25,7 @@ from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
 from controlplane.features.nodes import node_keeper
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore

@@ -14,8 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controlplane.domain.identity import User, UserCaller, identity_of
-from controlplane.history.interface import History
 from controlplane.history.sql import object_references as referring
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Channel,
