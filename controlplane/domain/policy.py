@@ -197,7 +197,7 @@ _ADMIN: Final = Role.ADMIN
 if TYPE_CHECKING:
     _Get = Callable[[Any], Any]
     _Tests = tuple[tuple[_Get, _Get, Callable[[Any, Any], bool]], ...] | None
-    """Whose field, what field, how they are compared; None: it holds for everybody."""
+    """A field of the user, a field of the thing, and how they are compared; None: it holds for everybody."""
 
 
 def _tests(kind: Kind, action: Action, visibility: Visibility | None = None) -> _Tests:
