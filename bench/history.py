@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 STREAMS: Final = 32
 POINTS: Final = 100

@@ -32,7 +32,7 @@ from nsml.clock import SystemClock, in_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 MEGABYTES: Final = 1_000
 CHUNK_BYTES: Final = 256 << 10

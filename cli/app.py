@@ -333,11 +333,11 @@ class App:
         self.remember_servers([one.user_address for one in cluster.members if one.user_address])
         return cluster
 
-    def remember_servers(self, told: Sequence[str]) -> None:
-        """Keep where else the platform is, if whoever said so is known by the platform's authority.
+    def remember_servers(self, reported: Sequence[str]) -> None:
+        """Add the platform's other addresses to the context, if it pins the platform's authority.
 
-        And so are those that are there: nobody else is believed to be at these addresses. Where the
-        configuration cannot be written they are told again next time.
+        The authority proves these servers, too, when they are called. Where the configuration cannot be written, they
+        are reported again next time.
         """
         context = self.context
         stored = self.config.contexts.get(context.name)
@@ -345,7 +345,7 @@ class App:
             return
         import random
 
-        servers = contexts.known_servers(stored.servers, told, random.SystemRandom())
+        servers = contexts.known_servers(stored.servers, reported, random.SystemRandom())
         if set(servers) != set(stored.servers):
             with suppress(OSError):
                 self.save(self.config.with_context(stored.at(servers), current=False))

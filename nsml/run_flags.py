@@ -80,8 +80,8 @@ class Kind:
         """The same as rows by name, of which `key` is the flag's."""
         return {key: self.text(message, field)}
 
-    def sought(self, message: Any, field: str) -> tuple[str, ...]:
-        """The texts that filters look at."""
+    def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
+        """The texts that filters match."""
         return (self.text(message, field),)
 
     def raw(self, message: Any, field: str) -> Any:
@@ -284,7 +284,7 @@ class _Variables(_Pairs):
     """Variables of the program."""
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        # What is hidden from whoever looks comes from where they run it.
+        # A hidden value is taken from the environment in which the command is run.
         return [
             name if value == HIDDEN else f"{name}={value}"
             for name, value in self.raw(message, field).items()
@@ -312,7 +312,7 @@ class _Labels(_Pairs):
         # Most sessions have none, and lists ask each of many thousands.
         return ", ".join(self.typed(message, field)) if getattr(message, field) else ""
 
-    def sought(self, message: Any, field: str) -> tuple[str, ...]:
+    def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
         return (*getattr(message, field), *self.typed(message, field))
 
 
@@ -363,10 +363,10 @@ class Flag(NamedTuple):
     """To which that column may be cut."""
     filtered: str = ""
     """What filters call it."""
-    told: str = ""
-    """Of its line where it is told how it stands with one session."""
-    is_said: Callable[[Any], bool] | None = None
-    """Of a session: whether the flag is to be repeated, where more than its field says so."""
+    status_title: str = ""
+    """Of its line in the status of one session; "": it has none there."""
+    applies_to: Callable[[Any], bool] | None = None
+    """Of a session: whether repeating its command needs the flag, where its field alone does not say so."""
 
     @property
     def parameter(self) -> str:
@@ -376,7 +376,7 @@ class Flag(NamedTuple):
 
     def words(self, session: Any) -> Iterator[str]:
         """The words that ask for the same."""
-        if self.is_said is not None and not self.is_said(session):
+        if self.applies_to is not None and not self.applies_to(session):
             return
         flag = self.long or self.names[0].rpartition("/")[2]
         long = next((name for name in self.names if name.startswith("--")), flag)
@@ -519,7 +519,7 @@ FLAGS: Final = (
         title="Labels",
         cells=12,
         filtered="label",
-        told="labels",
+        status_title="labels",
     ),
     Flag(
         ("-n", "--nodes", "--replicas"),
@@ -631,7 +631,7 @@ FLAGS: Final = (
         "Allow preemption without a checkpoint.",
         field="spec.preemptible",
         record="preemptible",
-        is_said=lambda session: _says_preemptible(session.spec),
+        applies_to=lambda session: _says_preemptible(session.spec),
     ),
     Flag(
         ("--project",),
@@ -639,7 +639,7 @@ FLAGS: Final = (
         "The project that it counts for; default: your own.",
         field="project",
         metavar="NAME",
-        is_said=lambda session: session.project != session.owner,
+        applies_to=lambda session: session.project != session.owner,
     ),
     Flag(
         ("--queue/--no-queue",),

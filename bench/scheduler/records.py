@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.capacity import capacity_of
 from controlplane.domain.changes import (
     AllocationChanged,
     NodeChanged,
     SessionChanged,
     SessionRemoved,
 )
+from controlplane.domain.free_resources import free_resources_of
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     WHOLE_DEVICE,
@@ -30,8 +30,8 @@ from controlplane.scheduler import RULES, Cluster, ClusterIndex, Rules
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from controlplane.domain.capacity import NodeCapacity
     from controlplane.domain.changes import Change
+    from controlplane.domain.free_resources import FreeResources
     from controlplane.domain.plan import Placement, Plan
     from controlplane.domain.values import Session
 
@@ -71,10 +71,12 @@ class Records:
         self._nodes = {node.name: node for node in nodes}
         self.index.apply(NodeChanged(node=node) for node in self._nodes.values())
 
-    def capacities(self) -> Iterable[NodeCapacity]:
+    def capacities(self) -> Iterable[FreeResources]:
         """Each node, and what is free on it."""
         for node in self._nodes.values():
-            yield capacity_of(node, self._allocations.get(node.name, Allocation(node=node.name)))
+            yield free_resources_of(
+                node, self._allocations.get(node.name, Allocation(node=node.name))
+            )
 
     def submit(self, session: Session) -> None:
         """A session waits from now on, or is another one than it was."""

@@ -135,14 +135,14 @@ def _settings_options(command: F) -> F:
     return command
 
 
-def _bound_option(flag: str, name: str, prefix: str, whose: str) -> Callable[[F], F]:
+def _bound_option(flag: str, name: str, prefix: str, scope: str) -> Callable[[F], F]:
     _, kind, metavar, words = _QUOTA[flag]
     return click.option(
         name,
         f"{prefix}{flag}",
         type=kind,
         metavar=metavar,
-        help=f"The most {words}, {whose}; none: no limit.",
+        help=f"The most {words}, {scope}; none: no limit.",
     )
 
 
@@ -180,7 +180,7 @@ def project() -> None:
     """
 
 
-def _told(app: App, found: Project) -> None:
+def _write_project(app: App, found: Project) -> None:
     from nsml.view import projects as view
     from nsml.view.text import visible
 
@@ -192,7 +192,7 @@ def _settled(app: App, found: Project) -> None:
     from nsml.view import projects as view
     from nsml.view.text import visible
 
-    _told(app, found)
+    _write_project(app, found)
     for line in view.beyond_lines(found):
         app.say(visible(line))
 
@@ -201,7 +201,7 @@ def _changed(app: App, answer: ChangeMembersResponse, unchanged: str) -> None:
     """Tell the project as it is now, and beside it of whom nothing was changed: repeating is no error."""
     from nsml.view.text import visible
 
-    _told(app, answer.project)
+    _write_project(app, answer.project)
     for user in answer.unchanged:
         app.say(visible(f"{user} {unchanged}"))
 

@@ -85,7 +85,7 @@ def put(app: App, *, refused: tuple[str, ...], variable: str | None, on: tuple[s
         )
     events = [f"WEBHOOK_EVENT_{one.upper()}" for one in on]
     made = app.call(lambda client: client.webhooks.put(url, events))
-    write_one(app, _record(made), [f"webhook set: {_told(made)}"], name="origin")
+    write_one(app, _record(made), [f"webhook set: {_text(made)}"], name="origin")
     if app.is_for_people:
         app.say("  try it: nsml webhook test")
 
@@ -115,11 +115,11 @@ def _read(app: App) -> str:
 def show(app: App) -> None:
     """Show the host of the URL, never the whole URL, and what it is called for."""
     found = app.call(lambda client: client.webhooks.get())
-    told = _told(found) if found else "no webhook: nsml webhook set"
-    write_one(app, _record(found), [told], name="origin")
+    text = _text(found) if found else "no webhook: nsml webhook set"
+    write_one(app, _record(found), [text], name="origin")
 
 
-def _told(found: Webhook) -> str:
+def _text(found: Webhook) -> str:
     on = f"  (on {', '.join(_on(found))})" if found.events else ""
     return f"{found.origin}{on}"
 

@@ -294,7 +294,7 @@ def drain(app: App, *, names: tuple[str, ...], move_after: float | None, reason:
         return
     for one in found:
         drained = partial(_drained, name=one.node.name, move_after_s=move_after, reason=reason)
-        _told(app, app.call(drained))
+        _write_node(app, app.call(drained))
 
 
 async def _drained(client: Client, *, name: str, move_after_s: float | None, reason: str) -> Node:
@@ -337,7 +337,7 @@ def resume(app: App, *, names: tuple[str, ...]) -> None:
     every = [replica for replicas in stops.values() for replica in replicas]
     if confirm_names(app, "node resume", every, noun="replica", first=first, aside=aside):
         for one in found:
-            _told(app, app.call(partial(_resumed, name=one.name)))
+            _write_node(app, app.call(partial(_resumed, name=one.name)))
 
 
 async def _resumed(client: Client, *, name: str) -> Node:
@@ -379,7 +379,7 @@ def fence(app: App, *, names: tuple[str, ...], reason: str, force: bool) -> None
         return
     for name in fenced:
         answer = app.call(partial(_fenced, name=name, reason=reason, force=force))
-        _told(app, answer.node)
+        _write_node(app, answer.node)
         for session in answer.sessions:
             app.write(f"  ended {visible(session)}")
 
@@ -420,7 +420,7 @@ def _state(node: Node) -> str:
     return state_text(node)
 
 
-def _told(app: App, node: Node) -> None:
+def _write_node(app: App, node: Node) -> None:
     from nsml.view.nodes import why_closed
     from nsml.view.text import visible
 

@@ -114,14 +114,14 @@ class BringUp:
 
     def _patience(self, name: str) -> Callable[[], float]:
         """Tells what a program's start waits for, and grants it the seconds that it says that takes."""
-        granted_s, told = 0.0, set[str]()
+        granted_s, reported = 0.0, set[str]()
 
         def more_s() -> float:
             nonlocal granted_s
             said = self._folder.awaits(name)
             awaits, within_s = str(said.get("awaits", "")), said.get("within_s")
-            if awaits and awaits not in told:
-                told.add(awaits)
+            if awaits and awaits not in reported:
+                reported.add(awaits)
                 bound = ""
                 if isinstance(within_s, int | float):
                     granted_s += within_s

@@ -157,9 +157,9 @@ def _token_of_same_platform(
     if before.is_joined:
         if token is not None:
             token = _join_token(app, token)
-            told = trust.parse_join_token(token).authority_digest
+            expected = trust.parse_join_token(token).authority_digest
             authority = trust.NodeFiles.within(folder.trust).authority
-            if authority.exists() and told == trust.digest_of(authority.read_text("utf-8")):
+            if authority.exists() and expected == trust.digest_of(authority.read_text("utf-8")):
                 return token
         again = f"nsml join {address} --token-stdin < FILE   if that is another control plane of its platform"
         advice = f"nsml join {before.server}\n{again}\n{advice}   if it is another platform"

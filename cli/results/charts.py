@@ -144,18 +144,18 @@ def is_in_words(app: App) -> bool:
 
 
 def chart_lines(
-    app: App, groups: Mapping[str, Sequence[Series]], wish: ChartOptions
+    app: App, groups: Mapping[str, Sequence[Series]], options: ChartOptions
 ) -> Iterator[str]:
     """The charts of all metrics, or their words where no chart can be shown, line by line."""
     from nsml.view import plot as view
     from nsml.view.series import smooth
 
-    axis, smoothing = wish.look.axis, wish.look.smoothing
-    is_told = wish.in_words or is_in_words(app)
-    columns = wish.width or app.room or COLUMNS
+    axis, smoothing = options.look.axis, options.look.smoothing
+    is_told = options.in_words or is_in_words(app)
+    columns = options.width or app.room or COLUMNS
     smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
-    averages = narrowed(smoothed, wish.span)
-    for title, lines in narrowed(groups, wish.span).items():
+    averages = narrowed(smoothed, options.span)
+    for title, lines in narrowed(groups, options.span).items():
         average = view.Average(lines=averages[title], share=smoothing) if smoothing else None
         if is_told:
             for line, one in zip(lines, averages[title], strict=True):
@@ -167,8 +167,8 @@ def chart_lines(
             lines,
             axis=axis,
             columns=columns,
-            rows=wish.height,
-            is_log=wish.look.is_log,
+            rows=options.height,
+            is_log=options.look.is_log,
             average=average,
         )
         for row in rows:
@@ -209,7 +209,7 @@ class PictureFile(click.ParamType[str]):
 def write_pictures(
     app: App,
     groups: Mapping[str, Sequence[Series]],
-    wish: ChartOptions,
+    options: ChartOptions,
     *,
     svg: str | None,
     png: str | None,
@@ -222,7 +222,7 @@ def write_pictures(
     for name in filter(None, (svg, png)):
         check_folder_of(Path(name))
     drawn = view.figure(
-        groups, wish.look, low=wish.span.low, high=wish.span.high, left_out=left_out
+        groups, options.look, low=options.span.low, high=options.span.high, left_out=left_out
     )
     if svg:
         with whole_file(Path(svg)) as file:

@@ -49,7 +49,7 @@ class LivePlot:
         self,
         app: App,
         source: Source,
-        wish: ChartOptions,
+        options: ChartOptions,
         *,
         has_height: bool,
     ) -> None:
@@ -58,9 +58,9 @@ class LivePlot:
 
         self._app = app
         self._source = source
-        self._wish = wish
+        self._options = options
         self._has_height = has_height
-        self._charts = GrowingCharts(wish.look.axis, is_apart=source.is_apart)
+        self._charts = GrowingCharts(options.look.axis, is_apart=source.is_apart)
         self._screen = Redrawn(app, draws=True)
         self._lost: dict[str, str] = {}
         self._is_stale = True
@@ -141,15 +141,16 @@ class LivePlot:
             return [self._none]
         undrawn = [] if self._source.globs else not_worth_drawing(groups)
         drawn = narrowed(
-            {name: lines for name, lines in groups.items() if name not in undrawn}, self._wish.span
+            {name: lines for name, lines in groups.items() if name not in undrawn},
+            self._options.span,
         )
         room -= bool(self._charts.left_out) + bool(undrawn)
-        least = self._wish.height if self._has_height else _LEAST_ROWS
+        least = self._options.height if self._has_height else _LEAST_ROWS
         shares = heights(room, list(drawn.values()), least=least)
         lines: list[str] = []
         for name, share in zip(drawn, shares, strict=False):
-            wish = replace(self._wish, height=least if self._has_height else share)
-            lines += chart_lines(self._app, {name: groups[name]}, wish)
+            options = replace(self._options, height=least if self._has_height else share)
+            lines += chart_lines(self._app, {name: groups[name]}, options)
         if lines:
             # A line is between two charts, and none below the last.
             lines.pop()

@@ -357,21 +357,21 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
 
 async def let_go_words(app: App, client: Client, sessions: Sequence[Session]) -> str:
     """Why there is nothing to show, where points were let go, which is said; "" where none were."""
-    told = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
-    return "no points are left" if any(told) else ""
+    gone = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
+    return "no points are left" if any(gone) else ""
 
 
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:
     """Raise CommandError (NOT_FOUND) where no session has such a replica, or such an attempt."""
     replicas = max((max(one.spec.replica_count, 1) for one in sessions), default=0)
     attempts = max((one.attempt for one in sessions), default=0)
-    whose = f"{sessions[0].name} has no" if len(sessions) == 1 else "none of these sessions has"
+    subject = f"{sessions[0].name} has no" if len(sessions) == 1 else "none of these sessions has"
     if rank is not None and rank >= replicas:
         why = "there is 0 alone" if replicas == 1 else f"there are 0 to {replicas - 1}"
-        raise CommandError(f"{whose} replica {rank}", code=ExitCode.NOT_FOUND, why=why)
+        raise CommandError(f"{subject} replica {rank}", code=ExitCode.NOT_FOUND, why=why)
     if attempt is not None and attempt > attempts:
         why = f"there {'was' if attempts == 1 else 'were'} {counted(attempts, 'attempt')}"
-        raise CommandError(f"{whose} attempt {attempt}", code=ExitCode.NOT_FOUND, why=why)
+        raise CommandError(f"{subject} attempt {attempt}", code=ExitCode.NOT_FOUND, why=why)
 
 
 def nothing_by(

@@ -85,7 +85,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path, earlier: bool) 
 
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint, earlier=earlier)
-        with _told(checkpoints.folder_of(found, path)):
+        with _target_errors(checkpoints.folder_of(found, path)):
             return found, await checkpoints.pull(
                 client,
                 found,
@@ -181,7 +181,7 @@ _NAMED = 10
 
 
 @contextmanager
-def _told(target: Path) -> Iterator[None]:
+def _target_errors(target: Path) -> Iterator[None]:
     """Raises CommandError for a target that is there, or that cannot be written."""
     from nsml.content.errors import TargetExists
 

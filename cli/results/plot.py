@@ -184,7 +184,7 @@ def plot(
 
         write_event_files(app, given_references(app, references), source, tensorboard)
         return
-    wish = ChartOptions(
+    options = ChartOptions(
         look=look, span=span, in_words=form == "table", width=width, height=height or _ROWS
     )
     if watch:
@@ -196,7 +196,7 @@ def plot(
             app,
             references,
             source,
-            wish,
+            options,
             has_height=height is not None,
         )
         return
@@ -216,10 +216,10 @@ def plot(
     if shown == "csv":
         if not form and app.stderr.isatty():
             app.say("(piped: the points as CSV; --chart draws them, --csv says nothing)")
-        _write_points(app, references, source, wish)
+        _write_points(app, references, source, options)
         return
-    fetched = fetch(app, given_references(app, references), source, wish, is_picture=is_drawn)
-    _show(app, fetched, wish, svg=svg, png=png, form=form, span=given_span)
+    fetched = fetch(app, given_references(app, references), source, options, is_picture=is_drawn)
+    _show(app, fetched, options, svg=svg, png=png, form=form, span=given_span)
 
 
 def _tell_idle(
@@ -261,7 +261,7 @@ def _tell_idle(
 def _show(
     app: App,
     fetched: Fetched,
-    wish: ChartOptions,
+    options: ChartOptions,
     *,
     svg: str | None,
     png: str | None,
@@ -273,7 +273,7 @@ def _show(
 
     groups = fetched.groups
     none = fetched.none
-    if not none and not narrowed(groups, wish.span):
+    if not none and not narrowed(groups, options.span):
         none = f"nothing was reported within {span}"
     if none and (svg or png or fetched.is_no_number):
         empty = "no picture was written: it would be empty" if svg or png else ""
@@ -281,21 +281,23 @@ def _show(
     if none:
         app.say(none)
     if svg or png:
-        write_pictures(app, groups, wish, svg=svg, png=png, left_out=fetched.left_out)
+        write_pictures(app, groups, options, svg=svg, png=png, left_out=fetched.left_out)
     if form or not (svg or png):
-        for line in chart_lines(app, groups, wish):
+        for line in chart_lines(app, groups, options):
             app.write(line)
-        _tell_flattened(app, groups, wish)
+        _tell_flattened(app, groups, options)
     if fetched.left_out:
         app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
     if fetched.undrawn:
         app.say(not_drawn_text(fetched.undrawn))
 
 
-def _tell_flattened(app: App, groups: Mapping[str, Sequence[Series]], wish: ChartOptions) -> None:
-    if wish.look.is_log or wish.in_words or is_in_words(app):
+def _tell_flattened(
+    app: App, groups: Mapping[str, Sequence[Series]], options: ChartOptions
+) -> None:
+    if options.look.is_log or options.in_words or is_in_words(app):
         return
-    for name in flattened(narrowed(groups, wish.span)):
+    for name in flattened(narrowed(groups, options.span)):
         app.say(
             f"note: the highest line of {name} flattens the others: try --log-y, or without its session"
         )
@@ -305,7 +307,7 @@ def _watch(
     app: App,
     references: Sequence[str],
     source: Source,
-    wish: ChartOptions,
+    options: ChartOptions,
     *,
     has_height: bool,
 ) -> None:
@@ -313,7 +315,7 @@ def _watch(
 
     check_terminal(app)
     given = given_references(app, references)
-    live = LivePlot(app, source, wish, has_height=has_height)
+    live = LivePlot(app, source, options, has_height=has_height)
 
     async def follow(client: Client) -> None:
         sessions = await sessions_of(client, given)
@@ -322,7 +324,9 @@ def _watch(
     app.call(follow)
 
 
-def _write_points(app: App, references: Sequence[str], source: Source, wish: ChartOptions) -> None:
+def _write_points(
+    app: App, references: Sequence[str], source: Source, options: ChartOptions
+) -> None:
     """The points of all sessions, in the order of the references, as CSV."""
     sessions, events = _read(app, references, source)
     if source.globs and not events:
@@ -342,7 +346,7 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Cha
                 raise CommandError(none, code=ExitCode.NOT_FOUND)
         app.say(none)
     app.flags.output = Format.CSV
-    kept = _within(events, wish.span, wish.look.axis)
+    kept = _within(events, options.span, options.look.axis)
     write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")
 
 

@@ -80,7 +80,7 @@ class Fetched:
 
 
 def fetch(
-    app: App, references: Sequence[str], source: Source, wish: ChartOptions, *, is_picture: bool
+    app: App, references: Sequence[str], source: Source, options: ChartOptions, *, is_picture: bool
 ) -> Fetched:
     """The series of all sessions that are worth drawing.
 
@@ -90,7 +90,7 @@ def fetch(
     from nsml.view import figure, plot
     from nsml.view.metrics import not_worth_drawing
 
-    width = plot.worth(wish.width or app.room or COLUMNS)
+    width = plot.worth(options.width or app.room or COLUMNS)
     if is_picture:
         width = max(width, figure.COLUMNS)
 
@@ -108,14 +108,14 @@ def fetch(
                     metrics, source.globs, lambda session, name: ["plot", session, "-m", name]
                 )
         taken, left_out = first_charts(names)
-        reading = _Reading(app, client, source, wish, names=taken, width=width)
+        reading = _Reading(app, client, source, options, names=taken, width=width)
         found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
         none, is_let_go = "", False
         if not found and not await reading.has_numbers(sessions):
             none = await let_go_words(app, client, sessions)
             is_let_go = bool(none)
             none = none or why_nothing(sessions, source, names)
-        if found and wish.span == EVERYTHING and not source.is_part:
+        if found and options.span == EVERYTHING and not source.is_part:
             _tell_undrawn(app, sessions, source.globs, taken, found)
         is_no_number = bool(
             none and names and source.globs and not source.is_part and not is_let_go
@@ -185,7 +185,7 @@ class _Reading:
         app: App,
         client: Client,
         source: Source,
-        wish: ChartOptions,
+        options: ChartOptions,
         *,
         names: frozenset[str],
         width: int,
@@ -193,7 +193,7 @@ class _Reading:
         self._app = app
         self._client = client
         self._source = source
-        self._wish = wish
+        self._options = options
         self._names = names
         self._width = width
 
@@ -208,10 +208,10 @@ class _Reading:
         lists = {name for name in self._names if is_of_points or may_be_list(name)}
         parts: Mapping[str, Sequence[Part]] = {}
         if not is_of_points:
-            columns = await self._columns(sessions, self._wish.span)
+            columns = await self._columns(sessions, self._options.span)
             tell_left_out(self._app, sessions, columns.answers)
             parts = columns.parts()
-        axis, is_apart = self._wish.look.axis, self._source.is_apart
+        axis, is_apart = self._options.look.axis, self._source.is_apart
         groups: list[tuple[str, Mapping[str, Sequence[Series]]]] = []
         for session, label in zip(sessions, labels_of(sessions), strict=True):
             own = parts.get(session.id, ())
@@ -227,7 +227,7 @@ class _Reading:
 
     async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
         """Whether numbers are outside of the part of the axis that is drawn."""
-        if self._wish.span == EVERYTHING or not self._names:
+        if self._options.span == EVERYTHING or not self._names:
             return False
         return bool((await self._columns(sessions, EVERYTHING)).parts())
 
@@ -235,7 +235,7 @@ class _Reading:
         """What is drawn of a part of the axis."""
         from nsml.client.series import ChartQuery, read_columns
 
-        source, look = self._source, self._wish.look
+        source, look = self._source, self._options.look
         query = ChartQuery(
             axis=look.axis,
             low=None if span.low == -math.inf else span.low,
@@ -250,7 +250,7 @@ class _Reading:
             self._client,
             sessions,
             query,
-            has_lead=look.smoothing > 0,
+            with_preceding=look.smoothing > 0,
             patience_s=_PATIENCE_S,
             on_link=self._app.link_words(),
         )

@@ -662,12 +662,12 @@ async def follow_to_end(
     from nsml.view.sessions import waiting_text
     from nsml.view.text import visible
 
-    told = session.waiting  # which whoever asks has been told
+    reported = session.waiting  # printed already
 
     def has_started(seen: Session) -> bool:
-        nonlocal told
-        if seen.waiting and seen.waiting != told:
-            told = seen.waiting
+        nonlocal reported
+        if seen.waiting and seen.waiting != reported:
+            reported = seen.waiting
             app.say(visible(waiting_text(seen)))
         return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
 

@@ -159,12 +159,12 @@ def stop(
 
     async def act(client: Client) -> list[_Outcome]:
         async def one(session: Session) -> str:
-            told = await client.sessions.stop(
+            stopped = await client.sessions.stop(
                 session.id, grace_s=0.0 if kill else grace, reason=reason
             )
-            if told.state not in ENDED_STATES:
-                going.append(told.name)
-            return told.name
+            if stopped.state not in ENDED_STATES:
+                going.append(stopped.name)
+            return stopped.name
 
         return await _each(live, one)
 

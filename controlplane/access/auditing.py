@@ -20,7 +20,7 @@ from nsml.concurrency import TaskGroup, to_its_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from controlplane.history.interface import Ledger
+    from controlplane.history.sql.ledger import SqlLedger
     from nsml.clock import Clock
 
 OK: Final = "OK"
@@ -58,7 +58,7 @@ class Audit:
     """
 
     def __init__(
-        self, *, ledger: Ledger, clock: Clock, is_low: Callable[[], bool] = lambda: False
+        self, *, ledger: SqlLedger, clock: Clock, is_low: Callable[[], bool] = lambda: False
     ) -> None:
         self._ledger = ledger
         self._clock = clock

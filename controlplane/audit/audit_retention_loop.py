@@ -9,7 +9,7 @@ import structlog
 from controlplane.domain.errors import NsmlError
 
 if TYPE_CHECKING:
-    from controlplane.history.interface import Ledger
+    from controlplane.history.sql.ledger import SqlLedger
     from nsml.clock import Clock
 
 LOOK_EVERY_S: Final = 3600.0
@@ -23,7 +23,7 @@ class Trimming:
         most_bytes: about what they may take; 0: no limit.
     """
 
-    def __init__(self, *, ledger: Ledger, clock: Clock, most_rows: int, most_bytes: int) -> None:
+    def __init__(self, *, ledger: SqlLedger, clock: Clock, most_rows: int, most_bytes: int) -> None:
         self._ledger = ledger
         self._clock = clock
         self._most_rows = most_rows

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from controlplane.access.auditing import Audit
-    from controlplane.history.interface import Ledger
+    from controlplane.history.sql.ledger import SqlLedger
     from controlplane.limits.concurrency_limits import Turns
 
 MOST_WITHOUT: Final = 16
@@ -30,7 +30,7 @@ _LONGEST_CURSOR: Final = 18
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     """Rows, the newest first."""
 
-    def __init__(self, audit: Audit, ledger: Ledger, reading: Turns) -> None:
+    def __init__(self, audit: Audit, ledger: SqlLedger, reading: Turns) -> None:
         self._reading = reading
         self._audit = audit
         self._ledger = ledger

@@ -25,7 +25,7 @@ from controlplane.stored import etcd_codec
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValue, KeyValueStore
     from nsml.clock import Clock

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.replica_rights import Rights
 
 NAMED: Final = 10

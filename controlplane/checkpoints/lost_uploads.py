@@ -11,7 +11,7 @@ from controlplane.state.replica_reports import SETTLED_WITHIN_S
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.references import References
     from nsml.clock import Clock
 

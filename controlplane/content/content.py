@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from controlplane.content.manifests import Listing
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
     from controlplane.objects.interface import ObjectStore
     from controlplane.state.live_state import LiveState

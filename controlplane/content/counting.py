@@ -15,7 +15,7 @@ from controlplane.objects.errors import BlobDamaged
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
     from nsml.clock import Offload
 

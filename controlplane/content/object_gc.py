@@ -42,7 +42,7 @@ from controlplane.stored import etcd_codec
 from nsml.clock import inline
 
 if TYPE_CHECKING:
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore, StoredBlob
     from controlplane.state.live_state import LiveState
     from nsml.clock import Offload

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.access.vault import Vault
     from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock, Offload

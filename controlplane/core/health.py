@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.core.store_health import Kinds
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock

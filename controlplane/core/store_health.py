@@ -26,7 +26,7 @@ from controlplane.store.interface import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.state.conditions import Conditions
     from controlplane.store.interface import (

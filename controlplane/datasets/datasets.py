@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from controlplane.content.content import Content
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from nsml.clock import Clock
 
 MOST_MESSAGE_BYTES = 4 << 10

@@ -1,4 +1,4 @@
-"""What users are told of while they do not look. Pure."""
+"""Notices: what a user's webhook reports. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EARLIER_EVENTS: Final = (WebhookEvent.IDLE,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One thing that a user's webhook is to be told.
+    """One event that a user's webhook reports.
 
     Attributes:
         owner_id: that the user must have, who may be a later one of the name; "": any.
@@ -52,7 +52,7 @@ def is_wanted(event: WebhookEvent, events: Collection[WebhookEvent]) -> bool:
 
 
 def event_of_end(session: Session) -> WebhookEvent | None:
-    """What its end is; None: nobody needs to be told of it, since the owner wished it."""
+    """The event of its end; None: its owner ended it, and needs no notice."""
     if session.state is SessionState.SUCCEEDED:
         return WebhookEvent.ENDED
     if session.state is SessionState.STOPPED:

@@ -12,13 +12,11 @@ from operator import attrgetter, contains, eq
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.domain.identity import Role
+from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.values import Project, Visibility
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from controlplane.domain.identity import User, UserCaller
+    from collections.abc import Callable, Iterator
 
 
 class Action(enum.IntEnum):
@@ -178,6 +176,22 @@ def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
     )
 
 
+def viewers_may_see(thing: Shared, other: Shared) -> bool:
+    """Whether everybody who may see `thing` may see `other`, too: a text that they all read may name it."""
+    return all(may(viewer, SEE, other) is ALLOW for viewer in _viewers(thing))
+
+
+def _viewers(thing: Shared) -> Iterator[UserCaller]:
+    """For each rule that lets somebody see a thing, a user of whom nothing else is known."""
+    for rule in RULES:
+        if Kind.SHARED not in rule.of or SEE not in rule.allows:
+            continue
+        if rule.visibility in {None, thing.visibility}:
+            known = {rule.own: getattr(thing, rule.field)} if rule.field else {}
+            if all(known.values()):
+                yield UserCaller(user=User(**{"name": "", **known}))
+
+
 # What the table says of each kind, made ready for `may`.
 def check_visibility(visibility: Visibility, team: str) -> Visibility:
     """The visibility, if there is somebody whom it lets see: `team` is the owner's, "" for none."""
@@ -193,7 +207,7 @@ _ADMIN: Final = Role.ADMIN
 if TYPE_CHECKING:
     _Get = Callable[[Any], Any]
     _Tests = tuple[tuple[_Get, _Get, Callable[[Any, Any], bool]], ...] | None
-    """Whose field, what field, how they are compared; None: it holds for everybody."""
+    """A field of the user, a field of the thing, and how they are compared; None: it holds for everybody."""
 
 
 def _tests(kind: Kind, action: Action, visibility: Visibility | None = None) -> _Tests:

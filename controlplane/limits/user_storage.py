@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.domain.limits import UserLimits
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import Item
     from controlplane.state.live_state import LiveState
     from nsml.clock import Clock

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from controlplane.content.content import Content
     from controlplane.domain.identity import NodeCaller
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import Chunk, MediaKey, MediaPage, MediaQuery, StreamKey
     from controlplane.state.replica_rights import Rights
 

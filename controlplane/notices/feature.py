@@ -23,7 +23,7 @@ def webhooks(core: Core) -> Webhooks:
 
 
 def outbox(core: Core) -> Outbox:
-    """What webhooks are to be told."""
+    """Notices that wait for delivery to webhooks."""
     return Outbox(
         core.store,
         wanted=core.shared(webhooks).wanted,

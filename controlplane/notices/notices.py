@@ -1,4 +1,4 @@
-"""The outbox of notices: recorded in the store in the transaction of what they tell, and removed when they were told."""
+"""The outbox of notices: recorded in the transaction of what they report, and removed when they were delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 MOST_OF_USER: Final = 200
-"""Notices that wait for one webhook; what happens meanwhile is told nobody."""
+"""The most notices that wait for one webhook; further ones are dropped."""
 MOST_NOTICES: Final = 5_000
 """Of all users: together some megabytes."""
 _MESSAGE_CHARACTERS: Final = 300
@@ -62,7 +62,7 @@ class Outbox:
         self._changed = asyncio.Event()
 
     async def of_ends(self, sessions: Iterable[Session]) -> dict[str, Notice]:
-        """What is to be told of sessions that have ended, by id; one read, and that only where any may be told.
+        """Notices of sessions that have ended, by id; reads once, and only if one of the ends has an event.
 
         Raises:
             StoreError: the store does not answer.
@@ -99,7 +99,7 @@ class Outbox:
         self._count = 0
 
     def owners(self) -> AbstractSet[str]:
-        """Whose webhooks are to be told something."""
+        """The owners of the webhooks that have notices to deliver."""
         return self._waiting.keys()
 
     def first(self, owner: str) -> str | None:
@@ -149,7 +149,7 @@ class Outbox:
 
 
 def notice_of_end(session: Session, event: WebhookEvent, now: float) -> Notice:
-    """What is told of a session that has ended; `text` is what chat programs show."""
+    """The message about a session that has ended; `text` is what chat programs show."""
     end = session.end
     ran_s = max(session.ended_at - session.started_at, 0.0) if session.started_at else 0.0
     message = end.message[:_MESSAGE_CHARACTERS] if end else ""

@@ -42,7 +42,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
         self, _request: pb.GetWebhookRequest, _: Context
     ) -> pb.GetWebhookResponse:
         """Tell of it."""
-        facts = await self._webhooks.told(require_user().user.name)
+        facts = await self._webhooks.facts(require_user().user.name)
         return pb.GetWebhookResponse(webhook=_message(facts) if facts else None)
 
     @answering

@@ -88,7 +88,7 @@ class Poster:
             call.cut()
 
     async def _begin(self, call: _Call, owner: str) -> asyncio.Task[int]:
-        """Begin to send once there is room; its room is given back when its thread ends, whoever waits till then."""
+        """Begin to send once there is room, which is free again when its thread ends, not when its caller gives up."""
         of_owner = self._turns_of.setdefault(owner, asyncio.Semaphore(MOST_OF_USER))
         await of_owner.acquire()
         try:
@@ -110,7 +110,7 @@ class Poster:
         return sending
 
     def _address(self, target: Target) -> str:
-        """The one to call; may last as long as whoever answers for the name likes."""
+        """The one to call; may last as long as the name server takes."""
         found = socket.getaddrinfo(
             target.host, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )
@@ -166,7 +166,7 @@ class _Call:
             raise TimeoutError
 
     def cut(self) -> None:
-        """Whoever waits for the socket waits no longer."""
+        """Callers that wait for the socket wait no longer."""
         self._is_cut = True
         if self._socket is not None:
             with suppress(OSError):

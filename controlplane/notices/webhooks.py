@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebhookFacts(NamedTuple):
-    """What is told of one; `set_at` in Unix seconds."""
+    """What its owner may read of a webhook; `set_at` in Unix seconds."""
 
     origin: str
     set_at: float
@@ -60,7 +60,7 @@ class Webhooks:
         set_at = await self._secrets.put_webhook(owner, url, chosen)
         return WebhookFacts(target.origin, set_at, chosen)
 
-    async def told(self, owner: str) -> WebhookFacts | None:
+    async def facts(self, owner: str) -> WebhookFacts | None:
         """What is set; NotFound if there is no such user."""
         found = await self._secrets.webhook(owner)
         if found is None:
@@ -93,7 +93,7 @@ class Webhooks:
         Args:
             owner: the user.
             message: what is sent, as JSON.
-            event: what it tells; None: what is told whatever the webhook is called for.
+            event: what it reports; None: it is sent whatever events the webhook is set to.
             owner_id: that the user must have; "": any.
 
         Raises:

@@ -10,7 +10,7 @@ from controlplane.records.rounds import Rounds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.records.logs import Logs
     from nsml.clock import Clock
 

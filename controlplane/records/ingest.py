@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.records.report_limits import Rationing
     from controlplane.state.replica_rights import Rights
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from controlplane.history.blocks import Block, Blocks
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import Gap, LetGo, LogPage, LogPlace, Recorded, StreamKey
     from controlplane.objects.interface import ObjectStore
     from nsml.clock import Offload

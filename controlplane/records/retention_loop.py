@@ -11,7 +11,7 @@ from controlplane.records.rounds import Rounds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from nsml.clock import Clock
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import NoReturn
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.subscriptions import Touched
     from controlplane.history.values import Summary
     from controlplane.state.live_state import LiveState

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.changes import PastChanged, ProjectChanged, ProjectRemoved, UsedChanged
-from controlplane.domain.values import DAY_S, WHOLE_DEVICE, Visibility
+from controlplane.domain.policy import viewers_may_see
+from controlplane.domain.values import DAY_S, WHOLE_DEVICE
 from controlplane.scheduler.fair_share import share_of
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
 
@@ -541,13 +542,6 @@ def _full(account: Account, session: Session, claim: Claim) -> str:
     most = max(holders, key=lambda one: (one.claim[place], one.session.id))
     if not (its := most.claim[place]):
         return text
-    who = most.session.name if may_name(most.session, session) else most.session.owner
+    is_seen = viewers_may_see(session, most.session)
+    who = most.session.name if is_seen else most.session.owner
     return f"{text}; {who} holds {_number(its, unit)} of them"
-
-
-def may_name(other: Session, session: Session) -> bool:
-    """Whether everybody who sees a session sees the other one, too."""
-    if other.visibility is Visibility.PUBLIC:
-        return True
-    is_alike = (other.owner, other.team) == (session.owner, session.team)
-    return is_alike and other.visibility >= session.visibility

@@ -7,7 +7,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from controlplane.domain.capacity import capacity_of
+from controlplane.domain.free_resources import free_resources_of
 from controlplane.domain.models import is_model
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.values import (
@@ -162,7 +162,7 @@ class NodeCapacity:
 
     def set(self, node: Node, allocation: Allocation, *, is_silent: bool, kind: int) -> None:
         """Take what the node is and what it is to run; what is pending stays taken."""
-        capacity = capacity_of(node, allocation)
+        capacity = free_resources_of(node, allocation)
         self.node, self.allocation = node, allocation
         # A node without a pod is near to nothing but itself.
         self._near = node.pod or f"\0{node.name}"

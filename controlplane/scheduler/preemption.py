@@ -8,9 +8,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from controlplane.domain.policy import viewers_may_see
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler import preemption_policy as giving_way
-from controlplane.scheduler.entitlement import may_name
 from controlplane.scheduler.explain import GIVES_WAY_TO
 from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.preemption_policy import (
@@ -96,7 +96,7 @@ def name_for(session: Session, victim: Session | None) -> str:
 
 
 def _is_seen(session: Session, victim: Session | None) -> bool:
-    return victim is not None and may_name(session, victim)
+    return victim is not None and viewers_may_see(victim, session)
 
 
 def _name(session: Session, is_seen: bool) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.notices import Notice
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.notices.notices import Outbox
     from controlplane.state.committer import Committer
     from controlplane.state.pending_writes import Draft

@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.capacity import capacity_of
+from controlplane.domain.free_resources import free_resources_of
 from controlplane.domain.lifecycle import SessionEvent, advance, can
 from controlplane.domain.values import AllocatedReplica, Allocation, Device, Replica
 
 if TYPE_CHECKING:
-    from controlplane.domain.capacity import NodeCapacity
+    from controlplane.domain.free_resources import FreeResources
     from controlplane.domain.plan import Placement, ReplicaPlacement
     from controlplane.domain.values import Session
     from controlplane.state.pending_writes import Draft
@@ -72,13 +72,13 @@ def _allocate(
         for replica in replicas
     )
     after = replace(held, replicas=held.replicas + added)
-    capacity = capacity_of(node, after)
+    capacity = free_resources_of(node, after)
     # What runs on a device that is withheld keeps its share; nothing new gets one.
     are_offered = all(share.uuid in capacity.free for one in added for share in one.devices)
     return after if are_offered and _is_within(capacity) else None
 
 
-def _is_within(capacity: NodeCapacity) -> bool:
+def _is_within(capacity: FreeResources) -> bool:
     return (
         capacity.free_cpu_thousandths >= 0
         and capacity.free_memory_bytes >= 0

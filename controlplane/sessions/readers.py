@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controlplane.domain.changes import Change
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.subscriptions import Change as Commit
     from controlplane.history.values import LogPage, MetricPage
     from controlplane.records.logs import Logs

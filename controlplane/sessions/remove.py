@@ -11,7 +11,7 @@ from controlplane.stored.etcd_codec import session_key
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
 
 EXPORT_WAIT_S: Final = 5.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.lifecycle import SessionState
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
     from nsml.clock import Offload
 

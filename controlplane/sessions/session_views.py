@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample, Summary
     from controlplane.limits.user_storage import Kept
     from controlplane.records.session_summaries import LastReport, LastReports

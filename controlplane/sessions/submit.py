@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
     from controlplane.scheduler import QueueQueries
     from controlplane.state.live_state import LiveState

@@ -15,7 +15,7 @@ from controlplane.stored.etcd_codec import decode_session
 if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
     from controlplane.domain.values import Session, Visibility
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.references import References
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.authority import Authority
     from controlplane.domain.cluster import Cluster
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.startup.config import Settings
     from controlplane.startup.ownership import Claimed

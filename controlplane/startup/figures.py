@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from controlplane.domain.conditions import Condition
     from controlplane.domain.values import Allocation, Node, Session
     from controlplane.gateway.rpcs import CallCounts, Durations
-    from controlplane.history.interface import Telemetry
+    from controlplane.history.sql.telemetry import SqlTelemetry
     from controlplane.history.values import DeviceSample, NodeSample
     from controlplane.limits.admission import Admission
     from controlplane.limits.user_storage import Kept, KeptUse
@@ -82,7 +82,7 @@ class FigureSources:
 
     cluster_id: str
     state: LiveState
-    telemetry: Telemetry
+    telemetry: SqlTelemetry
     usages: Usages
     states: NodeStates
     members: Members

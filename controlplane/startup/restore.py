@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from controlplane.access.platform_keys import PlatformKey, PlatformKeys
     from controlplane.domain.cluster import Cluster
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.startup.backends import ClaimedBackends
     from controlplane.startup.config import Settings

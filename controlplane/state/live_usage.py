@@ -5,12 +5,16 @@ Kept up as sessions come, change and go: nothing is counted when somebody asks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from controlplane.stored.v1.records_pb2 import SpecRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from controlplane.domain.values import Session
 
 _FIXED_BYTES: Final = 512
@@ -79,23 +83,44 @@ class LiveUsage:
 def record_size(session: Session) -> int:
     """About how many bytes the record of a session takes: of texts and of how many there are."""
     spec = session.spec
-    return (
-        _FIXED_BYTES
-        + _size(spec.args)
-        + _size(spec.argv)
-        + _size(session.command)
-        + _size(spec.environment)
-        + _size(spec.environment.values())
-        + _size(spec.labels)
-        + _size(spec.labels.values())
-        + _size(one.name for one in spec.secrets)
-        + _size(one.variable for one in spec.secrets)
-        + _size((spec.entry, spec.image, session.memo))
-    )
+    texts = [session.memo, *session.command]
+    texts += filter(None, _TEXTS(spec))
+    for get in _LISTS:
+        texts += get(spec)
+    for get in _MAPPINGS:
+        if mapping := get(spec):
+            texts += mapping
+            texts += mapping.values()
+    for get, texts_of in _RECORDS:
+        for record in get(spec):
+            texts += texts_of(record)
+    text = "".join(texts)
+    size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    return _FIXED_BYTES + _FIELD_BYTES * len(texts) + size
 
 
-def _size(texts: Iterable[str]) -> int:
-    size = 0
-    for text in texts:
-        size += _FIELD_BYTES + (len(text) if text.isascii() else len(text.encode(errors="replace")))
-    return size
+_Get: TypeAlias = Callable[[Any], Any]
+
+
+def _texts(message: Any, *, are_repeated: bool) -> list[str]:
+    return [
+        one.name
+        for one in message.fields
+        if one.type == FieldDescriptor.TYPE_STRING and one.is_repeated == are_repeated
+    ]
+
+
+# Which fields of a specification hold texts is read from its record, so that a new one counts as soon as it is stored;
+# the codec of the two sees to it that fields have the same names.
+_SPEC: Final = SpecRecord.DESCRIPTOR
+_REPEATED: Final = [(one.name, one.message_type) for one in _SPEC.fields if one.is_repeated]
+_TEXTS: Final[_Get] = attrgetter(*_texts(_SPEC, are_repeated=False))
+_LISTS: Final[list[_Get]] = [attrgetter(one) for one in _texts(_SPEC, are_repeated=True)]
+_MAPPINGS: Final[list[_Get]] = [
+    attrgetter(name) for name, kind in _REPEATED if kind and kind.GetOptions().map_entry
+]
+_RECORDS: Final[list[tuple[_Get, _Get]]] = [
+    (attrgetter(name), attrgetter(*_texts(kind, are_repeated=False)))
+    for name, kind in _REPEATED
+    if kind and not kind.GetOptions().map_entry
+]

@@ -8,7 +8,7 @@ from controlplane.stored import etcd_codec
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.policy import Shared
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
 
 

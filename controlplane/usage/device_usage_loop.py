@@ -12,7 +12,7 @@ from controlplane.usage.usage import LOOK_EVERY_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.usage.usage import Usages
     from nsml.clock import Clock
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.idle import WasteRule
     from controlplane.domain.values import Device, Episode, Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import NodeSample
     from controlplane.state.committer import Committer
     from controlplane.state.live_state import LiveState

@@ -12,7 +12,7 @@ from controlplane.history.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
     from controlplane.domain.changes import Change
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
     from controlplane.history.values import AttemptCharge
     from controlplane.state.live_state import LiveState
     from nsml.clock import Clock

@@ -145,11 +145,11 @@ async def read_columns(
     sessions: Sequence[pb.Session],
     query: ChartQuery,
     *,
-    has_lead: bool = False,
+    with_preceding: bool = False,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> Columns:
-    """Columns of sessions; `has_lead`: also of what is before them, of which an average has to know."""
+    """Columns of sessions; `with_preceding`: with the points before the queried range, which averages start from."""
 
     async def read(query: ChartQuery) -> Sequence[pb.ReadSeriesResponse]:
         return await _read(client, sessions, query, patience_s=patience_s, on_link=on_link)
@@ -157,7 +157,7 @@ async def read_columns(
     answers = await read(query)
     asked = [(query, answers)]
     ends = [one.x_high[-1] for answer in answers for one in answer.series if one.x_high]
-    if has_lead and query.low is not None and ends:
+    if with_preceding and query.low is not None and ends:
         # As finely as what it is drawn of where that is near.
         near = 2 * query.low - max(ends)
         for low, high in ((near, query.low), (None, near)):

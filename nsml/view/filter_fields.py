@@ -235,7 +235,7 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "memo": lambda one: (one.memo,),
     "ds": _datasets,
     "node": lambda one: [each.node for each in one.replicas],
-    **{flag.filtered: flag.reading(flag.kind.sought) for flag in FLAGS if flag.filtered},
+    **{flag.filtered: flag.reading(flag.kind.filter_texts) for flag in FLAGS if flag.filtered},
     "id": lambda one: (one.id,),
 }
 KEYS: Final = tuple(_VALUES)

@@ -47,7 +47,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
-    asked = ((flag.told, flag.text(session)) for flag in FLAGS if flag.told)
+    asked = ((flag.status_title, flag.text(session)) for flag in FLAGS if flag.status_title)
     found += [f"  {title}: {text}" for title, text in asked if text]
     if session.replicas:
         found += _place_lines(session)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 ADMIN = User(name="root", role=Role.ADMIN)
 

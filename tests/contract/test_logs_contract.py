@@ -27,7 +27,7 @@ from tests.memory_objects import MemoryObjects
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 RAW, KEPT = (StreamKey(session, 1, 0, Channel.LOG) for session in ("raw", "kept"))
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 
 @pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.variant), "file", "postgresql"])

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from controlplane.history.interface import History, Telemetry
     from controlplane.history.rollup import Cells
+    from controlplane.history.sql.history import History
+    from controlplane.history.sql.telemetry import SqlTelemetry
 
 BEGIN = 1_800_000_000.0
 
@@ -77,7 +78,12 @@ def reading(at: float, *loads: float, node: str = "n1", boot: str = "b1") -> Nod
 
 
 async def goes_by(
-    clock: MovedClock, telemetry: Telemetry, seconds: float, *, every: float = 1.0, load: float = 50
+    clock: MovedClock,
+    telemetry: SqlTelemetry,
+    seconds: float,
+    *,
+    every: float = 1.0,
+    load: float = 50,
 ) -> None:
     until = clock.now + seconds
     while clock.now < until:

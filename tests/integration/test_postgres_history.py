@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from controlplane.history.interface import History, Streams
+    from controlplane.history.sql.history import History
+    from controlplane.history.sql.streams import SqlStreams
 
 T = TypeVar("T")
 ADMIN = User(name="root", role=Role.ADMIN)
@@ -132,7 +133,7 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.02)
 
 
-async def feed(streams: Streams, key: StreamKey, end: int, chance: random.Random) -> None:
+async def feed(streams: SqlStreams, key: StreamKey, end: int, chance: random.Random) -> None:
     """Send positions 1 to `end` in pieces, some of them again, until all are taken."""
     wanted = 1
     while wanted <= end:
@@ -143,7 +144,7 @@ async def feed(streams: Streams, key: StreamKey, end: int, chance: random.Random
         wanted = marks[key]
 
 
-async def followed(streams: Streams, session: str, count: int) -> list[str]:
+async def followed(streams: SqlStreams, session: str, count: int) -> list[str]:
     """The points of a session as a follower hears of them, until there are so many."""
     seen: list[str] = []
     mark = 0

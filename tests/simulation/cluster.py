@@ -24,7 +24,7 @@ from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.nodes.feature import node_keeper
 from controlplane.nodes.nodes import NodeKeeper

@@ -25,7 +25,7 @@ from controlplane.domain.values import (
     Node,
     Session,
 )
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.values import (
     AttemptCharge,
     Channel,

@@ -169,13 +169,13 @@ def without_whole_gangs(patch: Patch) -> None:
 
 
 def without_counting_what_is_held(patch: Patch) -> None:
-    sound = placing.capacity_of
+    sound = placing.free_resources_of
 
-    def capacity_of(node: Any, allocation: Allocation, **facts: Any) -> Any:
+    def free_resources_of(node: Any, allocation: Allocation, **facts: Any) -> Any:
         return sound(node, Allocation(node=allocation.node), **facts)
 
-    patch.setattr(placing, "capacity_of", capacity_of)
-    patch.setattr(room, "capacity_of", capacity_of)
+    patch.setattr(placing, "free_resources_of", free_resources_of)
+    patch.setattr(room, "free_resources_of", free_resources_of)
     patch.setattr(room.NodeCapacity, "change", lambda *_: False)
 
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.connection import open_line
-from controlplane.history.postgresql.database import PostgresDatabase, open_database
-from controlplane.history.sql.history import SqlHistory
+from controlplane.history.postgresql.database import open_database
+from controlplane.history.sql.history import History
 from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
     from nsml.clock import Clock
 
 
-class PostgresHistory(SqlHistory[PostgresDatabase]):
-    """See SqlHistory. Any number of processes may have the same database open."""
+class PostgresHistory(History):
+    """See History. Any number of processes may have the same database open."""
 
 
 async def check_postgresql(url: str) -> None:
@@ -32,7 +32,7 @@ async def open_postgresql(
     Parameters are libpq's. To another host `sslmode=verify-full` (or verify-ca) must be among
     them; the password better comes from a file (`passfile=...`, PGPASSFILE, ~/.pgpass). No error
     and no log shows it. The role must own the database, or may create tables in it.
-    `metric_names`: see SqlHistory.
+    `metric_names`: see History.
 
     Raises:
         HistoryRefused: the URL or the database must not be used: what it says why.

@@ -1,9 +1,23 @@
-"""A history put together on a database."""
+"""The history's contract: parts over one database.
+
+Every method may raise HistoryUnavailable (nothing was changed, or it is not known: the same call may
+be repeated, all writes here are idempotent) and HistoryCorrupt. What a write changed is on disk when
+it returns, telemetry excepted. Cancelling a call leaves its write whole or absent.
+
+What only the leader writes is *fenced*: the database keeps the highest term that has written, and
+refuses a lower one in the same transaction. So a leader that was paused for longer than its lease
+changes nothing when it wakes. Everything else is any control plane's to write: streams, checkpoints
+and telemetry come to whichever an agent calls, and each position is stored once; datasets, changes
+of ended sessions and their removal compare what they were decided from in their own transaction.
+
+The parts are written once, in `sql`, on what `sql.interface` asks of a database: `sqlite` (one process, file or
+":memory:"), `postgresql` (any number of processes). A suite in tests/contract holds for both.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
@@ -30,17 +44,14 @@ class _Kept(Database, Snapshots, Protocol):
     """A database that can be told as a whole."""
 
 
-D = TypeVar("D", bound=_Kept)
-
-
-class SqlHistory(Generic[D]):
+class History:
     """The parts together; `close` ends them, after which nothing may be called.
 
     Args:
         metric_names: of one session that are counted; None: the usual number. Five times as many series are drawn.
     """
 
-    def __init__(self, database: D, clock: Clock, *, metric_names: int | None = None) -> None:
+    def __init__(self, database: _Kept, clock: Clock, *, metric_names: int | None = None) -> None:
         self._database = database
         self._clock = clock
         self.streams = SqlStreams(database, clock, metric_names=metric_names)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.history.sql.history import SqlHistory
-from controlplane.history.sqlite.database import SqliteDatabase, open_database
+from controlplane.history.sql.history import History
+from controlplane.history.sqlite.database import open_database
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nsml.clock import Clock, Offload
 
 
-class SqliteHistory(SqlHistory[SqliteDatabase]):
-    """See SqlHistory. Exactly one process has a file open."""
+class SqliteHistory(History):
+    """See History. Exactly one process has a file open."""
 
 
 async def open_history(
@@ -22,7 +22,7 @@ async def open_history(
 ) -> SqliteHistory:
     """Open, check and migrate the history at `path` (":memory:" for one that is not kept).
 
-    `metric_names`: see SqlHistory.
+    `metric_names`: see History.
 
     Raises HistoryCorrupt, HistoryTooNew, or HistoryUnavailable when another process has it.
     """

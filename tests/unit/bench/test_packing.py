@@ -20,7 +20,7 @@ from bench.scheduler.traces import (
     read_machines,
     read_pods,
 )
-from controlplane.domain.capacity import NodeCapacity
+from controlplane.domain.free_resources import FreeResources
 from controlplane.domain.lifecycle import SessionState
 from controlplane.scheduler.fragmentation import FIRST_MIX, Free, Shape, takings
 from tests.examples import examples
@@ -167,7 +167,7 @@ def test_ours_drops_only_what_fits_nowhere(cluster: list[Machine], some: list[Po
             assert min(one.free_cpu_thousandths, one.free_memory_bytes, *one.free.values(), 0) == 0
 
 
-def free_on(capacity: NodeCapacity) -> Free:
+def free_on(capacity: FreeResources) -> Free:
     shares = sorted(one for one in capacity.free.values() if 0 < one < WHOLE)
     models = {device.model for device in capacity.node.devices}
     return Free(

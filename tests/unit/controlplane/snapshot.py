@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from controlplane.domain.capacity import NodeCapacity, capacity_of
 from controlplane.domain.changes import (
     AllocationChanged,
     Change,
@@ -22,6 +21,7 @@ from controlplane.domain.changes import (
     StockChanged,
     UsedChanged,
 )
+from controlplane.domain.free_resources import FreeResources, free_resources_of
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Project, Session, Stock, Used
@@ -42,7 +42,7 @@ class ClusterSnapshot:
     """
 
     revision: int = 0
-    nodes: Mapping[str, NodeCapacity] = field(default_factory=lambda: MappingProxyType({}))
+    nodes: Mapping[str, FreeResources] = field(default_factory=lambda: MappingProxyType({}))
     allocations: Mapping[str, Allocation] = field(default_factory=lambda: MappingProxyType({}))
     silent: frozenset[str] = frozenset()
     stocks: Mapping[str, Stock] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,11 +88,11 @@ def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
     return replace(plan, deferrals=QueueQueries(index).deferrals(now))
 
 
-def takes_sessions(capacity: NodeCapacity) -> bool:
+def takes_sessions(capacity: FreeResources) -> bool:
     return not (capacity.is_silent or capacity.node.closed_by)
 
 
-def whole_free_devices(capacity: NodeCapacity) -> int:
+def whole_free_devices(capacity: FreeResources) -> int:
     return sum(1 for free in capacity.free.values() if free == WHOLE_DEVICE)
 
 
@@ -185,7 +185,7 @@ class _Draft:
             lately=self._lately,
         )
 
-    def _capacities(self, snapshot: ClusterSnapshot) -> dict[str, NodeCapacity]:
+    def _capacities(self, snapshot: ClusterSnapshot) -> dict[str, FreeResources]:
         capacities = dict(self._base.nodes)
         for name in sorted(self._touched):
             known = capacities.get(name)
@@ -194,7 +194,7 @@ class _Draft:
                 capacities.pop(name, None)
                 continue
             allocation = snapshot.allocations.get(name, Allocation(node=name))
-            capacities[name] = capacity_of(node, allocation, is_silent=name in self._silent)
+            capacities[name] = free_resources_of(node, allocation, is_silent=name in self._silent)
         return capacities
 
 

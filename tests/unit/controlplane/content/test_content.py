@@ -28,7 +28,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import NodeCaller, User, UserCaller, identity_of
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.limits.admission import NOTE_BYTES, Admission

@@ -18,8 +18,8 @@ from controlplane.content.content import FOUND_FOR_S, PERIOD_S, Content
 from controlplane.content.object_gc import Collected, Collector, Marks, ReferencesUnread
 from controlplane.content.object_gc_loop import FIRST_AFTER_S, LOOK_EVERY_S, Collecting
 from controlplane.domain.identity import User, UserCaller, identity_of
-from controlplane.history.interface import History
 from controlplane.history.sql import object_references as referring
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Channel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from controlplane.domain.policy import (
     Action,
     Personal,
     may,
+    viewers_may_see,
 )
 from controlplane.domain.values import Project, Visibility
 from controlplane.history.values import Dataset
@@ -63,3 +65,27 @@ def dataset(team: str, visibility: Visibility) -> Dataset:
 def test_to_whom_what_is_answered(thing: Thing, action: Action, answers: str) -> None:
     found = {name: may(caller, action, thing) for name, caller in CALLERS.items()}
     assert found == dict(zip(CALLERS, (LETTERS[one] for one in answers), strict=True))
+
+
+PRIVATE, TEAM, PUBLIC = Visibility.PRIVATE, Visibility.TEAM, Visibility.PUBLIC
+
+
+@pytest.mark.parametrize(
+    ("thing", "other", "may_be_named"),
+    [
+        (dataset("vision", PRIVATE), dataset("vision", PRIVATE), True),
+        (dataset("vision", PRIVATE), dataset("speech", PRIVATE), True),  # one owner, nobody else
+        (dataset("vision", TEAM), dataset("vision", PRIVATE), False),
+        (dataset("vision", TEAM), dataset("vision", TEAM), True),
+        (dataset("vision", TEAM), dataset("speech", TEAM), False),
+        (dataset("", TEAM), dataset("", PRIVATE), True),  # having no team is not a team
+        (dataset("vision", PUBLIC), dataset("vision", TEAM), False),
+        (dataset("vision", PUBLIC), dataset("vision", PUBLIC), True),
+        (dataset("vision", TEAM), replace(dataset("vision", TEAM), owner="lee"), False),  # kim may leave
+        (dataset("vision", PRIVATE), replace(dataset("", PUBLIC), owner="lee"), True),
+    ],
+)  # fmt: skip
+def test_a_thing_is_named_to_viewers_of_another_if_all_of_them_may_see_it(
+    thing: Dataset, other: Dataset, may_be_named: bool
+) -> None:
+    assert viewers_may_see(thing, other) == may_be_named

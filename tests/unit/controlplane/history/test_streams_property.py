@@ -16,7 +16,7 @@ from nsml.clock import SystemClock, inline
 from tests.examples import examples
 
 if TYPE_CHECKING:
-    from controlplane.history.interface import Streams
+    from controlplane.history.sql.streams import SqlStreams
 
 LENGTH = 40
 LOG = StreamKey("s", 1, 0, Channel.LOG)
@@ -36,7 +36,7 @@ def chunk(key: StreamKey, low: int, high: int) -> Chunk:
     return Chunk(stream=key, first=low + 1, last=high + 1, records=RECORDS[low : high + 1])
 
 
-async def check(streams: Streams, key: StreamKey, given_positions: set[int]) -> None:
+async def check(streams: SqlStreams, key: StreamKey, given_positions: set[int]) -> None:
     """The stream holds exactly what was given, and says what is missing before its end."""
     first_position = key.channel.first_position
     end = max(given_positions, default=-1) + 1

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from controlplane.domain.conditions import ConditionName
 from controlplane.domain.errors import LimitReached, LowOnRoom, Unavailable
 from controlplane.domain.identity import Caller, NodeCaller, User, UserCaller
 from controlplane.domain.limits import NO_LIMITS, UserLimits
+from controlplane.domain.values import DatasetVersion, SecretUse
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.limits.admission import NOTE_BYTES, Admission
@@ -32,6 +34,7 @@ from controlplane.state.live_state import LiveState
 from controlplane.state.live_usage import LiveUsage, record_size
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Space
+from controlplane.stored.etcd_codec import encode_session
 from nsml.clock import in_thread, inline
 from nsml.content.digests import digest_of
 from tests import disks
@@ -336,6 +339,25 @@ def test_many_small_arguments_count_for_what_they_take() -> None:
         one, spec=replace(one.spec, labels={f"{i:063}": "x" * 63 for i in range(32)})
     )
     assert record_size(labelled) >= record_size(one) + 32 * 2 * 63
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"entry": "é" * 500},
+        {"args": ("x" * 10,) * 100},
+        {"gpu_model": "m" * 1000},
+        {"environment": {"A": "x" * 500, "B" * 500: ""}},
+        {"labels": {"a": "x" * 1000}},
+        {"secrets": tuple(SecretUse(name=f"{i:0100}", variable="V") for i in range(10))},
+        {"datasets": (DatasetVersion(owner="eve", name="n" * 1000, version=1, digest="d"),)},
+    ],
+)
+def test_the_size_of_a_record_is_about_that_of_its_bytes(changed: dict[str, Any]) -> None:
+    small = session(id="s1", owner="eve")
+    large = replace(small, spec=replace(small.spec, **changed))
+    grows = len(encode_session(large)) - len(encode_session(small))
+    assert 1000 <= grows <= record_size(large) - record_size(small) + 20 <= grows * 2
 
 
 def test_what_stays_in_the_history_counts_for_a_day() -> None:

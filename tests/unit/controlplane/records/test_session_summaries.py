@@ -16,7 +16,7 @@ from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Session, Usage, Visibility
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.records.session_summaries import AT_ONCE, EVERY_S, LastReports

@@ -13,7 +13,7 @@ from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_LIMITS
 from controlplane.domain.values import Cause, Progress, Session, Stop, Visibility
-from controlplane.history.interface import History
+from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import CheckpointCount, NodeSample, Summary
 from controlplane.limits.user_storage import Kept

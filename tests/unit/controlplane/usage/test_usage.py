@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from controlplane.domain.values import Session
-    from controlplane.history.interface import History
+    from controlplane.history.sql.history import History
 
 
 class Desk:

@@ -92,7 +92,7 @@ async def test_more_sessions_than_one_request_takes_are_read_in_several(asked, m
 
 async def test_what_is_before_a_part_is_read_where_an_average_has_to_know_of_it(asked):
     query = ChartQuery(names=("loss",), low=7.0)
-    found = told(await read_columns(None, sessions(1), query, has_lead=True))
+    found = told(await read_columns(None, sessions(1), query, with_preceding=True))
     assert [xs for _, xs, _, _ in found["s0"]] == [[7.0, 8.0, 9.0], [5.0, 6.0], [0.0, 1, 2, 3, 4]]
     below = math.nextafter
     assert [ends for _, _, *ends in found["s0"]] == [
@@ -101,9 +101,11 @@ async def test_what_is_before_a_part_is_read_where_an_average_has_to_know_of_it(
         [-math.inf, below(5.0, -math.inf)],
     ]
     asked.clear()
-    await read_columns(None, sessions(1), ChartQuery(names=("loss",)), has_lead=True)
+    await read_columns(None, sessions(1), ChartQuery(names=("loss",)), with_preceding=True)
     await read_columns(None, sessions(1), query)
-    await read_columns(None, sessions(1), ChartQuery(names=("loss",), low=10.0), has_lead=True)
+    await read_columns(
+        None, sessions(1), ChartQuery(names=("loss",), low=10.0), with_preceding=True
+    )
     assert len(asked) == 3, "nothing is before the beginning, of points alone, of nothing"
 
 

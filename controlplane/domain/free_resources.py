@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCapacity:
+class FreeResources:
     """A node with what is free on it.
 
     `free` maps the uuid of every device that is offered to its free thousandths, in the order of the
@@ -30,7 +30,9 @@ class NodeCapacity:
     is_silent: bool = False
 
 
-def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) -> NodeCapacity:
+def free_resources_of(
+    node: Node, allocation: Allocation, *, is_silent: bool = False
+) -> FreeResources:
     """What is free on a node with this allocation."""
     cpu, memory = node.capacity.cpu_thousandths, node.capacity.memory_bytes
     for replica in allocation.replicas:
@@ -45,7 +47,7 @@ def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) 
         for device in node.devices
         if not (device.withheld or device.uuid in cut or device.parent_uuid in held)
     }
-    return NodeCapacity(
+    return FreeResources(
         node=node,
         allocation=allocation,
         free=MappingProxyType(free),
