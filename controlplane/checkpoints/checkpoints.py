@@ -13,6 +13,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.domain.values import Resume
 from controlplane.history.values import Checkpoint, CheckpointState
+from controlplane.state.progress import checkpoint_is_durable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.replica_rights import Rights
+    from nsml.clock import Clock
 
 NAMED: Final = 10
 """Checkpoints that an error names."""
@@ -51,8 +53,15 @@ class Checkpoints:
     """Listing and making durable."""
 
     def __init__(
-        self, *, history: History, content: Content, rights: Rights, writer: SessionWriter
+        self,
+        *,
+        history: History,
+        content: Content,
+        rights: Rights,
+        writer: SessionWriter,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._history = history
         self._writer = writer
         self._content = content
@@ -191,6 +200,13 @@ class Checkpoints:
                 node=caller.node,
             )
         )
+        if not saved.why_lost:
+            saved_at = min(saved.saved_at, self._clock.time())  # a node's clock may be ahead
+            await self._writer.change(
+                saved.session_id,
+                lambda current: checkpoint_is_durable(current, saved.attempt, saved_at),
+                is_counted=False,
+            )
 
 
 def _settled(session: Session) -> Resume | None:

@@ -24,6 +24,7 @@ def wire(core: Core) -> Feature:
         content=core.shared(content),
         rights=core.rights,
         writer=SessionWriter(store=core.store, state=core.state),
+        clock=core.clock,
     )
     overdue = Overdue(history=core.history, references=core.references, clock=core.clock)
     servicer = CheckpointServicer(checkpoints, core.references, core.shared(content), core.reading)

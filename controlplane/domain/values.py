@@ -367,7 +367,9 @@ class EndedAttempt:
 
     `nodes` ran its replicas, by rank: their agents may still send its records. `reason` is for people:
     for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong. `devices` are what it
-    held, empty where that is not known any more. `simulated`: any of them was.
+    held, empty where that is not known any more. `simulated`: any of them was. `gpu_models` are thousandths of
+    GPUs by model, which add up to `gpu_thousandths`; empty of versions before they were kept. `durable_until`:
+    when its newest durable checkpoint was saved, by our clock and never after `ended_at`; 0: none is durable.
     """
 
     number: int
@@ -380,6 +382,19 @@ class EndedAttempt:
     reason: str = ""
     devices: tuple[HeldDevice, ...] = ()
     simulated: bool = False
+    gpu_models: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    durable_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """When the newest durable checkpoint of an attempt was saved, Unix seconds by our clock.
+
+    `Progress.saved_at` is sooner: that checkpoint may be on its node only, and lost with it.
+    """
+
+    attempt: int
+    until: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +417,8 @@ class Session:
     the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
     `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
-    in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` may be an earlier attempt's.
+    in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` and
+    `durable` may be an earlier attempt's.
     """
 
     id: str
@@ -434,6 +450,7 @@ class Session:
     owner_id: str = ""
     episodes: tuple[Episode, ...] = ()
     resume: Resume | None = None
+    durable: Durable | None = None
 
     @property
     def dataset(self) -> str:

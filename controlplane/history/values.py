@@ -725,7 +725,12 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCharge:
-    """What one ended attempt held: `seconds` of `gpu_thousandths`."""
+    """What one ended attempt held: `seconds` of `gpu_thousandths`, and what else a price depends on.
+
+    `gpu_models`: JSON, thousandths by model; "" of rows of versions before it, which lack what follows as well.
+    `priority` is that of the contract. `durable_until`: when its newest durable checkpoint was saved, Unix seconds;
+    0: none is, and all of its work was lost unless it came to its end.
+    """
 
     session_id: str
     attempt: int
@@ -734,3 +739,7 @@ class AttemptCharge:
     gpu_thousandths: int
     seconds: float
     ended_at: float
+    gpu_models: str = ""
+    priority: int = 0
+    cause: str = ""
+    durable_until: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.domain.notices import Notice
-    from controlplane.domain.values import Session
+    from controlplane.domain.values import EndedAttempt, Session
     from controlplane.history.sql.history import History
     from controlplane.notices.notices import Outbox
     from controlplane.state.committer import Committer
@@ -136,6 +137,17 @@ def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
             gpu_thousandths=attempt.gpu_thousandths,
             seconds=attempt.held_s,
             ended_at=attempt.ended_at,
+            gpu_models=_models_text(attempt),
+            priority=session.spec.priority,
+            cause=attempt.cause,
+            durable_until=attempt.durable_until,
         )
         for attempt in session.attempts
     )
+
+
+def _models_text(attempt: EndedAttempt) -> str:
+    """The GPUs of an attempt as the ledger has them: "" where a version before did not keep their models."""
+    if attempt.gpu_thousandths and not attempt.gpu_models:
+        return ""
+    return json.dumps(dict(attempt.gpu_models), sort_keys=True)

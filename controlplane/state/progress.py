@@ -1,13 +1,14 @@
-"""What running sessions would lose by being moved, as their nodes say it."""
+"""What running sessions would lose by being moved, as their nodes say it, and what ended attempts lost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.values import Progress
+from controlplane.domain.values import Durable, Progress
 
 if TYPE_CHECKING:
+    from controlplane.domain.values import EndedAttempt, Session
     from controlplane.state.pending_writes import Draft
 
 SAVING_RANK: Final = 0
@@ -15,6 +16,9 @@ SAVING_RANK: Final = 0
 
 WORTH_WRITING_S: Final = 10.0
 """By so much a checkpoint must be newer to be noted: an age that is told again is never quite the same."""
+
+DURABLE_EVERY_S: Final = 30.0
+"""A durable checkpoint of an attempt that runs is noted if it is newer by so much: each is a write in the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +54,29 @@ def apply_progress(draft: Draft, report: ProgressReport, now: float) -> bool:
         return False
     draft.put_session(replace(session, progress=progress))
     return True
+
+
+def checkpoint_is_durable(session: Session, attempt: int, saved_at: float) -> Session:
+    """The session, once a checkpoint that an attempt saved at `saved_at`, by our clock, is in the object store.
+
+    What an attempt saved may arrive after its end, even while the next one runs: then its row is completed. That of a
+    session that has ended stands, for it may be charged already.
+    """
+    if session.state.is_ended:
+        return session
+    if attempt == session.attempt and session.state.holds_devices:
+        known = session.durable
+        is_first = known is None or known.attempt != attempt
+        if known is not None and not is_first and saved_at < known.until + DURABLE_EVERY_S:
+            return session
+        return replace(session, durable=Durable(attempt=attempt, until=saved_at))
+    attempts = tuple(
+        durable_until(one, saved_at) if one.number == attempt else one for one in session.attempts
+    )
+    return replace(session, attempts=attempts)
+
+
+def durable_until(attempt: EndedAttempt, saved_at: float) -> EndedAttempt:
+    """The attempt with a durable checkpoint: saved while it ran, though clocks of nodes may say otherwise."""
+    until = min(max(saved_at, attempt.placed_at), attempt.ended_at)
+    return replace(attempt, durable_until=max(until, attempt.durable_until))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
@@ -18,7 +20,7 @@ from controlplane.domain.values import (
     Stop,
 )
 from controlplane.scheduler import can_ever_fit, request_of
-from controlplane.state.progress import SAVING_RANK
+from controlplane.state.progress import SAVING_RANK, durable_until
 
 if TYPE_CHECKING:
     from controlplane.state.pending_writes import Draft
@@ -210,6 +212,10 @@ def _stop_others(session: Session, ended: Replica, now: float) -> Session:
 def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
     """Free the devices and record why the attempt ended, in the same draft."""
     placed_at, gpu, held = _release(draft, session, now)
+    models = {one.uuid: one.model for replica in session.replicas for one in replica.devices}
+    gpu_models = Counter[str]()
+    for one in held:
+        gpu_models[models.get(one.uuid, "")] += one.thousandths
     end = end_of(session)
     attempt = EndedAttempt(
         number=session.attempt,
@@ -222,7 +228,10 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         reason=_reason(session, end),
         devices=held,
         simulated=any(one.simulated for replica in session.replicas for one in replica.devices),
+        gpu_models=MappingProxyType(dict(gpu_models)),
     )
+    if session.durable is not None and session.durable.attempt == session.attempt:
+        attempt = durable_until(attempt, session.durable.until)
     ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
     devices = _failed_devices(draft, session)
     session = replace(

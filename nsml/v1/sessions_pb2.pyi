@@ -349,20 +349,31 @@ class SessionStop(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class EndedAttempt(_message.Message):
-    __slots__ = ("number", "cause", "reason", "placed_at", "ended_at", "nodes")
+    __slots__ = ("number", "cause", "reason", "placed_at", "ended_at", "nodes", "gpu_models", "durable_until")
+    class GpuModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PLACED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODELS_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_UNTIL_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: Cause
     reason: str
     placed_at: _timestamp_pb2.Timestamp
     ended_at: _timestamp_pb2.Timestamp
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., placed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpu_models: _containers.ScalarMap[str, int]
+    durable_until: _timestamp_pb2.Timestamp
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., placed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., gpu_models: _Optional[_Mapping[str, int]] = ..., durable_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("resumable", "saved_at")

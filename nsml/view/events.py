@@ -70,7 +70,7 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}{on}{memo}",
     )
     for each in earlier_attempts(one):
-        yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(each))
+        yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(one, each))
     if one.HasField("started_at"):
         where = "; ".join(filter(None, [placed_text(one), images_text(one)]))
         yield at(seconds_of(one.started_at), "started", where)

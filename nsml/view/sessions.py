@@ -133,6 +133,12 @@ REQUEUING = StateWord(glyph="◐", word="Requeuing", code="RQU", colour="yellow"
 
 _REQUEUED_BY = "requeued by "
 """What the reason of an attempt begins with that a user had queued again."""
+_LOSES_WORK = frozenset(
+    {sessions_pb2.CAUSE_PREEMPTED, sessions_pb2.CAUSE_NODE_LOST, sessions_pb2.CAUSE_LOST_AFTER}
+)
+"""Causes after which what was not saved is done once more, through no fault of the program."""
+_DURABLE_WITHIN_S = 30.0
+"""When a checkpoint became durable is known to within so much: a shorter loss is not told."""
 WAITING_STATES = frozenset({sessions_pb2.SESSION_STATE_QUEUED, sessions_pb2.SESSION_STATE_HELD})
 """States in which a session has nothing of what it asked for."""
 _BAD_STATES = frozenset({sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD})
@@ -607,7 +613,7 @@ def images_text(session: Session) -> str:
 
 def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
-    return [attempt_line(one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
+    return [attempt_line(session, one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
 
 
 def earlier_attempts(session: Session) -> list[EndedAttempt]:
@@ -617,14 +623,39 @@ def earlier_attempts(session: Session) -> list[EndedAttempt]:
     return [one for one in session.attempts if one.number != own]
 
 
-def attempt_line(one: EndedAttempt) -> str:
-    """`attempt 1: vm for 3s; preempted: ...`."""
+def attempt_line(session: Session, one: EndedAttempt) -> str:
+    """`attempt 1: vm for 1h2m, 2 x NVIDIA A100, low priority; preempted: ...; saved until 11-23 14:02, 12m of work lost`."""
     words = cause_word(one.cause)
     why = f"{words}: {one.reason}" if one.reason else words
     if one.cause == sessions_pb2.CAUSE_PREEMPTED and one.reason.startswith(_REQUEUED_BY):
         why = one.reason
     took = duration_text(seconds_of(one.ended_at) - seconds_of(one.placed_at))
-    return f"attempt {one.number}: {', '.join(one.nodes)} for {took}; {why}"
+    held = [f"{', '.join(one.nodes)} for {took}", *_models(one)]
+    if session.spec.priority:
+        held.append(f"{PRIORITY.word(session.spec, 'priority')} priority")
+    return "; ".join(
+        filter(None, (f"attempt {one.number}: {', '.join(held)}", why, _saved_words(one)))
+    )
+
+
+def _models(one: EndedAttempt) -> list[str]:
+    """The GPUs that an attempt held: `2 x NVIDIA A100`."""
+    held = sorted(one.gpu_models.items())
+    return [f"{thousandths(count)} x {model or 'GPU'}" for model, count in held]
+
+
+def _saved_words(one: EndedAttempt) -> str:
+    """What is left of its work: `saved until 11-23 14:02, 12m of work lost`."""
+    is_loss = one.cause in _LOSES_WORK
+    if not one.HasField("durable_until"):
+        # Whether one without models saved anything is not known: the platform did not keep it once.
+        return "nothing saved" if is_loss and one.gpu_models else ""
+    until, ended = seconds_of(one.durable_until), seconds_of(one.ended_at)
+    words = f"saved until {short_moment(until, ended)}"
+    # Not known more exactly.
+    if is_loss and ended - until >= _DURABLE_WITHIN_S:
+        words += f", {duration_text(ended - until)} of work lost"
+    return words
 
 
 def cause_word(cause: int) -> str:
@@ -911,6 +942,11 @@ def record(session: Session) -> dict[str, Any]:
                 "placed_at": moment_of(one, "placed_at"),
                 "ended_at": moment_of(one, "ended_at"),
                 "nodes": list(one.nodes),
+                "priority": PRIORITY.word(spec, "priority") if spec.priority else None,
+                "gpu_models": {
+                    model: count / 1000 for model, count in sorted(one.gpu_models.items())
+                },
+                "durable_until": moment_of(one, "durable_until"),
             }
             for one in session.attempts
         ],

@@ -1216,6 +1216,10 @@ async def test_an_attempt_is_charged_once(history: History) -> None:
             gpu_thousandths=1000,
             seconds=0.1,
             ended_at=float(attempt),
+            gpu_models='{"A100": 1000}',
+            priority=2,
+            cause="PREEMPTED",
+            durable_until=attempt - 0.05,
         )
         return replace(made, **changes)
 
@@ -1225,6 +1229,11 @@ async def test_an_attempt_is_charged_once(history: History) -> None:
     assert await history.ledger.charged(owner="kim") == pytest.approx(1.0, abs=1e-12)
     assert await history.ledger.charged(project="q") == 0
     assert await history.ledger.charged(since=6.0) == pytest.approx(0.5, abs=1e-12)
+    # A control plane of the version before would have written no more; what stands, stands.
+    older = {"gpu_models": "", "priority": 0, "cause": "", "durable_until": 0.0}
+    await history.ledger.charge([charge(3, **older)], term=1)
+    expected = tuple(charge(number) for number in range(1, 11))
+    assert await history.ledger.charges("p", since=0.0) == expected
     with pytest.raises(HistoryConflict):
         await history.ledger.charge([charge(11), charge(3, seconds=0.2)], term=1)
     with pytest.raises(HistoryConflict):

@@ -255,6 +255,14 @@ def test_the_only_gpu_goes_to_a_higher_class_and_comes_back(narrow: Platform, tm
     assert again["attempt"] == 2
     [first, _] = again["attempts"]
     assert (first["cause"], first["reason"]) == ("PREEMPTED", f"gives way to {high} (high)")
+    assert first["priority"] == "low"
+    [device] = again["replicas"][0]["devices"]
+    assert first["gpu_models"] == {device["model"]: 1.0}
+    assert first["placed_at"] < first["durable_until"] <= first["ended_at"], "it saved on notice"
+    held = (
+        f"1 x {device['model']}, low priority; preempted: gives way to {high} (high); saved until "
+    )
+    assert held in narrow.nsml("events", low, "loss").stderr
     assert (
         f"preempted: gives way to {high} (high)" in narrow.nsml("status", "--explain", low).stdout
     )

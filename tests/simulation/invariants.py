@@ -356,6 +356,7 @@ class Referee:
             right = Invariant.CHARGES
             self.expect(right, known == charge, f"attempt {key} was charged {known}, then {charge}")
             self._check_held(key, charge)
+            self._check_priced(key, charge)
 
     def _check_held(self, key: tuple[str, int], charge: AttemptCharge) -> None:
         """What is charged is the time between two commits, as well as anybody could know it."""
@@ -368,6 +369,24 @@ class Referee:
             Invariant.CHARGES,
             abs(held_s - charge.seconds) <= self._unknown_s,
             f"attempt {key} held its devices for {held_s:.3f} s, charged are {charge.seconds:.3f} s",
+        )
+
+    def _check_priced(self, key: tuple[str, int], charge: AttemptCharge) -> None:
+        """It says by what it can be priced; nothing is called durable that its programs did not save."""
+        lives = self._lives(*key)
+        saved = any(
+            told["kind"] == "checkpoint" for one in lives for told in map(json.loads, one.records)
+        )
+        models = json.loads(charge.gpu_models)
+        self.expect(
+            Invariant.CHARGES,
+            sum(models.values()) == charge.gpu_thousandths
+            and all(models)
+            and charge.priority > 0
+            and charge.cause in Cause.__members__
+            and 0 <= charge.durable_until <= charge.ended_at
+            and (saved or not charge.durable_until),
+            f"attempt {key} cannot be priced by {charge}; it saved: {saved}",
         )
 
     @property

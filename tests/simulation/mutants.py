@@ -239,6 +239,16 @@ def without_one_charge(patch: Patch) -> None:
     patch.setattr(export, "charges_of", charges_of)
 
 
+def without_waiting_for_durable(patch: Patch) -> None:
+    """What an attempt did is called durable though nothing of it was saved."""
+    sound = export.charges_of
+
+    def charges_of(session: Session) -> Any:
+        return tuple(replace(one, durable_until=one.ended_at) for one in sound(session))
+
+    patch.setattr(export, "charges_of", charges_of)
+
+
 def without_steady_clocks(patch: Patch) -> None:
     patch.setattr(
         HoldTimes, "held_s", lambda self, session_id, attempt, *, by_wall_s: max(by_wall_s, 0.0)
@@ -518,6 +528,12 @@ MUTANTS = (
         # The history refuses a charge that differs, and then the export stands still.
         found_by=frozenset({_I.CHARGES, _I.RECOVERY}),
         faults={"history fails": 1.0},
+    ),
+    Mutant(
+        name="durable is what was saved",
+        apply=without_waiting_for_durable,
+        found_by=frozenset({_I.CHARGES}),
+        faults={},
     ),
     Mutant(
         name="steady clocks",

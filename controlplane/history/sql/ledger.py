@@ -9,7 +9,7 @@ other transaction sees.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection, Database
 
 _CHARGE = RowType(AttemptCharge)
+_CHARGED: Final = (
+    "session_id",
+    "attempt",
+    "owner",
+    "project",
+    "gpu_thousandths",
+    "seconds",
+    "ended_at",
+)
+"""Rows of one attempt that differ here contradict each other. A control plane of the version before knows no more."""
 _ASKED = ("actor", "method", "target")
 _AUDIT = RowType(AuditRow)
 _TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
@@ -216,12 +226,12 @@ def insert_charges(connection: Connection, charges: Sequence[AttemptCharge]) -> 
     """Add charges as part of a larger transaction; HistoryConflict for another value."""
     for charge in charges:
         known = connection.execute(
-            f"SELECT {_CHARGE.columns} FROM charges WHERE session_id = ? AND attempt = ?",
+            f"SELECT {', '.join(_CHARGED)} FROM charges WHERE session_id = ? AND attempt = ?",
             (charge.session_id, charge.attempt),
         ).fetchone()
         if known is None:
             connection.execute(_CHARGE.insert("charges"), _CHARGE.values(charge))
-        elif known != astuple(charge):
+        elif known != tuple(getattr(charge, name) for name in _CHARGED):
             raise HistoryConflict(
                 f"attempt {charge.attempt} of {charge.session_id} is charged already",
                 why=f"with {known[4]} thousandths for {known[5]} s",

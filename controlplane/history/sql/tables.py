@@ -380,6 +380,13 @@ END $$""",
             where="state = 'SAVED'",
         ),
     ),
+    # By what an attempt can be priced later; see values.AttemptCharge.
+    (
+        AddColumns(
+            "charges",
+            "gpu_models text='', priority int=0, cause text='', durable_until real=0",
+        ),
+    ),
 )
 """What follows. The version of a database counts its own steps before these: see each `schema.py`."""
 

@@ -182,3 +182,46 @@ async def test_of_nodes_only_its_own_may_speak_of_a_session(rig: Rig) -> None:
     await other.say(agents_pb2.ControlRequest(progress=agents_pb2.ProgressReport()))
     await tell(agent, replica, since_s=None)
     assert not (await is_resumable(kim, session)).progress.HasField("saved_at")
+
+
+async def test_what_an_attempt_held_and_saved_is_kept_with_its_charge(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=1)).connect()
+    session, replica = await running(kim, agent, priority=pb.PRIORITY_LOW)
+    saved_at = int(time.time()) + 1
+    await until(lambda: has_come(saved_at), "a whole second is over")
+    await commit(agent, session, "first", 1, at=saved_at)
+    await kim.sessions.RequeueSession(pb.RequeueSessionRequest(session=session.id, force=True))
+    await agent.report(replica, "EXITED", cause="PREEMPTED", code=75)
+    [attempt] = (await kim.reaches(session.id, "QUEUED")).attempts
+    assert attempt.gpu_models == {"S": 1000}
+    assert attempt.durable_until.seconds == saved_at
+    # What it saved on notice arrives once it has left; by its node's clock it was saved long after that.
+    await commit(agent, session, "on notice", 1, at=saved_at + 9_000)
+    [attempt] = (await kim.get(session.id)).attempts
+    assert attempt.durable_until == attempt.ended_at
+    await agent.report(replica, "FINALIZED", cause="PREEMPTED", code=75)
+
+    async def again() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(again, "its next attempt is placed")
+    [order] = agent.orders.assignments
+    await agent.report(order.replica, "FINALIZED", cause="PROGRAM_FAILED", code=1)
+    await kim.reaches(session.id, "FAILED")
+
+    async def is_exported() -> bool:
+        return rig.plane.core.state.by_name(session.name) is None
+
+    await until(is_exported, "it leaves the store")
+    first, second = await rig.on.history.ledger.charges(session.project, since=0.0)
+    for row, cause in ((first, "PREEMPTED"), (second, "PROGRAM_FAILED")):
+        assert (row.gpu_models, row.priority, row.cause) == ('{"S": 1000}', pb.PRIORITY_LOW, cause)
+    assert (first.durable_until, second.durable_until) == (first.ended_at, 0)
+    kept = (await kim.get(session.id)).attempts
+    assert kept[0] == attempt
+    assert not kept[1].HasField("durable_until")
+
+
+async def has_come(seconds: int) -> bool:
+    return time.time() > seconds

@@ -22,6 +22,8 @@ from nsml.view.sessions import (
 )
 from nsml.view.tables import lay_out, pick, render
 from nsml.view.text import width
+from nsml.view.times import moment
+from nsml.view.units import short_moment
 
 NOW = 1_795_411_218
 USUAL = "Name Args Status Ran for GPUs Summary Nodes Saved Created at Ended at"
@@ -76,9 +78,41 @@ def test_an_attempt_that_a_user_had_requeued_was_not_preempted():
     ended = pb.EndedAttempt(number=1, nodes=["vm"], cause=pb.CAUSE_PREEMPTED)
     ended.placed_at.seconds, ended.ended_at.seconds = NOW, NOW + 13
     ended.reason = "requeued by kim: let the deadline go first"
-    assert attempt_line(ended) == f"attempt 1: vm for 13s; {ended.reason}"
+    assert attempt_line(pb.Session(), ended) == f"attempt 1: vm for 13s; {ended.reason}"
     ended.reason = "gives way to lee/mnist/3 (high)"
-    assert attempt_line(ended) == f"attempt 1: vm for 13s; preempted: {ended.reason}"
+    assert attempt_line(pb.Session(), ended) == f"attempt 1: vm for 13s; preempted: {ended.reason}"
+
+
+def test_an_attempt_says_what_it_held_and_what_is_left_of_its_work():
+    one = pb.Session()
+    one.spec.priority = pb.PRIORITY_LOW
+    ended = pb.EndedAttempt(number=1, nodes=["vm"], cause=pb.CAUSE_NODE_LOST)
+    ended.placed_at.seconds, ended.ended_at.seconds = NOW, NOW + 3600
+    assert attempt_line(one, ended) == "attempt 1: vm for 1h, low priority; node lost"
+    ended.gpu_models["A100"], ended.gpu_models["H100"] = 2000, 500
+    held = "attempt 1: vm for 1h, 2 x A100, 0.5 x H100, low priority"
+    assert attempt_line(one, ended) == f"{held}; node lost; nothing saved"
+    ended.durable_until.seconds = NOW + 2880
+    saved = f"saved until {short_moment(NOW + 2880, NOW)}"
+    assert attempt_line(one, ended) == f"{held}; node lost; {saved}, 12m of work lost"
+    ended.durable_until.seconds = NOW + 3580
+    ended.cause = pb.CAUSE_PREEMPTED
+    assert attempt_line(one, ended).endswith(
+        f"; preempted; {saved[:12]}{short_moment(NOW + 3580, NOW)}"
+    )
+    ended.cause = pb.CAUSE_PROGRAM_FAILED
+    ended.ClearField("durable_until")
+    assert attempt_line(one, ended).endswith("; program_failed"), (
+        "it lost what it did by its own fault"
+    )
+    one.attempts.append(ended)
+    [told] = record(one)["attempts"]
+    assert (told["priority"], told["gpu_models"]) == ("low", {"A100": 2.0, "H100": 0.5})
+    assert told["durable_until"] is None
+    ended.durable_until.seconds = NOW
+    del one.attempts[:]
+    one.attempts.append(ended)
+    assert record(one)["attempts"][0]["durable_until"] == moment(NOW)
 
 
 def test_the_time_between_attempts_is_not_one_in_which_it_ran():
