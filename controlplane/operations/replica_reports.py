@@ -11,6 +11,7 @@ from controlplane.domain.values import (
     End,
     EndedAttempt,
     Exit,
+    HeldCause,
     HeldDevice,
     PlacedAs,
     Replica,
@@ -234,7 +235,13 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
     if _asked_to_stop(session) or not _is_repeated(session, end, has_failed_device=bool(devices)):
         return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)
     if session.bad_attempts >= BAD_ATTEMPTS:
-        return replace(session, state=advance(session.state, SessionEvent.HELD), stop=None, end=end)
+        return replace(
+            session,
+            state=advance(session.state, SessionEvent.HELD),
+            held_cause=HeldCause.of_bad_attempts(end.cause),
+            stop=None,
+            end=end,
+        )
     settling = frozenset(
         one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
     )

@@ -17,6 +17,7 @@ from controlplane.operations.session_listing import page_size
 from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.services.convert.queue import queued_message, to_supposed, waiting_message
+from nsml.held_causes import held_words
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ _DOING: Final = {
     SessionState.UNKNOWN: "may run: its node is silent",
     SessionState.STOPPING: "is being stopped",
     SessionState.FINALIZING: "has ended, and what it saved is being made safe",
-    SessionState.HELD: "is held after too many bad attempts",
 }
 
 
@@ -106,6 +106,8 @@ class QueueView:
         answers = self.check_leads()
         if session.state is not SessionState.QUEUED:
             doing = _DOING.get(session.state, "has ended")
+            if session.state is SessionState.HELD:
+                doing = f"is held: {held_words(session.held_cause or '').why}"
             if session.stop is not None and session.stop.cause is Cause.PREEMPTED:
                 doing = "is leaving, and will be queued again"
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import Cause, Drain, Node, Session, Stop
+from controlplane.domain.values import Cause, Drain, HeldCause, Node, Session, Stop
 from controlplane.operations import lost_nodes as silence
 from controlplane.operations.etcd_codec import decode_session, encode_session
 from controlplane.operations.replica_reports import BACKOFF_S, Report
@@ -296,6 +296,27 @@ def test_three_bad_attempts_are_held(cause: str) -> None:
     script.place(one, ("a", "a-0"))
     after = script.say(one, "FINALIZED", cause=cause, attempt=3)
     assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause(cause), 0)
+    assert after.held_cause is HeldCause.START_FAILURES
+    ended = stopped_by(after, Stop(grace_s=0, asked_by="kim"), script.now)
+    assert (ended.state, ended.held_cause) == ("STOPPED", None)
+
+
+@pytest.mark.parametrize(
+    ("causes", "held_cause"),
+    [
+        (["NODE_LOST", "LOST_AFTER", "NODE_LOST"], HeldCause.NODE_LOSSES),
+        (["DATA_FAILED", "NODE_REFUSED", "LOST_AFTER"], HeldCause.NODE_LOSSES),
+        (["NODE_LOST", "NODE_LOST", "DATA_FAILED"], HeldCause.START_FAILURES),
+    ],
+)
+def test_the_last_bad_attempt_says_why_it_is_held(causes: list[str], held_cause: HeldCause) -> None:
+    one = session(spec={"retry_count": 9})
+    script = Script(node("a"), one)
+    for attempt, cause in enumerate(causes, start=1):
+        assert script.session(one).held_cause is None
+        script.place(one, ("a", "a-0"))
+        after = script.say(one, "FINALIZED", cause=cause, attempt=attempt)
+    assert (after.state, after.held_cause) == ("HELD", held_cause)
 
 
 def test_what_its_node_refuses_costs_no_retry_and_leads_to_another_node() -> None:
