@@ -19,18 +19,19 @@ class HeldWords(NamedTuple):
     """What a person can do, a line each; `{name}` stands for the session."""
 
 
-_END = "nsml stop {name}       to end it"
+_END: Final = "nsml stop {name}       to end it"
+_RELEASE: Final = "nsml requeue {name}    to try again, once that is mended"
 
 HELD_WORDS: Final[Mapping[str, HeldWords]] = {
     "START_FAILURES": HeldWords(
         short="start failures",
         why="too many bad attempts in a row; the last could not start",
-        advice=(_END, "nsml command {name}    for the line that runs it again"),
+        advice=(_RELEASE, _END),
     ),
     "NODE_LOSSES": HeldWords(
         short="node losses",
         why="too many bad attempts in a row; the last lost its node soon after the start",
-        advice=(_END, "nsml command {name}    for the line that runs it again"),
+        advice=(_RELEASE, _END),
     ),
 }
 """By the cause's name in the contract, without HELD_CAUSE_."""

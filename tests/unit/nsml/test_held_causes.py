@@ -11,4 +11,5 @@ def test_each_cause_of_the_contract_is_one_of_the_control_planes_and_has_words()
     shorts = [words.short for words in HELD_WORDS.values()]
     assert len(set(shorts)) == len(shorts)
     for words in HELD_WORDS.values():
-        assert any("nsml stop {name} " in line for line in words.advice)
+        for command in ("nsml stop {name} ", "nsml requeue {name} "):
+            assert any(command in line for line in words.advice)

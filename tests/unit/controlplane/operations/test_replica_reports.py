@@ -12,7 +12,7 @@ from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Drain, HeldCause, Node, Session, Stop
 from controlplane.operations import lost_nodes as silence
 from controlplane.operations.etcd_codec import decode_session, encode_session
-from controlplane.operations.replica_reports import BACKOFF_S, Report
+from controlplane.operations.replica_reports import BACKOFF_S, SETTLED_WITHIN_S, Report, released
 from controlplane.operations.stop import stopped_by
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
@@ -299,6 +299,32 @@ def test_three_bad_attempts_are_held(cause: str) -> None:
     assert after.held_cause is HeldCause.START_FAILURES
     ended = stopped_by(after, Stop(grace_s=0, asked_by="kim"), script.now)
     assert (ended.state, ended.held_cause) == ("STOPPED", None)
+
+
+def test_a_released_session_has_its_attempts_anew_once_what_it_saved_is_safe() -> None:
+    one = session()
+    script = Script(node("a"), one)
+    for attempt in (1, 2, 3):
+        script.place(one, ("a", "a-0"))
+        after = script.say(one, "EXITED", cause="DATA_FAILED", attempt=attempt)
+        if attempt < 3:
+            script.say(one, "FINALIZED", attempt=attempt)
+    assert after.state == "HELD"
+    script.decide(lambda draft: draft.put_session(released(after, script.now)))
+    again = script.session(one)
+    assert (again.state, again.held_cause, again.end, again.bad_attempts) == (
+        "QUEUED",
+        None,
+        None,
+        0,
+    )
+    assert (again.replicas, again.settling, len(again.attempts)) == ((), {0}, 3)
+    assert again.not_before == script.now + SETTLED_WITHIN_S
+    settled = script.say(one, "FINALIZED", attempt=3)
+    assert (settled.settling, settled.not_before) == (frozenset(), 0.0)
+    assert script.place(one, ("a", "a-0"))
+    after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=4)
+    assert (after.state, after.bad_attempts) == ("QUEUED", 1), "not held at once"
 
 
 @pytest.mark.parametrize(

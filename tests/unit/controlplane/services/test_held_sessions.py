@@ -1,4 +1,4 @@
-"""A session that an older version held: its owner is told why, and can end it."""
+"""A held session: its owner is told why, also where an older version held it, and can end or release it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,31 @@ async def test_its_owner_is_told_why_and_can_end_it() -> None:
         answer = await kim.sessions.StopSession(pb.StopSessionRequest(session=held.id))
         assert answer.session.state == pb.SESSION_STATE_STOPPED
         assert answer.session.held_cause == pb.HELD_CAUSE_UNSPECIFIED
+
+
+async def test_its_owner_releases_it_and_it_is_placed_again() -> None:
+    end = End(cause=Cause.DATA_FAILED, message="no room on its disk")
+    held = session(state=SessionState.HELD, attempt=3, bad_attempts=3, end=end)
+    put = Put(key=etcd_codec.session_key(held.id), value=etcd_codec.encode_session(held))
+    async with surroundings() as on, serving(on) as rig:
+        kim, lee = await rig.user("kim"), await rig.user("lee")
+        await on.store.commit(Transaction(success=(put,)))
+        await until(lambda: _is_known(rig, held), "the session is known")
+        request = pb.RequeueSessionRequest(session=held.id)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await lee.sessions.RequeueSession(request)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        answer = await kim.sessions.RequeueSession(request)
+        assert answer.session.state == pb.SESSION_STATE_QUEUED
+        assert answer.session.held_cause == pb.HELD_CAUSE_UNSPECIFIED
+        assert not answer.session.HasField("end")
+        await (await rig.agent()).connect()
+
+        async def is_placed() -> bool:
+            shown = await kim.sessions.GetSession(pb.GetSessionRequest(session=held.id))
+            return shown.session.attempt == 4
+
+        await until(is_placed, "it is placed again")
 
 
 async def _is_known(rig: Rig, held: Session) -> bool:
