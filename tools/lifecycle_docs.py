@@ -36,7 +36,7 @@ MEANINGS: Mapping[SessionState, str] = {
     SessionState.SUCCEEDED: "ended with exit code 0",
     SessionState.FAILED: "ended badly; its end has exactly one cause",
     SessionState.STOPPED: "ended because somebody asked",
-    SessionState.HELD: "too many bad attempts; waits for a person",
+    SessionState.HELD: "waits for a person; its cause (HeldCause) says why",
 }
 
 EVENTS: Mapping[SessionEvent, str] = {

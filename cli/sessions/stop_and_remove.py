@@ -204,8 +204,9 @@ def requeue(
     """Save running sessions, free their GPUs, and queue them again.
 
     Each resumes later from its checkpoint. The program is asked to save at its next report or save
-    (nsml.bind), and gets SIGTERM if it has not within a minute. This uses up no --retry. Asks first
-    for more than one session, and for somebody else's.
+    (nsml.bind), and gets SIGTERM if it has not within a minute. This uses up no --retry. A held
+    session is released: it is queued at once, and its bad attempts no longer count. Asks first for
+    more than one session, and for somebody else's.
 
     SESSION may be a glob over your own sessions, in quotes, or - for names on stdin.
     """

@@ -84,6 +84,18 @@ class Cause(enum.StrEnum):
         return self in {Cause.DATA_FAILED, Cause.PORT_TAKEN, Cause.NODE_REFUSED}
 
 
+class HeldCause(enum.StrEnum):
+    """Why a session is held; see nsml.v1.HeldCause. Its words: nsml/held_causes.py."""
+
+    START_FAILURES = "START_FAILURES"
+    NODE_LOSSES = "NODE_LOSSES"
+
+    @classmethod
+    def of_bad_attempts(cls, last: Cause) -> HeldCause:
+        """Why one is held for its bad attempts. The last decides: its end is what the session shows."""
+        return cls.START_FAILURES if last.may_not_recur else cls.NODE_LOSSES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """Capacity, asked for or held. GPU and CPU in thousandths of a device or core, memory in bytes."""
@@ -418,7 +430,7 @@ class Session:
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
     `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
     in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` and
-    `durable` may be an earlier attempt's.
+    `durable` may be an earlier attempt's. `held_cause` is set while it is HELD, and only then.
     """
 
     id: str
@@ -451,6 +463,7 @@ class Session:
     episodes: tuple[Episode, ...] = ()
     resume: Resume | None = None
     durable: Durable | None = None
+    held_cause: HeldCause | None = None
 
     @property
     def dataset(self) -> str:

@@ -15,6 +15,7 @@ from controlplane.domain.values import Cause, Session, Stop
 from controlplane.scheduler import NOTICE_S, may_give_way
 from controlplane.scheduler.explain import REQUEUED_BY
 from controlplane.sessions.validation import check_reason
+from controlplane.state.replica_reports import released
 
 if TYPE_CHECKING:
     from controlplane.core.compare_and_swap import SessionWriter
@@ -73,19 +74,21 @@ class Requeuer:
     ) -> Session:
         """Have it save and queue it again: it goes on from what it saved, where there is room then.
 
-        `force`: though it could not be resumed, and begins anew.
+        `force`: though it could not be resumed, and begins anew. A held session has nothing to save: it is released.
 
         Raises:
             AlreadyEnded: it has ended.
-            StateConflict: it does not run, is being stopped, or could not be resumed and is not forced.
+            StateConflict: it neither runs nor is held, is being stopped, or could not be resumed and is not forced.
             TooLarge: too long a reason.
         """
         given = check_reason(reason)
         why = f"{REQUEUED_BY}{asked_by}" + (f": {given}" if given else "")
 
         def decide(current: Session) -> Session:
-            _check_can_leave(current, is_forced=force)
             now = self.clock.time()
+            if current.state is SessionState.HELD:
+                return released(current, now)
+            _check_can_leave(current, is_forced=force)
             return leaving(current, why, now, notice_s=self.notice_s, asked_by=asked_by)
 
         requeued = await self.writer.change(session.id, decide)
@@ -100,7 +103,7 @@ def _check_can_leave(session: Session, *, is_forced: bool) -> None:
         raise AlreadyEnded(f"{name} has ended", attempt=f"nsml logs {name}")
     if session.state not in _CAN_LEAVE:
         raise StateConflict(
-            f"{name} is {session.state.value}", why="only what runs can be queued again"
+            f"{name} is {session.state.value}", why="only what runs or is held can be queued again"
         )
     if not is_forced and not may_give_way(session):
         raise StateConflict(

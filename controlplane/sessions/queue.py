@@ -18,6 +18,7 @@ from controlplane.projects.projects import check_entitled, there_for, within_quo
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.sessions.convert_queue import queued_message, to_supposed, waiting_message
 from controlplane.sessions.validation import check_supposed
+from nsml.held_causes import held_words
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _DOING: Final = {
     SessionState.UNKNOWN: "may run: its node is silent",
     SessionState.STOPPING: "is being stopped",
     SessionState.FINALIZING: "has ended, and what it saved is being made safe",
-    SessionState.HELD: "is held after too many bad attempts",
 }
 
 
@@ -107,6 +107,8 @@ class QueueView:
         answers = self.check_leads()
         if session.state is not SessionState.QUEUED:
             doing = _DOING.get(session.state, "has ended")
+            if session.state is SessionState.HELD:
+                doing = f"is held: {held_words(session.held_cause or '').why}"
             if session.stop is not None and session.stop.cause is Cause.PREEMPTED:
                 doing = "is leaving, and will be queued again"
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")

@@ -56,6 +56,7 @@ def stopped_by(session: Session, wish: Stop, now: float) -> Session:
         return replace(
             session,
             state=advance(session.state, SessionEvent.STOPPED),
+            held_cause=None,
             stop=wish.since(now),
             ended_at=now,
             end=End(cause=Cause.STOP_REQUESTED, message=message),

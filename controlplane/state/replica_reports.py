@@ -13,6 +13,7 @@ from controlplane.domain.values import (
     End,
     EndedAttempt,
     Exit,
+    HeldCause,
     HeldDevice,
     PlacedAs,
     Replica,
@@ -243,10 +244,14 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
     if _asked_to_stop(session) or not _is_repeated(session, end, has_failed_device=bool(devices)):
         return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)
     if session.bad_attempts >= BAD_ATTEMPTS:
-        return replace(session, state=advance(session.state, SessionEvent.HELD), stop=None, end=end)
-    settling = frozenset(
-        one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
-    )
+        return replace(
+            session,
+            state=advance(session.state, SessionEvent.HELD),
+            held_cause=HeldCause.of_bad_attempts(end.cause),
+            stop=None,
+            end=end,
+        )
+    settling = _settling(session)
     return replace(
         session,
         state=advance(session.state, SessionEvent.REQUEUED),
@@ -255,6 +260,28 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         settling=settling,
         not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
         avoids=session.avoids | devices | _failed_nodes(draft, session, end),
+    )
+
+
+def released(session: Session, now: float) -> Session:
+    """The held session, queued again: somebody says that what its attempts met is gone, so they count no more."""
+    settling = _settling(session)
+    return replace(
+        session,
+        state=advance(session.state, SessionEvent.RELEASED),
+        held_cause=None,
+        bad_attempts=0,
+        end=None,
+        replicas=(),
+        settling=settling,
+        not_before=now + SETTLED_WITHIN_S if settling else 0.0,
+    )
+
+
+def _settling(session: Session) -> frozenset[int]:
+    """Ranks of the ended attempt of which what they saved may still be on its way."""
+    return frozenset(
+        one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
     )
 
 

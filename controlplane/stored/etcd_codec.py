@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.codec import Convert, Spread, codec
 from controlplane.domain.cluster import Cluster
+from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.notices import Notice
 from controlplane.domain.values import (
     HOST_NETWORK,
     WHOLE_DEVICE,
     Allocation,
+    Cause,
     Drain,
     Fence,
+    HeldCause,
     Hold,
     Keeping,
     KeptLimits,
@@ -138,10 +141,25 @@ def _progress(progress: Progress) -> pb.ProgressRecord | None:
     return None if progress == Progress() else _PROGRESS.to_message(progress)
 
 
+def _set_held_cause(session: Session, record: pb.SessionRecord) -> None:
+    if session.held_cause is not None:
+        record.held_cause = session.held_cause
+
+
+def _held_cause(record: pb.SessionRecord) -> HeldCause | None:
+    """The cause, also of a session that was held before causes were stored."""
+    if record.held_cause:
+        return HeldCause(record.held_cause)
+    if record.state != SessionState.HELD or not record.HasField("end"):
+        return None
+    return HeldCause.of_bad_attempts(Cause(record.end.cause))
+
+
 _SESSION: Final = codec(
     Session,
     pb.SessionRecord,
     convert={"progress": Convert(_progress, _PROGRESS.from_message)},
+    spread={"held_cause": Spread(("held_cause",), _set_held_cause, _held_cause)},
     extra=("term",),
 )
 

@@ -235,7 +235,7 @@ class Sessions:
     async def requeue(
         self, reference: str, *, reason: str = "", force: bool = False
     ) -> sessions.Session:
-        """Have it save and wait for room again; StateConflict when it does not run, or could not go on."""
+        """Have it save and wait for room again, or release it where it is held; StateConflict when it does neither, or could not go on."""
         from nsml.v1 import sessions_pb2 as pb
 
         request = pb.RequeueSessionRequest(session=reference, reason=reason, force=force)

@@ -181,8 +181,9 @@ class SessionServiceServicer:
     def RequeueSession(self, request, context):
         """Have a running session save, leave what it holds and wait for room again: its next attempt goes on from
         what it saved. Its program is given notice (docs/giving-way.md), then SIGTERM, its grace, SIGKILL. The
-        answer means that the wish is durable.
-        FAILED_PRECONDITION with reason STATE_CONFLICT when it does not run, is being stopped, or could not be
+        answer means that the wish is durable. A held session is released: it is queued at once, and its bad attempts
+        count no more.
+        FAILED_PRECONDITION with reason STATE_CONFLICT when it neither runs nor is held, is being stopped, or could not be
         resumed and force is not set; with reason ALREADY_ENDED when it has ended.
         Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible session of
         somebody else; RESOURCE_EXHAUSTED (a reason over 1 KiB).

@@ -17,9 +17,11 @@ from nsml.view.sessions import (
     REQUEUING,
     STATE_WORDS,
     command_words,
+    held_cause_name,
     plain,
     summary_words,
     word_of,
+    words_of_hold,
 )
 from nsml.view.times import seconds_of
 
@@ -220,6 +222,12 @@ def state_words(state: int) -> tuple[str, ...]:
     return *names, name, *_CODES_OF_NSML.get(state, ())
 
 
+def _held_causes(session: Session) -> Iterable[str]:
+    """The cause as JSON has it, and as lists do."""
+    held = words_of_hold(session)
+    return () if held is None else (held_cause_name(session), held.short)
+
+
 def _datasets(session: Session) -> Iterable[str]:
     """Each as NAME and as OWNER/NAME."""
     for full in names_in(session):
@@ -229,6 +237,7 @@ def _datasets(session: Session) -> Iterable[str]:
 
 _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "state": _states,
+    "held_cause": _held_causes,
     "name": _names,
     "user": lambda one: (one.owner,),
     "project": lambda one: (one.project or one.owner,),

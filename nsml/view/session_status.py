@@ -19,6 +19,7 @@ from nsml.view.sessions import (
     ran_text,
     state_text,
     stop_text,
+    words_of_hold,
 )
 from nsml.view.times import seconds_of
 from nsml.view.units import ago, duration_text, short_moment
@@ -41,8 +42,7 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         found.append(f"  why: {told}")
     if session.state == SESSION_STATE_UNKNOWN:
         found.append("  why: no contact with its node; it may still be running, and keeps its GPUs")
-    if session.end.message:
-        found.append(f"  why: {session.end.message}")
+    found += _end_lines(session)
     if lost := lost_text(session):
         found.append(f"  {lost}")
     if pointer := log_of_first(session) or _log_of_failed(session):
@@ -76,6 +76,18 @@ def devices_text(session: Session) -> str:
         for node, places in nodes.items()
         if places
     )
+
+
+def _end_lines(session: Session) -> list[str]:
+    """How its last attempt ended; of one that is held also why it is, and what a person can do."""
+    end, held = session.end.message, words_of_hold(session)
+    if held is None:
+        return [f"  why: {end}"] if end else []
+    return [
+        f"  why: it is held: {held.why}",
+        *([f"  end: {end}"] if end else []),
+        *(f"  do:  {line.format(name=session.name)}" for line in held.advice),
+    ]
 
 
 def _moment_and_age(session: Session, field: str, now: float) -> str:

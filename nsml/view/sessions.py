@@ -7,6 +7,7 @@ from itertools import pairwise
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from nsml.held_causes import HeldWords, held_words
 from nsml.run_flags import (
     DEFAULT_ENTRY,
     FLAGS,
@@ -171,7 +172,9 @@ def state_text(session: Session) -> str:
     word = word_of(session)
     text, facts = f"{word.glyph} {word.word}", []
     if session.state in _BAD_STATES:
-        cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
+        held = words_of_hold(session)
+        cause = held.short if held is not None else _CAUSE_WORDS.get(session.end.cause)
+        cause = cause or f"exit {session.end.exit_code}"
         which = f", rank {session.end.rank}" if session.spec.replica_count > 1 else ""
         facts.append(f"{cause}{which}")
     if session.lost_checkpoint_count:
@@ -207,6 +210,25 @@ def end_text(session: Session) -> str:
     if is_last_output(session):
         return f"{exit_text(end.exit_code)}: {end.message.removeprefix(_LAST_OUTPUT)}"
     return end.message or _CAUSE_WORDS.get(end.cause) or exit_text(end.exit_code)
+
+
+def why_text(session: Session) -> str:
+    """The same, behind why it is held: `it is held: too many bad attempts ...; no room on its disk`."""
+    held = words_of_hold(session)
+    hold = f"it is held: {held.why}" if held is not None else ""
+    return "; ".join(filter(None, (hold, end_text(session))))
+
+
+def held_cause_name(session: Session) -> str:
+    """`START_FAILURES`; "" of what is not held, or where its control plane does not say why."""
+    cause = session.held_cause
+    return enum_name(sessions_pb2.HeldCause, cause, "HELD_CAUSE_") if cause else ""
+
+
+def words_of_hold(session: Session) -> HeldWords | None:
+    """What is said of why it is held; None where there is nothing to say."""
+    name = held_cause_name(session)
+    return held_words(name) if name else None
 
 
 def is_last_output(session: Session) -> bool:
@@ -919,6 +941,7 @@ def record(session: Session) -> dict[str, Any]:
         "id": session.id,
         "state": enum_name(SessionState, session.state, "SESSION_STATE_"),
         "waiting": session.waiting or None,
+        "held_cause": held_cause_name(session) or None,
         "stop": _stop(session),
         "owner": session.owner,
         "project": session.project,

@@ -514,6 +514,12 @@ class Referee:
             session.attempt == before.attempt + placed,
             f"{session.name}: attempt {before.attempt}, then {session.attempt} ({step})",
         )
+        is_held = session.state is SessionState.HELD
+        self.expect(
+            right,
+            is_held is (session.held_cause is not None),
+            f"{session.name} is {session.state}, held for {session.held_cause}",
+        )
         wanted = before.stop is not None and before.stop.cause is Cause.STOP_REQUESTED
         self.expect(
             Invariant.PROMISES,

@@ -74,6 +74,8 @@ class Sessions:
             stamp(session.ended_at, self._origin + part.stopped)
             session.ClearField("stop")
             session.end.CopyFrom(end_of(part))
+            if part.outcome == pb.SESSION_STATE_HELD:
+                session.held_cause = pb.HELD_CAUSE_START_FAILURES
         return session
 
     def _report(self, session: pb.Session, part: ScriptedSession, now: float) -> None:

@@ -19,6 +19,7 @@ from nsml.view.sessions import (
     repeat_words,
     state_text,
     summary_text,
+    why_text,
     word_of,
 )
 from nsml.view.shell import option_words, shell_line, shell_note
@@ -118,7 +119,7 @@ class Preview(Horizontal):
         if row is not None and row.session.id != self._shown:
             self._shown = row.session.id
             log.action_follow()
-        why = visible(end_text(row.session)) if row is not None else ""
+        why = visible(why_text(row.session)) if row is not None else ""
         # Of a message without end its end stays: there stands what went wrong.
         set_text(ending, Text(fit_middle(why, 2 * max(self.content_size.width, 1))))
         ending.display = why != ""

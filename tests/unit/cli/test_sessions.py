@@ -425,6 +425,24 @@ def test_what_a_folder_says_is_a_topic_of_help(nsml):
     assert max(map(len, said.splitlines())) <= 90
 
 
+def test_why_it_is_held(nsml, state):
+    end = pb.SessionEnd(cause=pb.CAUSE_NODE_LOST, message="gpu-1 was started again")
+    held = {"end": end, "held_cause": pb.HELD_CAUSE_NODE_LOSSES}
+    state.add("kim/mnist/1", pb.SESSION_STATE_HELD, **held)
+    state.add("kim/mnist/2", pb.SESSION_STATE_RUNNING)
+    told = nsml("status", "--explain", "mnist/1").stdout.splitlines()
+    assert told[0] == "kim/mnist/1  ⊘ Held (node losses)"
+    assert told[1].startswith("  why: it is held: too many bad attempts in a row; ")
+    assert told[2] == "  end: gpu-1 was started again"
+    shown = nsml("ps", "--fields", "name,state,summary").stdout
+    assert "⊘ Held (node losses)" in shown
+    assert "gpu-1 was started again" in shown
+    [one] = json.loads(nsml("ps", "-j", "held_cause:node_losses").stdout)["items"]
+    assert (one["name"], one["held_cause"]) == ("kim/mnist/1", "NODE_LOSSES")
+    [other] = json.loads(nsml("ps", "-j", "!held_cause:*").stdout)["items"]
+    assert (other["name"], other["held_cause"]) == ("kim/mnist/2", None)
+
+
 def test_why_it_waits(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="61 free, largest hole 6")
     result = nsml("status", "--explain", "@last")

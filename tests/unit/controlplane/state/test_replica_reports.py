@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import Cause, Drain, Node, Session, Stop
+from controlplane.domain.values import Cause, Drain, HeldCause, Node, Session, Stop
 from controlplane.nodes import lost_nodes as silence
 from controlplane.sessions.stop import stopped_by
-from controlplane.state.replica_reports import BACKOFF_S, Report
+from controlplane.state.replica_reports import BACKOFF_S, SETTLED_WITHIN_S, Report, released
 from controlplane.stored.etcd_codec import decode_session, encode_session
 from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
@@ -296,6 +296,53 @@ def test_three_bad_attempts_are_held(cause: str) -> None:
     script.place(one, ("a", "a-0"))
     after = script.say(one, "FINALIZED", cause=cause, attempt=3)
     assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause(cause), 0)
+    assert after.held_cause is HeldCause.START_FAILURES
+    ended = stopped_by(after, Stop(grace_s=0, asked_by="kim"), script.now)
+    assert (ended.state, ended.held_cause) == ("STOPPED", None)
+
+
+def test_a_released_session_has_its_attempts_anew_once_what_it_saved_is_safe() -> None:
+    one = session()
+    script = Script(node("a"), one)
+    for attempt in (1, 2, 3):
+        script.place(one, ("a", "a-0"))
+        after = script.say(one, "EXITED", cause="DATA_FAILED", attempt=attempt)
+        if attempt < 3:
+            script.say(one, "FINALIZED", attempt=attempt)
+    assert after.state == "HELD"
+    script.decide(lambda draft: draft.put_session(released(after, script.now)))
+    again = script.session(one)
+    assert (again.state, again.held_cause, again.end, again.bad_attempts) == (
+        "QUEUED",
+        None,
+        None,
+        0,
+    )
+    assert (again.replicas, again.settling, len(again.attempts)) == ((), {0}, 3)
+    assert again.not_before == script.now + SETTLED_WITHIN_S
+    settled = script.say(one, "FINALIZED", attempt=3)
+    assert (settled.settling, settled.not_before) == (frozenset(), 0.0)
+    assert script.place(one, ("a", "a-0"))
+    after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=4)
+    assert (after.state, after.bad_attempts) == ("QUEUED", 1), "not held at once"
+
+
+@pytest.mark.parametrize(
+    ("causes", "held_cause"),
+    [
+        (["NODE_LOST", "LOST_AFTER", "NODE_LOST"], HeldCause.NODE_LOSSES),
+        (["DATA_FAILED", "NODE_REFUSED", "LOST_AFTER"], HeldCause.NODE_LOSSES),
+        (["NODE_LOST", "NODE_LOST", "DATA_FAILED"], HeldCause.START_FAILURES),
+    ],
+)
+def test_the_last_bad_attempt_says_why_it_is_held(causes: list[str], held_cause: HeldCause) -> None:
+    one = session(spec={"retry_count": 9})
+    script = Script(node("a"), one)
+    for attempt, cause in enumerate(causes, start=1):
+        assert script.session(one).held_cause is None
+        script.place(one, ("a", "a-0"))
+        after = script.say(one, "FINALIZED", cause=cause, attempt=attempt)
+    assert (after.state, after.held_cause) == ("HELD", held_cause)
 
 
 def test_what_its_node_refuses_costs_no_retry_and_leads_to_another_node() -> None:

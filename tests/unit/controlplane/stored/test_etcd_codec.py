@@ -10,8 +10,10 @@ from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     Budget,
     Cause,
+    End,
     Exit,
     Fence,
+    HeldCause,
     Keeping,
     KeptLimits,
     Limits,
@@ -156,6 +158,26 @@ def test_labels_are_kept_and_a_record_from_before_them_has_none() -> None:
     record = pb.SessionRecord.FromString(encode_session(labelled))
     record.spec.ClearField("labels")
     assert decode_session(record.SerializeToString()) == one
+
+
+def test_why_a_session_is_held_is_kept_and_derived_of_a_record_from_before_that() -> None:
+    for last, cause in (
+        (Cause.DATA_FAILED, HeldCause.START_FAILURES),
+        (Cause.PORT_TAKEN, HeldCause.START_FAILURES),
+        (Cause.NODE_REFUSED, HeldCause.START_FAILURES),
+        (Cause.NODE_LOST, HeldCause.NODE_LOSSES),
+        (Cause.LOST_AFTER, HeldCause.NODE_LOSSES),
+    ):
+        one = session(state=SessionState.HELD, end=End(cause=last), held_cause=cause)
+        assert decode_session(encode_session(one)) == one
+        record = pb.SessionRecord.FromString(encode_session(one))
+        record.ClearField("held_cause")
+        assert decode_session(record.SerializeToString()) == one
+    # The stored cause wins: later causes have nothing to do with the last attempt.
+    one = replace(one, held_cause=HeldCause.START_FAILURES)
+    assert decode_session(encode_session(one)) == one
+    failed = session(state=SessionState.FAILED, end=End(cause=Cause.DATA_FAILED))
+    assert decode_session(encode_session(failed)).held_cause is None
 
 
 def test_a_record_without_a_priority_is_of_a_normal_session() -> None:

@@ -244,6 +244,23 @@ def test_among_several_those_are_meant_that_one_of_the_alternatives_takes():
     assert among("!lr>0.15", [0, 1, 3]) == [0]
 
 
+@pytest.mark.parametrize(
+    ("text", "takes"),
+    [
+        ("held_cause:start_failures", True),
+        ("held_cause:START*", True),
+        ('held_cause:"start failures"', True),
+        ("held_cause:node_losses", False),
+        ("!held_cause:*", False),
+    ],
+)
+def test_why_it_is_held(text, takes):
+    held = session(state=pb.SESSION_STATE_HELD)
+    held.session.held_cause = pb.HELD_CAUSE_START_FAILURES
+    assert Filter(text).takes(held, NOW) is takes
+    assert Filter("!held_cause:*").takes(ONE, NOW)
+
+
 TERMS = ["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]
 SESSIONS = st.builds(
     session,

@@ -4,7 +4,9 @@ import pytest
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.session_status import course, lines
-from nsml.view.sessions import end_text
+from nsml.view.sessions import end_text, why_text
+
+HELD_CAUSES = [one for one in pb.HeldCause.values() if one]
 
 
 def session(state, cause=pb.CAUSE_UNSPECIFIED, **end):
@@ -43,6 +45,37 @@ def test_one_that_was_stopped_while_it_was_queued_again_tells_of_each_attempt():
 def test_other_ends_have_their_words_alone(cause):
     ended = session(pb.SESSION_STATE_STOPPED, cause, message="so it was")
     assert lines(ended, None, 0)[1:] == ["  why: so it was"]
+
+
+@pytest.mark.parametrize("cause", HELD_CAUSES)
+def test_of_one_that_is_held_it_is_told_why_and_what_to_do(cause):
+    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_DATA_FAILED, message="no room on its disk")
+    held.held_cause = cause
+    title, why, end, *advice = lines(held, None, 0)
+    assert (
+        title == f"kim/mnist/3  ⊘ Held ({pb.HeldCause.Name(cause)[11:].lower().replace('_', ' ')})"
+    )
+    assert why.startswith("  why: it is held: ")
+    assert end == "  end: no room on its disk"
+    assert "nsml stop kim/mnist/3 " in "".join(advice)
+    assert all(line.startswith("  do:  nsml ") for line in advice)
+
+
+def test_a_control_plane_that_does_not_say_why_it_is_held_tells_how_it_ended():
+    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_DATA_FAILED, message="no room on its disk")
+    assert lines(held, None, 0) == [
+        "kim/mnist/3  ⊘ Held (data)",
+        "  why: no room on its disk",
+    ]
+    assert end_text(held) == why_text(held) == "no room on its disk"
+
+
+def test_a_cause_of_a_newer_control_plane_is_told_as_far_as_it_is_known():
+    held = session(pb.SESSION_STATE_HELD, pb.CAUSE_DATA_FAILED, message="no room on its disk")
+    held.MergeFromString(bytes([46 << 3 & 0x7F | 0x80, 46 >> 4, 99]))
+    assert held.held_cause == 99
+    assert "this version does not know why" in lines(held, None, 0)[1]
+    assert why_text(held) == "it is held: this version does not know why; no room on its disk"
 
 
 def test_one_that_is_out_of_sight_may_go_on():

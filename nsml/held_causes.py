@@ -1,0 +1,46 @@
+"""What people are told of a session that is held: one row for each cause, which every program reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class HeldWords(NamedTuple):
+    """What is said of one cause."""
+
+    short: str
+    """Behind its state: `Held (start failures)`."""
+    why: str
+    """Behind `it is held: `."""
+    advice: tuple[str, ...]
+    """What a person can do, a line each; `{name}` stands for the session."""
+
+
+_END: Final = "nsml stop {name}       to end it"
+_RELEASE: Final = "nsml requeue {name}    to try again, once that is mended"
+
+HELD_WORDS: Final[Mapping[str, HeldWords]] = {
+    "START_FAILURES": HeldWords(
+        short="start failures",
+        why="too many bad attempts in a row; the last could not start",
+        advice=(_RELEASE, _END),
+    ),
+    "NODE_LOSSES": HeldWords(
+        short="node losses",
+        why="too many bad attempts in a row; the last lost its node soon after the start",
+        advice=(_RELEASE, _END),
+    ),
+}
+"""By the cause's name in the contract, without HELD_CAUSE_."""
+
+_UNKNOWN: Final = HeldWords(
+    short="reason unknown", why="this version does not know why", advice=(_END,)
+)
+
+
+def held_words(cause: str) -> HeldWords:
+    """The words of a cause, those of a newer control plane included."""
+    return HELD_WORDS.get(cause, _UNKNOWN)
